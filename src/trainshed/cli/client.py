@@ -54,9 +54,10 @@ class Client:
         ca: str = "",
         raw: bool = False,
     ) -> None:
-        """`address`: `http://host:port`, or with `https`; `ca`: a file of whom to trust then, beside everybody's; `advice`:
-        what to do when nobody answers there; `look`: where the service is now, None if that cannot be known. `look` raises
-        Unreachable. `raw`: texts in answers come as they are; else they are made printable, for a terminal gets to see them."""
+        """`address`: `http://host:port`, or with `https`; `ca`: a file of whom to trust then, beside
+        everybody's; `advice`: what to do when nobody answers there; `look`: where the service is now, None if
+        that cannot be known. `look` raises Unreachable. `raw`: texts in answers come as they are; else they
+        are made printable, for a terminal gets to see them."""
         self.address = address.rstrip("/")
         self._token = token
         self._advice = advice
@@ -65,7 +66,8 @@ class Client:
         self._raw = raw
 
     def look_again(self) -> None:
-        """Take the address that the service has now, if that can be known. Raises Unreachable while there is none."""
+        """Take the address that the service has now, if that can be known. Raises Unreachable while there is
+        none."""
         if self._look is not None:
             self.address = self._look().rstrip("/")
 
@@ -84,7 +86,8 @@ class Client:
             return answer.json()
 
     def delete(self, path: str, **query: str | int | None) -> None:
-        """Have DELETE do its work; a query parameter that is None is left out. Raises Refused, Unreachable."""
+        """Have DELETE do its work; a query parameter that is None is left out. Raises Refused,
+        Unreachable."""
         with self._open("DELETE", path, query=query) as answer:
             answer.read()
 

@@ -1,8 +1,9 @@
-"""Files by which clients of the public APIs find a local service: Google credentials and gsutil's configuration. Pure.
+"""Files by which clients of the public APIs find a local service: Google credentials and gsutil's
+configuration. Pure.
 
-The credentials are of the form `authorized_user` with a token that is already there. The other form that would fit,
-`external_account_authorized_user`, makes google-auth send the token to a host of the public service in the background
-("regional access boundary"), where a local secret has no business.
+The credentials are of the form `authorized_user` with a token that is already there. The other form that
+would fit, `external_account_authorized_user`, makes google-auth send the token to a host of the public
+service in the background ("regional access boundary"), where a local secret has no business.
 """
 
 from typing import Any
@@ -43,8 +44,8 @@ _UNUSED = "unused"
 
 
 def boto_document(storage: str, address: str, roots: str, token: str, project: str) -> str:
-    """The content of a file for BOTO_CONFIG. `storage`: its URL without TLS; `address`: HOST:PORT where it speaks TLS, and
-    `roots` a file of whom to trust then. Holds `token` itself."""
+    """The content of a file for BOTO_CONFIG. `storage`: its URL without TLS; `address`: HOST:PORT where it
+    speaks TLS, and `roots` a file of whom to trust then. Holds `token` itself."""
     host, _, port = address.rpartition(":")
     return _TEXT.format(
         host=host,

@@ -52,7 +52,8 @@ _COMMANDS = (
 def register(
     group: click.Group, now: Callable[[], int], others: Iterable[tuple[str, str, str]] = ()
 ) -> None:
-    """Add the commands to `group`, and `others`, which are named likewise. `now` is the clock that they are to use."""
+    """Add the commands to `group`, and `others`, which are named likewise. `now` is the clock that they are
+    to use."""
     session = Session(now)
     for name, module, description in (*_COMMANDS, *others):
         group.add_command(_Lazy(name, module, description, session))

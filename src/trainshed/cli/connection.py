@@ -23,28 +23,32 @@ _START = "Start one: trainshed up"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a service is, and what clients need to know of it.
+    """Where a service is, and what clients need to know of it."""
 
-    `rest`, `storage`: `http://host:port`, or with `https`; `ca`: a file of whom to trust then; `storage_tls`, `grpc_tls` and, without TLS, `grpc`: `host:port`. `roots`: a file of what a
-    gRPC client is to trust. `token` is secret and stands in no error or dump. `pid`, `data`
-    and `buckets` (the directory whose sub-directories are the buckets) are known only of a service on
-    this machine, project, region and bucket perhaps of no other.
-    """
-
+    #: `http://host:port`, or with `https`; so is `storage`.
     rest: str
+    #: Secret: stands in no error or dump.
     token: str = field(repr=False)
     storage: str = ""
+    #: `host:port`, like the next two.
     storage_tls: str = ""
+    #: Without TLS.
     grpc: str = ""
     grpc_tls: str = ""
+    #: A file of what a gRPC client is to trust.
     roots: str = ""
+    #: A file of whom to trust over https.
     ca: str = ""
+    #: Project, region and bucket that the service names; "" = not known.
     project: str = ""
     region: str = ""
     bucket: str = ""
+    #: Known only of a service on this machine, like the next two.
     pid: int = 0
     data: Path | None = None
+    #: The directory whose sub-directories are the buckets.
     buckets: Path | None = None
+    #: What to do when nobody answers.
     advice: str = _START
 
     def client(self, *, raw: bool = False) -> Client:
@@ -193,7 +197,8 @@ def answering(endpoint: Endpoint) -> Endpoint:
 
 
 def _is_alive(pid: int, since: int) -> bool:
-    """`since`: when it started (`protocol.process_start`), 0 = not known: after a reboot the number is somebody else's."""
+    """`since`: when it started (`protocol.process_start`), 0 = not known: after a reboot the number is
+    somebody else's."""
     if since:
         return protocol.is_process(pid, since)
     try:

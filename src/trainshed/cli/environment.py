@@ -81,7 +81,8 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "TRAINSHED_TOKEN": endpoint.token,
         "TRAINSHED_CA": endpoint.ca if trusted else "",
         **dict.fromkeys(_TRUST, trusted),
-        # With TLS, which is all that the Vertex SDK speaks over gRPC; and without, for clients that are told so.
+        # With TLS, which is all that the Vertex SDK speaks over gRPC; and without, for clients that are told
+        # so.
         "TRAINSHED_GRPC_ENDPOINT": endpoint.grpc_tls,
         "TRAINSHED_GRPC_INSECURE_ENDPOINT": endpoint.grpc,
         # Takes the place of all other roots: the file holds those too, or the client would trust nobody else.
@@ -99,7 +100,8 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "STORAGE_EMULATOR_HOST": address_with_key(storage, endpoint.token)
         if endpoint.token
         else storage,
-        # Else gcsfs asks over gRPC, for a minute at each call, whether a bucket is of a kind that there is not here.
+        # Else gcsfs asks over gRPC, for a minute at each call, whether a bucket is of a kind that there is
+        # not here.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         # And not GOOGLE_CLOUD_PROJECT: where that is set and init() is given no project, the Vertex SDK takes
         # it to Google's own resource manager, token and all, and waits a minute for an answer.
@@ -113,7 +115,8 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         ),
         # Else a file that gcloud was once told takes the place of the one in gsutil's configuration.
         "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.roots or trusted,
-        # gcloud's own gsutil would else put the credentials of whoever is logged in in the place of the file's.
+        # gcloud's own gsutil would else put the credentials of whoever is logged in in the place of the
+        # file's.
         "CLOUDSDK_CORE_PASS_CREDENTIALS_TO_GSUTIL": "false" if endpoint.storage_tls else "",
     }
 

@@ -1,4 +1,5 @@
-"""`trainshed nodes`: list, drain, undrain; what runs on a drained node is asked to leave and goes on elsewhere."""
+"""`trainshed nodes`: list, drain, undrain; what runs on a drained node is asked to leave and goes on
+elsewhere."""
 
 import json
 import time
@@ -24,12 +25,13 @@ _LOOK_AGAIN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class HolderView:
-    """A replica that has accelerators of a node. `gpus`: uuids of those that it was really given."""
+    """A replica that has accelerators of a node."""
 
     job: str
     replica: str
     accelerator: str
     accelerators: int
+    #: Uuids of those that it was really given.
     gpus: tuple[str, ...]
 
     @staticmethod
@@ -46,18 +48,21 @@ class HolderView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node and what of it is used. `accelerators`: (type, count, used); `replicas`: (job, replica); `holders`: those of
-    them that have accelerators. Memory in bytes."""
+    """A node and what of it is used."""
 
     name: str
     condition: NodeCondition
     cause: str
     vcpus: float
     used_vcpus: float
+    #: Bytes.
     memory_bytes: int
     used_memory_bytes: int
+    #: (type, count, used).
     accelerators: tuple[tuple[str, int, int], ...]
+    #: (job, replica).
     replicas: tuple[tuple[str, str], ...]
+    #: Those of the replicas that have accelerators.
     holders: tuple[HolderView, ...] = ()
 
     @staticmethod

@@ -135,7 +135,8 @@ def quota_table(quotas: list[dict[str, Any]]) -> list[str]:
 
 
 def _place(endpoint: Endpoint, project: str | None, region: str | None) -> dict[str, str]:
-    """The project and region that are meant; the service's own where neither the command nor the environment says."""
+    """The project and region that are meant; the service's own where neither the command nor the environment
+    says."""
     if not (project or endpoint.project) or not (region or endpoint.region):
         endpoint = answering(endpoint)
     return {"project": project or endpoint.project, "region": region or endpoint.region}

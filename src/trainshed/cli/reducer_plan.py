@@ -1,4 +1,5 @@
-"""What so many reducers of one machine type do for so many workers of another: the numbers, and their lines. Pure."""
+"""What so many reducers of one machine type do for so many workers of another: the numbers, and their lines.
+Pure."""
 
 import math
 from collections.abc import Iterator
@@ -27,30 +28,36 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """With so many reducers. `worker_share`: the part of every operation that each worker adds up itself, 0 in pure
-    mode. `limit`: how many times as fast as the ring it can be at most. `seconds`: a gigabyte takes at least."""
+    """What a number of reducers does."""
 
     reducers: int
+    #: Bandwidth of all reducers together.
     gbps: float
     is_hybrid: bool
+    #: The part of every operation that each worker adds up itself; 0 in pure mode.
     worker_share: float
+    #: How many times as fast as the ring it can be at most.
     limit: float
+    #: The least time that a gigabyte takes.
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`workers`: the machines of pools 0 and 1. `reducers.count`: as many as were asked about, else as many as are
-    `needed` by the rule. `ring`: seconds that a gigabyte takes without reducers at least. `break_even`: the fewest
-    reducers that alone are faster than the ring, None where none are. `cases`: fewer and that many, ascending.
-    """
+    """Reducers for a job, and what fewer of them would do."""
 
+    #: The machines of pools 0 and 1.
     workers: Fleet
     accelerators: Accelerators | None
+    #: As many as were asked about, else as many as are needed.
     reducers: Fleet
+    #: As many as the rule says.
     needed: int
+    #: The fewest reducers that alone are faster than the ring; None where none are.
     break_even: int | None
+    #: Seconds that a gigabyte takes without reducers at least.
     ring: float
+    #: Fewer and that many, ascending.
     cases: tuple[Case, ...]
     reducer_vcpus: float
 

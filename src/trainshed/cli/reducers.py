@@ -1,4 +1,5 @@
-"""`trainshed reducers`: how many a job needs, what can use them, and what an image of one's own installs (SPEC §7)."""
+"""`trainshed reducers`: how many a job needs, what can use them, and what an image of one's own installs
+(SPEC §7)."""
 
 import json
 import re
@@ -106,8 +107,8 @@ def plan_(
 ) -> None:
     """Compute how many reducers a job needs, and their effect.
 
-    The rule: all reducers together have the bandwidth of all workers. 8 workers are 1 replica in worker pool 0
-    and 7 in pool 1. Times are the least that the links allow.
+    The rule: all reducers together have the bandwidth of all workers. 8 workers are 1 replica in worker pool
+    0 and 7 in pool 1. Times are the least that the links allow.
     """
     if workers == 1:
         raise click.BadParameter(

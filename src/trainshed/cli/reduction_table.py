@@ -26,23 +26,28 @@ class NoteView:
 
 @dataclass(frozen=True, slots=True)
 class ReductionView:
-    """One replica's part. `seen`: when it was last heard of, ns, 0 = never; `over`: no more will come. Bytes since the
-    attempt began, over all its incarnations, and per second lately. `resets`: broken connections that made it begin again;
-    `waits`: seconds for which each rank alone was waited for, of a worker for which it waited itself. `restarts`: how often
-    it was started again. `notes`: one of them, if any, says which way sums go now."""
+    """One replica's part in the reduction."""
 
     id: str
     task: str
+    #: When it was last heard of, ns; 0 = never.
     seen: int
+    #: No more will come.
     over: bool
+    #: Bytes since the attempt began, over all its incarnations.
     received: float
     sent: float
+    #: Bytes per second lately.
     receives: float
     sends: float
     in_flight: float | None
+    #: Broken connections that made it begin again.
     resets: float | None
+    #: Seconds for which each rank alone was waited for; of a worker, for which it waited itself.
     waits: float | Sequence[float]
+    #: How often it was started again.
     restarts: int
+    #: One of them, if any, says which way sums go now.
     notes: tuple[NoteView, ...]
 
     @staticmethod

@@ -1,5 +1,5 @@
-"""`trainshed secrets`: set, list and delete what jobs name as `$(secret:NAME)`, and change the key that they are sealed
-with. Shows no value, ever."""
+"""`trainshed secrets`: set, list and delete what jobs name as `$(secret:NAME)`, and change the key that they
+are sealed with. Shows no value, ever."""
 
 import json
 import os
@@ -28,8 +28,8 @@ _project = click.option(
 def command(context: click.Context) -> None:
     """Store secrets that jobs name in their environment. Without a command: list them.
 
-    A variable with the value $(secret:NAME) holds the secret when the program starts; the job itself, its description
-    and its log never show it.
+    A variable with the value $(secret:NAME) holds the secret when the program starts; the job itself, its
+    description and its log never show it.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_)
@@ -85,8 +85,8 @@ def set_(
 ) -> None:
     """Store a new version of the secret NAME; programs that start from now on get it.
 
-    The value is read from standard input; on a terminal the command asks for it. It is text of at most 64 KiB; the line end
-    behind a single line is not part of it.
+    The value is read from standard input; on a terminal the command asks for it. It is text of at most 64
+    KiB; the line end behind a single line is not part of it.
     """
     if rest:
         raise click.UsageError(
@@ -128,8 +128,8 @@ def delete(endpoint: Endpoint, *, name: str, version: int | None, project: str |
 def rotate_key(endpoint: Endpoint) -> None:
     """Seal the secrets of all projects with a new key, and forget the former one.
 
-    Jobs notice nothing. If it breaks off, no secret is lost: call it again. A value that somebody may have read is not
-    safe by that: set it anew as well.
+    Jobs notice nothing. If it breaks off, no secret is lost: call it again. A value that somebody may have
+    read is not safe by that: set it anew as well.
     """
     done = endpoint.client().post(f"{_SECRETS}:rotateKey", {})
     count, left = done["sealed"], done["left"]
@@ -190,7 +190,8 @@ def _value(name: str, file: Path | None, variable: str | None) -> str:
 
 
 def _without_line_end(value: str) -> str:
-    """`echo` and editors end a line that was not meant to have an end; several lines are a file, and kept as they are."""
+    """`echo` and editors end a line that was not meant to have an end; several lines are a file, and kept as
+    they are."""
     line = value.removesuffix("\n").removesuffix("\r")
     return value if "\n" in line else line
 

@@ -23,7 +23,8 @@ def typed() -> str:
 
 
 def data_option(data: Path) -> str:
-    """What must follow the command, in any shell, so that it finds that data directory; "" for `~/.trainshed`."""
+    """What must follow the command, in any shell, so that it finds that data directory; "" for
+    `~/.trainshed`."""
     if data == Path.home() / ".trainshed":
         return ""
     return f" --data {shlex.quote(str(data))}"

@@ -1,7 +1,8 @@
-"""`trainshed studies`: the studies of the study API (Vizier), and their trials, through the public Vertex API.
+"""`trainshed studies`: the studies of the study API (Vizier), and their trials, through the public Vertex
+API.
 
-A trial becomes the same `TrialView` as one of a tuning job, so that both are shown alike; of several metrics the first is
-the objective's column, the others stand among the notes.
+A trial becomes the same `TrialView` as one of a tuning job, so that both are shown alike; of several metrics
+the first is the objective's column, the others stand among the notes.
 """
 
 import json
@@ -85,7 +86,8 @@ class StudyRows:
 
 @click.group()
 def command() -> None:
-    """List and describe studies of the study API (Vizier). The trials of a tuning job: trainshed jobs describe."""
+    """List and describe studies of the study API (Vizier). The trials of a tuning job: trainshed jobs
+    describe."""
 
 
 @command.command("list")
@@ -123,7 +125,8 @@ def describe(
     region: str | None,
     form: str,
 ) -> None:
-    """Show a study, the best of its trials and all the others. STUDY is its full name, its id, or its display name.
+    """Show a study, the best of its trials and all the others. STUDY is its full name, its id, or its display
+    name.
 
     Of a study with several metrics the best are those than which no other is better in all: the Pareto front.
     """

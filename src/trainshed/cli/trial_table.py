@@ -1,4 +1,5 @@
-"""Trials of a tuning job as lines of styled pieces, for a live display and for plain output: table and panel. Pure."""
+"""Trials of a tuning job as lines of styled pieces, for a live display and for plain output: table and panel.
+Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +22,11 @@ BEST = "bold green"
 _CURVE = 10
 """Blocks of a trial's own curve."""
 _TITLE = 8
-"""The name of a parameter or of the metric may be cut to so many characters, where whole names have no room."""
+"""The name of a parameter or of the metric may be cut to so many characters, where whole names have no
+room."""
 _NOTE, _LONGER = 12, 28
-"""Notes are cut to so many characters before anything else is left out, and to so many if all parameters are one column."""
+"""Notes are cut to so many characters before anything else is left out, and to so many if all parameters are
+one column."""
 _MOST_COLUMNS = 6
 """More parameters stand in one column."""
 _NEWEST_SHARE = 3
@@ -42,8 +45,8 @@ _LEAST_ROWS = 3
 def trial_table(
     metric: str, trials: Sequence[TrialView], best: Collection[int], now: int, room: int | None
 ) -> list[Line]:
-    """The table's lines, the titles first. `best`: numbers of the trials to be marked. `room`: characters per line, None
-    for no bound."""
+    """The table's lines, the titles first. `best`: numbers of the trials to be marked. `room`: characters per
+    line, None for no bound."""
     tables = (_cells(form, metric, trials, best, now) for form in _forms(trials))
     form, columns, rows = next(
         (each for each in tables if room is None or _least(*each) <= room),
@@ -57,7 +60,8 @@ def trial_table(
 
 
 def chosen(tuning: TuningView, trials: Sequence[TrialView], room: int) -> tuple[TrialView, ...]:
-    """The trials that at most `room` rows show, by number: those that run, then the best and the newest of the others."""
+    """The trials that at most `room` rows show, by number: those that run, then the best and the newest of
+    the others."""
     if len(trials) <= room:
         return tuple(trials)
     running = [trial for trial in trials if not trial.state.is_over]
@@ -89,13 +93,17 @@ def terminal_text(line: Line) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How much there is room for. `names`: of the parameters; `own_columns`: one per parameter; `whole`: no title is cut;
-    `curves`: a column with each trial's own curve; `notes`: a column for them."""
+    """What a table of trials shows for want of width."""
 
+    #: Of the parameters.
     names: tuple[str, ...]
+    #: A column for notes.
     notes: bool
+    #: One column per parameter.
     own_columns: bool = False
+    #: A column with each trial's own curve.
     curves: bool = False
+    #: No title is cut.
     whole: bool = False
 
     def columns(self, metric: str, trials: Sequence[TrialView]) -> list[Column]:
@@ -215,8 +223,8 @@ def _reached(trial: TrialView) -> str:
 
 
 def _note(trial: TrialView) -> str:
-    """Why it has no result, or that it was stopped. Of a failed program what it said last, which the public message has
-    between its first line and its last one, a link."""
+    """Why it has no result, or that it was stopped. Of a failed program what it said last, which the public
+    message has between its first line and its last one, a link."""
     if lines := trial.reason.strip().splitlines():
         said = [line.strip() for line in lines[1:-1] if line.strip()]
         return said[-1] if said else lines[0].strip()
@@ -230,7 +238,8 @@ def _styled(text: str, style: str) -> str:
 
 
 def panel(job: JobView, now: int, room: int, height: int | None = None) -> list[Line]:
-    """The lines below the title. `room`: characters per line; `height`: so many lines at most, None for no bound."""
+    """The lines below the title. `room`: characters per line; `height`: so many lines at most, None for no
+    bound."""
     tuning = job.tuning
     if tuning is None:
         return []
@@ -305,7 +314,8 @@ def _trend(tuning: TuningView, trials: tuple[TrialView, ...], room: int) -> Iter
 
 
 def _marked(tuning: TuningView, over: list[TrialView], blocks: str) -> Iterator[Piece]:
-    """The blocks, with the best in its colour and those without a result in theirs, if each stands for one trial."""
+    """The blocks, with the best in its colour and those without a result in theirs, if each stands for one
+    trial."""
     if len(over) != len(blocks):
         yield blocks, "cyan"
         return

@@ -15,21 +15,26 @@ from trainshed.core.study.trials import TrialState
 
 @dataclass(frozen=True, slots=True)
 class TuningView:
-    """What a tuning job looks for and how far it is. `first`: the number that its trials begin with; `best`: number of the
-    best trial so far, 0 = none; `replicas`: of each trial's job."""
+    """What a tuning job looks for and how far it is."""
 
     metric: str
     goal: Goal
     algorithm: str
+    #: Trials in all.
     most: int
+    #: Trials at once.
     parallel: int
+    #: The number that its trials begin with.
     first: int
     succeeded: int
     infeasible: int
     running: int
+    #: Number of the best trial so far; 0 = none.
     best: int
+    #: Nothing is left to try.
     exhausted: bool
     stopping: str
+    #: Of each trial's job.
     replicas: int = 1
 
     @staticmethod
@@ -61,23 +66,27 @@ class TuningView:
 
 @dataclass(frozen=True, slots=True)
 class TrialView:
-    """A trial. `value`: of the objective at the end, None before it, and without a result; `reached`: the newest that was
-    measured, and at which `step`. `job`: the name of the job that evaluates it, and its state, None if it has none (any
-    more). `curve`: of the objective, by step. `more`: what else was measured, in words."""
+    """A trial of a tuning job or a study."""
 
     number: int
     state: TrialState
     parameters: tuple[tuple[str, Value], ...]
+    #: Of the objective at the end; None before it, and without a result.
     value: float | None = None
+    #: The newest value that was measured, and at which step.
     reached: float | None = None
     step: int = 0
+    #: ns since the epoch; 0 = not yet.
     started: int = 0
     ended: int = 0
+    #: Name of the job that evaluates it; "" = none (any more).
     job: str = ""
     job_state: JobState | None = None
     stopped_early: bool = False
     reason: str = ""
+    #: Of the objective, by step.
     curve: tuple[float, ...] = ()
+    #: What else was measured, in words.
     more: str = ""
 
     @staticmethod

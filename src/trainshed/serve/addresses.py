@@ -1,4 +1,5 @@
-"""Says where a service is: to people, to a ready file, to the command line, and to the endpoints of replicas."""
+"""Says where a service is: to people, to a ready file, to the command line, and to the endpoints of
+replicas."""
 
 import contextlib
 import json
@@ -43,8 +44,9 @@ def secure_addresses(
     settings: Settings,
     storage_tls_port: int,
 ) -> dict[str, str]:
-    """Where gRPC and storage are: `grpc` without TLS, on this machine; `grpc_tls` and `storage_tls` as a client is to call
-    them, so that the name is one of the certificate's; `ca`, what the client has to trust, and `ca_bundle`, the same with everybody's roots (paths)."""
+    """Where gRPC and storage are: `grpc` without TLS, on this machine; `grpc_tls` and `storage_tls` as a
+    client is to call them, so that the name is one of the certificate's; `ca`, what the client has to trust,
+    and `ca_bundle`, the same with everybody's roots (paths)."""
     if certified is None:
         return {}
     certificates, host = certified.result(), settings.host
@@ -63,7 +65,8 @@ def secure_addresses(
 
 
 def web_address(settings: Settings, port: int) -> str:
-    """Where clients on this machine, or where `host` is reached, find a port: by TLS if others reach it by nothing else."""
+    """Where clients on this machine, or where `host` is reached, find a port: by TLS if others reach it by
+    nothing else."""
     wildcard = settings.host in ("", "0.0.0.0", "::")
     if speaks_tls(settings) and not is_loopback(settings.host):
         # By a name of the certificate.
@@ -104,8 +107,8 @@ def write_line(descriptor: int, document: dict[str, Any]) -> None:
 class ProgramDoors:
     """The Unix sockets by which replicas' endpoints reach the service for its APIs; programs do not see them.
 
-    Who calls is not known by the way in: it takes a token here as anywhere. The paths stay the same from start to start:
-    replicas outlive the service.
+    Who calls is not known by the way in: it takes a token here as anywhere. The paths stay the same from
+    start to start: replicas outlive the service.
     """
 
     rest: socket.socket

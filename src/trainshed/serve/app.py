@@ -1,4 +1,5 @@
-"""Builds and connects what runs in a service, from what the bootstrap opened: engine, runtimes, controller, API services."""
+"""Builds and connects what runs in a service, from what the bootstrap opened: engine, runtimes, controller,
+API services."""
 
 import asyncio
 import os

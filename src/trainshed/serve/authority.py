@@ -1,5 +1,5 @@
-"""A certificate authority for one service, or for one job: its certificate and key, and the server certificates that it
-signs.
+"""A certificate authority for one service, or for one job: its certificate and key, and the server
+certificates that it signs.
 
 Loads `cryptography`; imported only where certificates are made (`serve.certificates`, `serve.vault`).
 """
@@ -36,8 +36,8 @@ class Authority:
 
     @classmethod
     def derived(cls, seed: bytes, name: str, begins: float, ends: float) -> "Authority":
-        """The one whose key follows from `seed`, at least 48 secret bytes. Its certificate is signed anew each time, and
-        each of them does for what it has ever issued: clients compare the name and the key."""
+        """The one whose key follows from `seed`, at least 48 secret bytes. Its certificate is signed anew
+        each time, and each of them does for what it has ever issued: clients compare the name and the key."""
         # 16 bytes more than the order has: no key is more likely than another that anybody could tell.
         number = 1 + int.from_bytes(seed) % (_P256_ORDER - 1)
         return cls._of(ec.derive_private_key(number, ec.SECP256R1()), name, begins, ends)

@@ -216,8 +216,8 @@ def _prepare(settings: Settings) -> Interception:
 
 
 def _certify(settings: Settings, threads: ThreadPoolExecutor) -> "Future[Certificates]":
-    """Have the certificates looked after, and at the first start made, while the service gets ready. What the user
-    gave is looked at here and now. Raises StartFailed, as the future does."""
+    """Have the certificates looked after, and at the first start made, while the service gets ready. What the
+    user gave is looked at here and now. Raises StartFailed, as the future does."""
     directory = settings.data / "tls"
     done: Future[Certificates] = Future()
     if settings.tls_cert:
@@ -274,7 +274,8 @@ def _grpc_listeners(settings: Settings, cleanup: contextlib.ExitStack) -> dict[s
 
 
 def _beside(settings: Settings, distance: int, host: str) -> int:
-    """A port that stays the same from start to start: the one so far behind REST's, if it is free; else 0, any."""
+    """A port that stays the same from start to start: the one so far behind REST's, if it is free; else 0,
+    any."""
     port = settings.port + distance
     if not settings.port or port > 65535:
         return 0
@@ -304,7 +305,8 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
 def owner_token(data: Path, tokens: TokenAuthority) -> str:
     """The owner's token: made at the first start, kept readable for its owner alone (docs/adr/0007).
 
-    A new one where the file holds none that is known: after a crash in the middle, or when the token file was moved away.
+    A new one where the file holds none that is known: after a crash in the middle, or when the token file was
+    moved away.
     """
     path = data / "owner.token"
     if path.exists():

@@ -1,4 +1,5 @@
-"""Fits the bucket store to what other packages ask of it: packages, job directories, bucket names, accesses, summaries."""
+"""Fits the bucket store to what other packages ask of it: packages, job directories, bucket names, accesses,
+summaries."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ class BucketDoor:
         self._store = store
 
     def open(self, uri: str) -> BinaryIO:
-        """The object's content. Raises FileNotFoundError, and OSError for what is there and cannot be read."""
+        """The object's content. Raises FileNotFoundError, and OSError for what is there and cannot be
+        read."""
         try:
             return self._store.open(*parse_gs_uri(uri))
         except (NotFound, InvalidRequest) as failure:
@@ -52,7 +54,8 @@ class BucketDoor:
             raise ValueError(str(failure)) from None
 
     def last_written(self, uri: str) -> int:
-        """When something below the URI was last written (ns), 0 = there is nothing, -1 = it cannot be known."""
+        """When something below the URI was last written (ns), 0 = there is nothing, -1 = it cannot be
+        known."""
         try:
             # As of a directory: what lies in `model-old/` is not below `model`.
             return self._store.last_written(*parse_gs_uri(f"{uri.rstrip('/')}/"))
@@ -89,7 +92,8 @@ class BucketHistory:
         self._door = door
 
     def accesses(self, prefixes: tuple[str, ...], since: int) -> tuple[tuple[Access, ...], int]:
-        """As the protocol says. Requests of people, at the service's and the buckets' own ports, are left out."""
+        """As the protocol says. Requests of people, at the service's and the buckets' own ports, are left
+        out."""
 
         def wanted(line: AccessLine) -> bool:
             moves = line.operation in ("read", "write") and 200 <= line.status <= _INCOMPLETE
@@ -148,7 +152,8 @@ class BucketSummaries:
 
 
 class _Elsewhere:
-    """`summaries.following.Directory` of a bucket in a store elsewhere. Nobody says when something changes there."""
+    """`summaries.following.Directory` of a bucket in a store elsewhere. Nobody says when something changes
+    there."""
 
     def __init__(self, store: LocalStore, bucket: str, prefix: str) -> None:
         self._store = store

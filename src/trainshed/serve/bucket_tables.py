@@ -1,4 +1,5 @@
-"""The settings about buckets, read into what the bucket process goes by. Owns how a `[[buckets]]` table is checked."""
+"""The settings about buckets, read into what the bucket process goes by. Owns how a `[[buckets]]` table is
+checked."""
 
 from __future__ import annotations
 
@@ -56,12 +57,14 @@ def names_of(text: str) -> Iterator[str]:
 def bucket_rules(
     project: str, default_bucket: str, shared: str, tables: tuple[BucketTable, ...]
 ) -> BucketRules:
-    """What the settings of these names say together: the default bucket is everybody's, as staging needs it."""
+    """What the settings of these names say together: the default bucket is everybody's, as staging needs
+    it."""
     return BucketRules(project, frozenset((default_bucket, *names_of(shared))), tables)
 
 
 def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:
-    """Why these tables cannot be served, and what to do; "" if they can. `local`: buckets that lie on our own disk."""
+    """Why these tables cannot be served, and what to do; "" if they can. `local`: buckets that lie on our own
+    disk."""
     remote = [table for table in tables if table.is_remote]
     if remote and find_spec("obstore") is None:
         return (

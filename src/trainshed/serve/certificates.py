@@ -1,14 +1,15 @@
-"""The certificates that gRPC shows over TLS: given by the user, or made by an authority of the service's own, which signs
-others of the service as well.
+"""The certificates that gRPC shows over TLS: given by the user, or made by an authority of the service's own,
+which signs others of the service as well.
 
-The authority is made at the first start and stays, so that clients that were told of it once go on; the server's own
-certificate is renewed at a start when it nears its end or the service got other names. Making them happens in a
-process of its own (`python -m trainshed.serve.certificates`), because what it takes to make one, a service that runs
-for weeks has no use for. Blocks on disks and processes; the service has no event loop yet.
+The authority is made at the first start and stays, so that clients that were told of it once go on; the
+server's own certificate is renewed at a start when it nears its end or the service got other names. Making
+them happens in a process of its own (`python -m trainshed.serve.certificates`), because what it takes to make
+one, a service that runs for weeks has no use for. Blocks on disks and processes; the service has no event
+loop yet.
 
-Also owns the files by which replicas' endpoints stand in for Google's hosts (`Interception`). TensorFlow's gs://, the
-Vertex SDK and Google's other clients know no other way than those names. Nobody but a program that was told so trusts
-that certificate.
+Also owns the files by which replicas' endpoints stand in for Google's hosts (`Interception`). TensorFlow's
+gs://, the Vertex SDK and Google's other clients know no other way than those names. Nobody but a program that
+was told so trusts that certificate.
 """
 
 import contextlib
@@ -47,12 +48,14 @@ class CertificatesUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files in PEM. `chain` and `key` are the server's; `ca` is what a client has to trust; `roots` the same
-    together with the roots that gRPC clients trust anyway."""
+    """The certificates of a service: files in PEM."""
 
+    #: The server's certificate and key.
     chain: Path
     key: Path
+    #: What a client has to trust.
     ca: Path
+    #: The same together with the roots that gRPC clients trust anyway.
     roots: Path
 
 
@@ -67,24 +70,28 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Interception:
-    """`certificate`: PEM with the key and the chain, for relays alone. `trust`: everybody's roots and ours, which any
-    user may read."""
+    """The files by which replicas' endpoints stand in for Google's hosts."""
 
+    #: PEM with the key and the chain, for relays alone.
     certificate: Path
+    #: Everybody's roots and ours, which any user may read.
     trust: Path
 
 
 def given(chain: Path, key: Path, directory: Path) -> Certificates:
-    """The user's own certificates; clients are to trust what stands in `chain`. Raises CertificatesUnusable."""
+    """The user's own certificates; clients are to trust what stands in `chain`. Raises
+    CertificatesUnusable."""
     _check(chain, key)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Certificates(chain, key, chain, _with_roots(chain, directory))
 
 
 def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -> Certificates:
-    """Certificates of the service's own, in `directory`; made or renewed if need be. Raises CertificatesUnusable.
+    """Certificates of the service's own, in `directory`; made or renewed if need be. Raises
+    CertificatesUnusable.
 
-    `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names beside the usual ones.
+    `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names beside
+    the usual ones.
     """
     made = signed(directory, _SERVER, names_of(host, socket.gethostname(), further), now)
     _with_roots(made.ca, directory)
@@ -97,8 +104,8 @@ def server_files(directory: Path) -> tuple[Path, Path]:
 
 
 def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Signed:
-    """A certificate by the service's own authority, in files called `name` in `directory`; made or renewed if need be.
-    Raises CertificatesUnusable."""
+    """A certificate by the service's own authority, in files called `name` in `directory`; made or renewed if
+    need be. Raises CertificatesUnusable."""
     files = Signed(directory / f"{name}.pem", directory / f"{name}.key", directory / _AUTHORITY)
     if not _is_good(files, names, now):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -108,8 +115,8 @@ def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Si
 
 
 def names_of(host: str, machine: str, further: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """What a client on this machine, or on another one, may call the service: names and addresses. `further`: names of the
-    setting `allowed_hosts`."""
+    """What a client on this machine, or on another one, may call the service: names and addresses. `further`:
+    names of the setting `allowed_hosts`."""
     wildcard = host in ("", "0.0.0.0", "::")
     found = ["localhost", "127.0.0.1", "::1", machine, *(() if wildcard else (host,)), *further]
     return tuple(dict.fromkeys(name for name in found if name.isascii() and name and name != "*"))
@@ -120,7 +127,8 @@ def _note(files: Signed) -> Path:
 
 
 def _is_good(files: Signed, names: tuple[str, ...], now: float) -> bool:
-    """Whether what is there will do. Read from the note beside it: a certificate itself takes a library to read."""
+    """Whether what is there will do. Read from the note beside it: a certificate itself takes a library to
+    read."""
     try:
         note: dict[str, Any] = json.loads(_note(files).read_text())
         ends = min(float(note["ends"]), float(note["authority_ends"]))
@@ -165,8 +173,8 @@ def _check(chain: Path, key: Path) -> None:
 
 
 def _with_roots(ca: Path, directory: Path) -> Path:
-    """A file of `ca` and the roots that come with gRPC, for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH: that variable takes the
-    place of all other roots, and the user's programs may talk to others than this service, too."""
+    """A file of `ca` and the roots that come with gRPC, for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH: that variable
+    takes the place of all other roots, and the user's programs may talk to others than this service, too."""
     path = directory / "roots.pem"
     text = "\n".join(part.strip() for part in (*public_roots(), ca.read_text())) + "\n"
     try:
@@ -214,8 +222,8 @@ def _make_elsewhere(files: Signed, names: tuple[str, ...], now: float) -> None:
 def make(files: Signed, names: tuple[str, ...], now: float) -> None:
     """Make a server's certificate, and the authority where there is none. Takes a library of 8 MB.
 
-    The note is written last: what a crash leaves unfinished is made again. Raises CertificatesUnusable if only a part
-    of the authority is there.
+    The note is written last: what a crash leaves unfinished is made again. Raises CertificatesUnusable if
+    only a part of the authority is there.
     """
     from trainshed.serve.authority import Authority
 
@@ -267,7 +275,8 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
 
 
 def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
-    """Ours and all that a program would trust otherwise, each once: it is shown in place of the machine's own, too."""
+    """Ours and all that a program would trust otherwise, each once: it is shown in place of the machine's
+    own, too."""
     usual = ssl.get_default_verify_paths().cafile
     named = [environ[name] for name in _TRUSTED_BY if environ.get(name)]
     texts = [ca.read_text()]

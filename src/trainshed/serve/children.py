@@ -1,8 +1,8 @@
 """The processes that the service starts beside itself: the zygote and the bucket process.
 
-Both are forked before the service has threads, an event loop or a database, and share its imports. The zygote outlives it
-on purpose. The bucket process ends with it whatever it does: the kernel kills it when the service dies, and the service
-kills it when it does not end by itself.
+Both are forked before the service has threads, an event loop or a database, and share its imports. The zygote
+outlives it on purpose. The bucket process ends with it whatever it does: the kernel kills it when the service
+dies, and the service kills it when it does not end by itself.
 """
 
 import asyncio
@@ -28,12 +28,14 @@ from trainshed.replica.system import kernel
 log = logging.getLogger(__name__)
 
 RESTART_DELAY = 0.2
-"""Seconds before a bucket process that died is started again; twice as many each time, until one has lived for long."""
+"""Seconds before a bucket process that died is started again; twice as many each time, until one has lived
+for long."""
 _LONGEST_DELAY = 30.0
 PATIENCE = 8.0
 """Seconds in which a bucket process may end that was asked to; its requests have five. Then it is killed."""
 _SPAWNER = ThreadPoolExecutor(1, thread_name_prefix="spawner")
-"""The kernel takes a child for orphaned when the *thread* ends that started it: this one lives as long as the process."""
+"""The kernel takes a child for orphaned when the *thread* ends that started it: this one lives as long as the
+process."""
 
 
 class ForkedBuckets:
@@ -53,7 +55,8 @@ class ForkedBuckets:
         self._reports = os.fdopen(our_reports)
 
     def serve(self, setup: BucketSetup) -> BucketSetup:
-        """Let it serve; returns the setup with the TCP ports it got, 0 = none was asked for. Raises OSError if it cannot."""
+        """Let it serve; returns the setup with the TCP ports it got, 0 = none was asked for. Raises OSError
+        if it cannot."""
         with self._orders as orders:
             orders.write(setup.encode())
         with self._reports as reports:
@@ -88,7 +91,8 @@ def _be_buckets(orders: int, reports: int, parent: int) -> NoReturn:
             serve(BucketSetup.decode(text), reports, parent=parent)
         status = 0
     except Exception:
-        # The service learns only that there is no bucket process; whoever reads its log learns why.
+        # Broad on purpose: this is the process's outermost frame, whatever fails ends it with status 1. The
+        # service learns only that there is no bucket process; whoever reads its log learns why.
         traceback.print_exc()
     finally:
         os._exit(status)
@@ -126,9 +130,7 @@ class BucketKeeper:
                 if time.monotonic() - begun > _LONGEST_DELAY:
                     delay = RESTART_DELAY
                 if not self._closing.is_set():
-                    log.warning(
-                        "the bucket process ended with status %s; starting it again", status
-                    )
+                    log.warning("bucket process: ended with status %s, starting again", status)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._closing.wait()
@@ -139,14 +141,14 @@ class BucketKeeper:
                 loop = asyncio.get_running_loop()
                 self._pid = await loop.run_in_executor(_SPAWNER, spawn_buckets, self._setup)
             except OSError as failure:  # No memory, say, or too many processes.
-                text = "the bucket process cannot be started: %s; once more in %g s"
+                text = "bucket process: cannot be started: %s; once more in %g s"
                 log.error(text, failure, delay)
             if self._closing.is_set():
                 self._signal(signal.SIGTERM)
 
     def _kill(self) -> None:
         if self._pid:
-            log.warning("the bucket process does not end within %g s; killing it", PATIENCE)
+            log.warning("bucket process: still running after %g s, killing it", PATIENCE)
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
@@ -155,11 +157,12 @@ class BucketKeeper:
         try:
             os.kill(self._pid, number)
         except ProcessLookupError:
-            log.debug("the bucket process is gone already")
+            log.debug("bucket process: ended already")
 
 
 def end(pid: int) -> None:
-    """Ask a bucket process to finish its requests, and kill it if that takes too long; blocks until it is gone."""
+    """Ask a bucket process to finish its requests, and kill it if that takes too long; blocks until it is
+    gone."""
     killing = threading.Timer(PATIENCE, os.kill, (pid, signal.SIGKILL))
     killing.daemon = True
     with contextlib.suppress(ProcessLookupError):
@@ -189,7 +192,8 @@ def spawn_buckets(setup: BucketSetup) -> int:
 
 def settle() -> None:
     """Give back what importing and starting left behind, and spare what stays from the collector, so that its
-    pages stay shared with forked children. Takes a few milliseconds; does nothing where the C library cannot."""
+    pages stay shared with forked children. Takes a few milliseconds; does nothing where the C library
+    cannot."""
     gc.freeze()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -1,4 +1,5 @@
-"""`trainshed doctor`: what this machine lets a service do, why not more, and what to change. Needs no service, starts none."""
+"""`trainshed doctor`: what this machine lets a service do, why not more, and what to change. Needs no
+service, starts none."""
 
 import asyncio
 import json
@@ -25,11 +26,13 @@ _IN_TMP = "Choose another one by --data: systems empty /tmp when they start, and
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`verdict`: `good`, `less` (it works, not as well as it could) or `bad`. `advice`: what to do, "" = nothing."""
+    """One thing that the doctor looked at."""
 
     about: str
+    #: `good`, `less` (it works, not as well as it could) or `bad`.
     verdict: str
     told: str
+    #: What to do; "" = nothing.
     advice: str = ""
 
 
@@ -47,8 +50,8 @@ _MARKS = {"good": ("ok", "green"), "less": ("--", "yellow"), "bad": ("!!", "red"
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def command(data: Path | None, config: Path | None, form: str) -> None:
-    """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks. Exits with 1 if something is so
-    that no service can work."""
+    """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks. Exits with 1 if
+    something is so that no service can work."""
     try:
         settings = load(config, {"data": data})
     except SettingsError as failure:

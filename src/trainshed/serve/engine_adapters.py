@@ -1,4 +1,5 @@
-"""Fits the engine to what other packages ask of it: shells, logs of programs, the terms of building packages."""
+"""Fits the engine to what other packages ask of it: shells, logs of programs, the terms of building
+packages."""
 
 import contextlib
 import hashlib
@@ -23,7 +24,8 @@ from trainshed.serve.settings import Settings
 class EngineShells:
     """The engine's terminals and autopsies as `api.services.Shells`.
 
-    `allowed`: whether shells are opened at all. `idle`: seconds without a byte after which one is hung up, 0 = never."""
+    `allowed`: whether shells are opened at all. `idle`: seconds without a byte after which one is hung up, 0
+    = never."""
 
     def __init__(
         self, engine: Terminals, tickets: Tickets, links: Links, *, allowed: bool, idle: float
@@ -69,7 +71,8 @@ class EngineShells:
 
 
 def link_key(owner_token: str) -> bytes:
-    """What signs the links of jobs: the same after a restart, another one once the owner's token is another."""
+    """What signs the links of jobs: the same after a restart, another one once the owner's token is
+    another."""
     return hashlib.sha256(b"trainshed web access " + owner_token.encode()).digest()
 
 
@@ -114,7 +117,8 @@ _REPLICA_PORTS = tuple(range(PROGRAM_PORT, PROGRAM_PORT + socket_calls.PORTS))
 def build_terms(
     settings: Settings, engine: Engine, ports: tuple[int, ...] = ()
 ) -> Callable[[], Terms]:
-    """On what terms packages of jobs are installed: at the level of the engine's programs, hidden from what they are.
+    """On what terms packages of jobs are installed: at the level of the engine's programs, hidden from what
+    they are.
 
     The function is to be called once the engine has started. `ports`: those that the service listens on."""
 

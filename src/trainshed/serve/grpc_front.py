@@ -2,12 +2,13 @@
 
 Programs have a socket of their own, which is served whether or not there are ports for others.
 
-Loaded, it would cost every idle service 13 MB and a part of its start. So the sockets are the service's own, and what
-comes in is handed on to gRPC, which listens on two unix sockets in the data directory, one of them with TLS. Connections
-that come while it loads wait. What that costs: docs/adr/0016-grpc.md.
+Loaded, it would cost every idle service 13 MB and a part of its start. So the sockets are the service's own,
+and what comes in is handed on to gRPC, which listens on two unix sockets in the data directory, one of them
+with TLS. Connections that come while it loads wait. What that costs: docs/adr/0016-grpc.md.
 
-The `Relay` hands connections byte for byte to a unix socket, both ways, until both ends have said all. It knows nothing of
-what is said. What an end cannot take waits in the kernel. Of too many connections those that were silent longest go.
+The `Relay` hands connections byte for byte to a unix socket, both ways, until both ends have said all. It
+knows nothing of what is said. What an end cannot take waits in the kernel. Of too many connections those that
+were silent longest go.
 """
 
 import asyncio
@@ -56,8 +57,8 @@ class GrpcFront:
         services: Services,
         authenticate: Callable[[str | None], Principal],
     ) -> None:
-        """`programs`: the Unix socket that replicas' endpoints call; `directory`: where gRPC's own sockets are, open to
-        this user alone."""
+        """`programs`: the Unix socket that replicas' endpoints call; `directory`: where gRPC's own sockets
+        are, open to this user alone."""
         self._plain, self._secure = directory / "grpc.sock", directory / "grpc-tls.sock"
         self._services = services
         self._authenticate = authenticate
@@ -95,7 +96,8 @@ class GrpcFront:
             path.unlink(missing_ok=True)
 
     async def _served(self, path: Path, certificates: Certificates | None) -> Path:
-        """The path, once gRPC listens there. The first connection has it loaded; what fails is tried again."""
+        """The path, once gRPC listens there. The first connection has it loaded; what fails is tried
+        again."""
         if self._loading is None or (self._loading.done() and self._loading.exception()):
             self._loading = begin(self._load(certificates), "gRPC: loading")
         # A connection that goes away does not take the loading with it.
@@ -128,8 +130,8 @@ class Relay:
     def __init__(
         self, listener: socket.socket, target: Callable[[], Awaitable[Path]], most: int
     ) -> None:
-        """`target` answers the unix socket as soon as somebody listens there; it is asked for every connection, which
-        waits for it, and is closed where it fails. `most`: connections at once."""
+        """`target` answers the unix socket as soon as somebody listens there; it is asked for every
+        connection, which waits for it, and is closed where it fails. `most`: connections at once."""
         self._listener = listener
         self._target = target
         self._server: asyncio.Server | None = None
@@ -181,7 +183,7 @@ class Relay:
                     lambda: _Side(client.join, self._open), path=short
                 )
         except Exception as failure:
-            log.error("a connection could not be handed on", exc_info=failure)
+            log.error("gRPC: connection not handed on", exc_info=failure)
             client.transport.abort()
         except asyncio.CancelledError:
             client.transport.abort()
@@ -189,8 +191,8 @@ class Relay:
 
 
 class _Side(asyncio.Protocol):
-    """One end of a relayed connection. What comes in is written to the other end; where that is slow, no more is read;
-    an end of the stream goes on as one, and what went wrong on one side ends the other."""
+    """One end of a relayed connection. What comes in is written to the other end; where that is slow, no more
+    is read; an end of the stream goes on as one, and what went wrong on one side ends the other."""
 
     transport: asyncio.Transport
 
@@ -201,8 +203,8 @@ class _Side(asyncio.Protocol):
         heard: Callable[["_Side"], None] | None = None,
         left: Callable[["_Side"], None] | None = None,
     ) -> None:
-        """`made` is called once this end is open, and sees to it that another one joins; `heard` when something came,
-        `left` at the end."""
+        """`made` is called once this end is open, and sees to it that another one joins; `heard` when
+        something came, `left` at the end."""
         self._heard = heard
         self._left = left
         self._made = made

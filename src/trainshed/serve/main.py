@@ -25,7 +25,8 @@ _COMMANDS = (
         "Run one program as a replica would, without a service.",
     ),
 )
-"""As in `cli.commands`: loaded when they are used, since what they need takes longer to load than help takes."""
+"""As in `cli.commands`: loaded when they are used, since what they need takes longer to load than help
+takes."""
 
 
 @click.group(

@@ -1,5 +1,5 @@
-"""`trainshed runtimes`: what runtimes there are, building them ahead, clearing the cache. Works on the cache itself, with a
-service beside it or without.
+"""`trainshed runtimes`: what runtimes there are, building them ahead, clearing the cache. Works on the cache
+itself, with a service beside it or without.
 """
 
 import json
@@ -79,7 +79,8 @@ def list_(
 )
 @_takes_cache
 def build(family: str, version: str, python: str, cache: Path | None, config: Path | None) -> None:
-    """Build FAMILY, its newest version or VERSION, unless it is built; says what it does. FAMILY=VERSION is the same."""
+    """Build FAMILY, its newest version or VERSION, unless it is built; says what it does. FAMILY=VERSION is
+    the same."""
     inventory = _inventory(_settings(config, cache))
     family, _, with_it = family.partition("=")
     _build(inventory, family, version or with_it, python)
@@ -117,8 +118,8 @@ def gc(
 ) -> None:
     """Remove environments, layers, packages, downloads and unpacked images that were not used for a while.
 
-    What a running program lives in stays, also while no service runs. All else is made again when a job asks for it.
-    `trainshed runtimes list` says how much room each kind takes.
+    What a running program lives in stays, also while no service runs. All else is made again when a job asks
+    for it. `trainshed runtimes list` says how much room each kind takes.
     """
     age = age or ("0" if downloads else "30d")
     from trainshed.runtimes.clearing import Clearing

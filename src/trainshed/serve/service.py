@@ -18,6 +18,7 @@ from trainshed.api.app import ApiApplication
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
+from trainshed.cli.text.moments import counted
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
@@ -209,7 +210,7 @@ class Service:
             say("Some jobs did not stop in time; they are stopped at the next start.")
 
     async def _cancel(self, jobs: list[Work]) -> None:
-        say(f"Stopping {len(jobs)} job{'s' if len(jobs) > 1 else ''} ...")
+        say(f"Stopping {counted(len(jobs), 'job')} ...")
         for job in jobs:
             # A job that ended in this moment has nothing left to cancel.
             with contextlib.suppress(Exception):
@@ -267,7 +268,8 @@ def say(text: str) -> None:
 
 
 def websocket_protocol(ways: "Ways") -> Callable[..., asyncio.Protocol]:
-    """Uvicorn's protocol for WebSockets, whose library is loaded with the first call: most services never have one."""
+    """Uvicorn's protocol for WebSockets, whose library is loaded with the first call: most services never
+    have one."""
 
     def made(**options: Any) -> asyncio.Protocol:
         from trainshed.httpd.sockets import CountedWebSocket

@@ -1,7 +1,7 @@
 """The types of settings, with their bounds, choices and checks, and how a value becomes one of them.
 
-A bound or a choice stands in the type (`Port`, `Literal[...]`); `msgspec.convert` holds values to it. What a type cannot
-tell, a `Checked` function does.
+A bound or a choice stands in the type (`Port`, `Literal[...]`); `msgspec.convert` holds values to it. What a
+type cannot tell, a `Checked` function does.
 """
 
 import difflib
@@ -28,14 +28,16 @@ _LARGEST = 1e308
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Part of a type: `check` raises ValueError, saying what is allowed, for values that the type alone lets pass."""
+    """Part of a type: `check` raises ValueError, saying what is allowed, for values that the type alone lets
+    pass."""
 
     check: Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Part of a type: the setting stands in tables `[[name]]` of the file, which `read` makes into its value."""
+    """Part of a type: the setting stands in tables `[[name]]` of the file, which `read` makes into its
+    value."""
 
     read: Callable[[tuple[dict[str, Any], ...]], Any]
 

@@ -126,7 +126,8 @@ def command(
     from trainshed.engines.local import zygotes
 
     handle = zygotes.start()
-    # Then the bucket process: it carries whatever is loaded by now, so that this is what it needs and no more.
+    # Then the bucket process: it carries whatever is loaded by now, so that this is what it needs and no
+    # more.
     importlib.import_module("trainshed.buckets.process")
     from trainshed.serve.children import ForkedBuckets
 

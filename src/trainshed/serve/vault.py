@@ -1,8 +1,9 @@
 """Opens sealed secrets for programs that are about to start (`engines.port.SecretDoor`).
 
-Also issues the certificates by which workers know the reducers of their job (SPEC §7), by an authority that signs for this
-job alone. Nothing of it is stored: the authority's key follows from the service's key for jobs and the job's number, so
-that workers believe a reducer that is started again later, by a service that was started again itself.
+Also issues the certificates by which workers know the reducers of their job (SPEC §7), by an authority that
+signs for this job alone. Nothing of it is stored: the authority's key follows from the service's key for jobs
+and the job's number, so that workers believe a reducer that is started again later, by a service that was
+started again itself.
 """
 
 import asyncio
@@ -20,11 +21,12 @@ from trainshed.eventloop.background import Crew
 from trainshed.store.secrets import Secrets
 
 _SAME_USE = 60 * 10**9
-"""Uses of one version within so many ns are noted once: what starts does not wait for it, but the disk is everybody's."""
+"""Uses of one version within so many ns are noted once: what starts does not wait for it, but the disk is
+everybody's."""
 _BEGINS: Final = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC).timestamp()
 _ENDS: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC).timestamp()
-"""That is: no end of its own (RFC 5280, 4.1.2.5). It is worth as much as the job's token and as long, and no clock of a
-machine that is wrong keeps a reducer from being believed."""
+"""That is: no end of its own (RFC 5280, 4.1.2.5). It is worth as much as the job's token and as long, and no
+clock of a machine that is wrong keeps a reducer from being believed."""
 _NAME: Final = "reducer"
 """Workers know reducers by addresses, and compare no names."""
 
@@ -39,7 +41,8 @@ class JobCertificate:
 
 
 class Vault:
-    """`now`: ns since the epoch. `job_token`, `job_certificate`: by a job's uid, what its replicas know each other by."""
+    """`now`: ns since the epoch. `job_token`, `job_certificate`: by a job's uid, what its replicas know each
+    other by."""
 
     def __init__(
         self,
@@ -114,8 +117,8 @@ class Vault:
 
 
 def job_certificate(job_uid: int, seed: bytes) -> JobCertificate:
-    """A new certificate by the job's authority, whose key follows from `seed` (`JobTokens.authority_seed`). Takes a millisecond,
-    the first time some tens more."""
+    """A new certificate by the job's authority, whose key follows from `seed` (`JobTokens.authority_seed`).
+    Takes a millisecond, the first time some tens more."""
     # Not before some job asks for it: most services never load it.
     from trainshed.serve.authority import Authority
 

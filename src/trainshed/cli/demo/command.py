@@ -53,7 +53,8 @@ _LINE: Final = "epoch 12/"
 """The program saves a checkpoint every five epochs."""
 
 _SLOWER: Final = ("--epoch-seconds", "0.2", "--poll-seconds", "0.1")
-"""So slow that the fault lands well before the next checkpoint, and the evaluator has read the last one by then."""
+"""So slow that the fault lands well before the next checkpoint, and the evaluator has read the last one by
+then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +168,15 @@ def command(
 
 @dataclass(slots=True)
 class _Run:
-    """One run of the job. `told`: what the service told of it; `early`: the first lines of its replicas."""
+    """One run of the demo job."""
 
     client: Client
     job: JobView
     places: DemoPlaces
     submitted: int
+    #: What the service said of it.
     told: set[str] = field(default_factory=set[str])
+    #: The first lines of its replicas.
     early: list[LogLine] = field(default_factory=list[LogLine])
 
     def updates(self) -> Iterator[Update]:

@@ -28,7 +28,8 @@ class DemoPlaces:
 
     @property
     def model(self) -> str:
-        """The folder of the model, below the output directory as the public service places it (facts §3.4)."""
+        """The folder of the model, below the output directory as the public service places it (facts
+        §3.4)."""
         return f"{self.output}/model"
 
     @property
@@ -54,7 +55,8 @@ def demo_places(bucket: str, sdist: Sdist, now: int) -> DemoPlaces:
 
 
 def demo_request(places: DemoPlaces, workers: int, arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """The body of `customJobs.create`: a primary, `workers` workers, an evaluator. `arguments`: of the program."""
+    """The body of `customJobs.create`: a primary, `workers` workers, an evaluator. `arguments`: of the
+    program."""
     given = {"args": list(arguments)} if arguments else {}
 
     def pool(replicas: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Makes the demo an ordinary source distribution, as any user's training package is.
 
-No requirements are named: NumPy, scikit-learn, google-cloud-storage and cloudml-hypertune come with the runtime.
+No requirements are named: NumPy, scikit-learn, google-cloud-storage and cloudml-hypertune come with the
+runtime.
 """
 
 from setuptools import setup

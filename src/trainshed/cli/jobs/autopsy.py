@@ -57,8 +57,8 @@ def command(
     line: str | None,
     form: str,
 ) -> None:
-    """Open a shell in the file system that a failed replica left, in the view that its program had, with its environment
-    but for secrets. Without REPLICA: the first one that failed, of the newest attempt.
+    """Open a shell in the file system that a failed replica left, in the view that its program had, with its
+    environment but for secrets. Without REPLICA: the first one that failed, of the newest attempt.
 
     What failed replicas leave is kept for a day (settings autopsy_ttl, autopsy_limit).
     """
@@ -135,7 +135,8 @@ def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None
 
 
 def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[str, str]]]:
-    """How many, and what was left out because it would lead out of the directory: a program made these files."""
+    """How many, and what was left out because it would lead out of the directory: a program made these
+    files."""
     left_out: list[tuple[str, str]] = []
 
     def safe(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:

@@ -148,8 +148,8 @@ def cancel(endpoint: Endpoint, job: tuple[str, ...]) -> None:
 def job_table(
     jobs: list[JobView], now: int, room: int | None, zone: tzinfo | None = None
 ) -> list[str]:
-    """The lines of a list of jobs, with their kinds where they differ from custom jobs; `room`: characters per line, None
-    for no bound."""
+    """The lines of a list of jobs, with their kinds where they differ from custom jobs; `room`: characters
+    per line, None for no bound."""
     kinds = any(job.kind != "custom" for job in jobs)
     columns = (
         Column("JOB"),

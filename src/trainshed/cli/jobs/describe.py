@@ -41,11 +41,13 @@ _BEGINS = frozenset({"admitted", "attempt"})
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
-    """One attempt. `ended` 0: it goes on; `rule`: why it ended."""
+    """One attempt of a job."""
 
     number: int
     started: int
+    #: ns since the epoch; 0 = it goes on.
     ended: int
+    #: Why it ended.
     rule: str
 
     @staticmethod
@@ -61,7 +63,7 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True)
 class LifeView:
-    """One incarnation of a replica. `how`: how it ended, "" while it lives; `effect` and `verdict`: what followed."""
+    """One incarnation of a replica."""
 
     attempt: int
     replica: str
@@ -70,7 +72,9 @@ class LifeView:
     node: str
     started: int
     ended: int
+    #: How it ended; "" while it lives.
     how: str
+    #: What followed, and the verdict behind it.
     effect: str = ""
     verdict: str = ""
 
@@ -230,7 +234,8 @@ def story(
     attempts: Sequence[AttemptView] = (),
     zone: tzinfo | None = None,
 ) -> list[str]:
-    """The lines of a timeline: time of day, time since the first entry, kind, message; a heading before each attempt."""
+    """The lines of a timeline: time of day, time since the first entry, kind, message; a heading before each
+    attempt."""
     if not entries:
         return []
     columns = (Column("TIME"), Column("AFTER", right=True), Column("WHAT"), Column("MESSAGE"))
@@ -255,8 +260,8 @@ def story(
 
 
 def _first_line(entry: TimelineView) -> str:
-    """Further lines of a message (the end of a log, say) are told by `describe`; but what follows from a verdict stands
-    behind its evidence, however long that is."""
+    """Further lines of a message (the end of a log, say) are told by `describe`; but what follows from a
+    verdict stands behind its evidence, however long that is."""
     first, *more = entry.message.splitlines() or [""]
     if not more or entry.kind != "verdict":
         return first.strip()

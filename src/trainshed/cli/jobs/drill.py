@@ -1,4 +1,5 @@
-"""`trainshed drill`: orders a fault for a job and tells what happens; `trainshed jobs resume-report`: what drills did."""
+"""`trainshed drill`: orders a fault for a job and tells what happens; `trainshed jobs resume-report`: what
+drills did."""
 
 import json
 from collections.abc import Mapping
@@ -78,8 +79,8 @@ def command(
 ) -> None:
     """Inject a fault into a running job and report whether it resumed where it was.
 
-    The fault comes at once, or --at-line, or --after. The exit status is 1 if the job started over, 130 after Ctrl-C (the
-    drill stays ordered).
+    The fault comes at once, or --at-line, or --after. The exit status is 1 if the job started over, 130 after
+    Ctrl-C (the drill stays ordered).
     """
     if at_line and after:
         raise click.UsageError("A drill waits for a line or for a time: give --at-line or --after.")

@@ -67,7 +67,8 @@ def show(endpoint: Endpoint, name: str, project: str | None) -> None:
 def put(endpoint: Endpoint, file: Path, name: str | None, project: str | None) -> None:
     """Store the plan in FILE (YAML or JSON, - for standard input), replacing one of that name.
 
-    A plan: {name: worse, drills: [{kind: kill, replica: workerpool1-0, atLine: "step 12$"}, {kind: maintenance, after: 30s}]}
+    A plan: {name: worse, drills: [{kind: kill, replica: workerpool1-0, atLine: "step 12$"}, {kind:
+    maintenance, after: 30s}]}
     """
     try:
         with click.open_file(str(file)) as opened:

@@ -1,4 +1,5 @@
-"""`trainshed explain`: would a job be admitted now, on what, and if not, what would let it start (SPEC §1.7)."""
+"""`trainshed explain`: would a job be admitted now, on what, and if not, what would let it start (SPEC
+§1.7)."""
 
 import json
 from collections.abc import Iterator
@@ -68,8 +69,9 @@ def command(
 
     Creates nothing.
 
-    The file holds a custom job of Vertex or a job of ml v1: the whole resource, or what gcloud takes as --config.
-    The exit status is 0 if the job would start now, 3 if it would wait or has no place here, 1 if it would be refused.
+    The file holds a custom job of Vertex or a job of ml v1: the whole resource, or what gcloud takes as
+    --config. The exit status is 0 if the job would start now, 3 if it would wait or has no place here, 1 if
+    it would be refused.
     """
     found = _read(file, api, session.now())
     if not (project or endpoint.project) or not (region or endpoint.region):
@@ -163,7 +165,8 @@ def _devices(devices: dict[str, Any] | None) -> str:
 
 
 def _read(file: TextIO, api: str | None, now: int) -> JobFile:
-    """The job of the file. An `ml` job whose file gives no id gets one that no other has. Raises click.ClickException."""
+    """The job of the file. An `ml` job whose file gives no id gets one that no other has. Raises
+    click.ClickException."""
     name = Path(file.name).stem if file.name not in ("-", "<stdin>") else "job"
     try:
         found = job_files.read(file.read())

@@ -1,7 +1,8 @@
-"""Follows a job as it happens: its views, its timeline and its lines in one stream, also beyond the end of its service.
+"""Follows a job as it happens: its views, its timeline and its lines in one stream, also beyond the end of
+its service.
 
-Owns the threads that read. The service wakes them; nothing is asked for again and again but the timeline, once per change.
-Streams are opened anew when the service is back, and nothing is told twice.
+Owns the threads that read. The service wakes them; nothing is asked for again and again but the timeline,
+once per change. Streams are opened anew when the service is back, and nothing is told twice.
 """
 
 import queue
@@ -38,7 +39,8 @@ _STEADY = 1.0
 """Seconds after which a stream has been one: a service that is about to end may still open some."""
 
 _MOST_PLACES = 500
-"""Writers of which a new stream is told what was seen; lines of others come again, and are passed over here."""
+"""Writers of which a new stream is told what was seen; lines of others come again, and are passed over
+here."""
 
 
 class _Ended:
@@ -46,7 +48,8 @@ class _Ended:
 
 
 class Patience:
-    """How a follower, with all its streams, bears that the service is away: says so once, and gives up in the end.
+    """How a follower, with all its streams, bears that the service is away: says so once, and gives up in the
+    end.
 
     `again`: the command that goes on where this one gave up.
     """
@@ -61,8 +64,9 @@ class Patience:
     def outlast(
         self, opened: Callable[[], Answer], read: Callable[[dict[str, Any]], Iterator[T]]
     ) -> Iterator[T]:
-        """What `read` makes of each object of a stream, until the job is over. `opened` may be called again, and its
-        stream then begins anew; `read` passes over what it was given before. Raises Refused, Unreachable."""
+        """What `read` makes of each object of a stream, until the job is over. `opened` may be called again,
+        and its stream then begins anew; `read` passes over what it was given before. Raises Refused,
+        Unreachable."""
         while True:
             began, told = None, False
             try:
@@ -110,7 +114,8 @@ class Patience:
 
 
 class Changed:
-    """Tells views of a job from those that were told already: a new stream begins with what the last one ended with."""
+    """Tells views of a job from those that were told already: a new stream begins with what the last one
+    ended with."""
 
     def __init__(self) -> None:
         self._last: dict[str, Any] | None = None
@@ -157,8 +162,8 @@ def follow(
 ) -> Iterator[Update]:
     """Updates from the job's beginning until it is over and all was told.
 
-    An entry of the story comes before the view of the job that it led to. `patience`: how the end of the service is borne,
-    None = not at all. Raises Refused, Unreachable.
+    An entry of the story comes before the view of the job that it led to. `patience`: how the end of the
+    service is borne, None = not at all. Raises Refused, Unreachable.
     """
     updates: queue.Queue[Update | _Ended | Exception] = queue.Queue(_AHEAD)
     passed_over = _SAID_IN_THE_LOG if lines else frozenset[str]()

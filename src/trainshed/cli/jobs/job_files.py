@@ -1,5 +1,5 @@
-"""Job files as people have them: the resource of either API, or what gcloud's `--config` takes; YAML or JSON. Pure but for
-the loading of the YAML library.
+"""Job files as people have them: the resource of either API, or what gcloud's `--config` takes; YAML or JSON.
+Pure but for the loading of the YAML library.
 """
 
 import importlib
@@ -54,8 +54,8 @@ def read(text: str) -> dict[str, Any]:
 
 
 def recognised(found: Mapping[str, Any], api: Api | None, name: str, job_id: str) -> JobFile:
-    """The job that a file describes. `api`: which API's it is, None to tell by its fields. `name`, `job_id`: of a Vertex
-    or `ml` job whose file gives none. Raises Unreadable."""
+    """The job that a file describes. `api`: which API's it is, None to tell by its fields. `name`, `job_id`:
+    of a Vertex or `ml` job whose file gives none. Raises Unreadable."""
     keys = found.keys()
     if keys & _PIPELINE:
         raise Unreadable(

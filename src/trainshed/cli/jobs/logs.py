@@ -1,5 +1,5 @@
-"""`trainshed jobs logs`: a job's lines as they are, or as they come until the job is over, whatever becomes of the service
-meanwhile."""
+"""`trainshed jobs logs`: a job's lines as they are, or as they come until the job is over, whatever becomes
+of the service meanwhile."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -77,8 +77,8 @@ def followed(
     tail: int | None = None,
     **which: str | int | None,
 ) -> Iterator[dict[str, Any]]:
-    """The objects of a job's lines until it is over, each once, though the service is away meanwhile. Raises Refused,
-    Unreachable."""
+    """The objects of a job's lines until it is over, each once, though the service is away meanwhile. Raises
+    Refused, Unreachable."""
     seen = Seen()
     return patience.outlast(
         lambda: client.lines(path, follow="true", **which, **seen.query(tail)),
@@ -87,7 +87,8 @@ def followed(
 
 
 def labelled(line: LogLine, job: JobView) -> str:
-    """A line behind who wrote it: a replica, of a tuning job a trial (and which of its replicas, if they are several)."""
+    """A line behind who wrote it: a replica, of a tuning job a trial (and which of its replicas, if they are
+    several)."""
     if tuning := job.program.tuning:
         number = str(line.trial).rjust(len(str(tuning.first + tuning.most - 1)))
         prefix = click.style(f"trial {number}", fg=trial_number_colour(line.trial))

@@ -32,8 +32,8 @@ def list_jobs(
     limit: int | None = 20,
     parent: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them. `parent`: the full name
-    of a work, whose own jobs are listed in place of what clients made.
+    """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them. `parent`:
+    the full name of a work, whose own jobs are listed in place of what clients made.
 
     Raises Refused, Unreachable.
     """

@@ -34,11 +34,12 @@ _LEAVE = b"~."
 )
 @takes_endpoint
 def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None) -> None:
-    """Open a shell beside the program of a running replica: in its own view of the machine, with its environment, its
-    rights and its limits. REPLICA is workerpool0-0, worker-replica-1 and the like; the primary if it is left out.
+    """Open a shell beside the program of a running replica: in its own view of the machine, with its
+    environment, its rights and its limits. REPLICA is workerpool0-0, worker-replica-1 and the like; the
+    primary if it is left out.
 
-    Input may come from a pipe (echo nvidia-smi | trainshed jobs shell JOB). The exit status is the shell's own. A line
-    that begins with ~. hangs up.
+    Input may come from a pipe (echo nvidia-smi | trainshed jobs shell JOB). The exit status is the shell's
+    own. A line that begins with ~. hangs up.
     """
     client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
@@ -48,8 +49,8 @@ def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None)
 def run_shell(
     endpoint: Endpoint, client: Client, uid: str, which: Mapping[str, Any], line: str
 ) -> int:
-    """Get a ticket for what `which` says, and be at the shell until it is over; its exit status. Raises Refused,
-    Unreachable."""
+    """Get a ticket for what `which` says, and be at the shell until it is over; its exit status. Raises
+    Refused, Unreachable."""
     given: dict[str, Any] = client.post(job_path(uid, ":shell"), which)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     size = _size()

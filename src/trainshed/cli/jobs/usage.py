@@ -1,4 +1,5 @@
-"""`trainshed jobs top`: what the replicas of a job use, now and at most; also what `jobs describe` tells of it."""
+"""`trainshed jobs top`: what the replicas of a job use, now and at most; also what `jobs describe` tells of
+it."""
 
 import json
 import os
@@ -33,10 +34,12 @@ _NOTHING = "–"
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU: the part of the time that it is at work, lately and on average (None: it does not tell), and its memory."""
+    """What one GPU does."""
 
+    #: The part of the time that it is at work, lately and on average; None = it does not tell.
     busy: float | None
     mean_busy: float | None
+    #: Bytes, as the next two.
     memory: int
     total: int
     peak: int
@@ -55,23 +58,29 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class UsedView:
-    """One replica. `state` None: of an earlier attempt; `seen`: when it was last looked at, ns, 0 = not yet; `over`: it runs
-    no more. Processors at work `cpus` lately, `mean_cpus` on average; memory and disk in bytes, `disk` 0 = not known;
-    `lately`: processors, oldest first."""
+    """What one replica uses."""
 
     id: str
     task: str
+    #: None: the replica is of an earlier attempt.
     state: ReplicaState | None
     vcpus: float
+    #: Bytes.
     limit: int
+    #: When it was last looked at, ns; 0 = not yet.
     seen: int
+    #: It runs no more.
     over: bool
+    #: Processors at work lately, and on average.
     cpus: float
     mean_cpus: float
+    #: Bytes, as the next two.
     memory: int
     peak: int
+    #: 0 = not known.
     disk: int
     gpus: tuple[GpuView, ...]
+    #: Processors at work, oldest first.
     lately: tuple[float, ...]
 
     @staticmethod
@@ -110,8 +119,8 @@ def command(
 ) -> None:
     """Show what replicas use: processors, memory, disk, GPUs.
 
-    CPU is in per cent of the vCPUs that were asked for; MEMORY leaves out files that are only cached; DISK is what a
-    replica's own files take.
+    CPU is in per cent of the vCPUs that were asked for; MEMORY leaves out files that are only cached; DISK is
+    what a replica's own files take.
     """
     if watch and (attempt or form == "json"):
         raise click.UsageError("--watch goes with neither --attempt nor --format json.")
@@ -134,7 +143,8 @@ def command(
 
 
 def describe_lines(client: Client, job: JobView) -> list[str]:
-    """What `jobs describe` says of the use that a job made of its machines: [] as long as nothing is known."""
+    """What `jobs describe` says of the use that a job made of its machines: [] as long as nothing is
+    known."""
     program = job.program
     if not any(replica.started for replica in program.replicas):
         return []
@@ -155,7 +165,8 @@ def _lines(found: Mapping[str, Any], now: int) -> list[str]:
 
 
 def _watch(look: Callable[[], dict[str, Any]], now: Callable[[], int]) -> None:
-    """Show it again and again until the job is over: drawn over on a terminal, else whenever there is something new."""
+    """Show it again and again until the job is over: drawn over on a terminal, else whenever there is
+    something new."""
     try:
         if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb"):
             _draw(look, now)

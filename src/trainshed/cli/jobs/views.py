@@ -18,18 +18,21 @@ from trainshed.core.names import Api
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica of a job's current attempt. `how`: how its program ended, "" while it has not. `restarts`: in this
-    attempt, by rule; `leaving`: why it was asked to leave its node."""
+    """One replica of a job's current attempt."""
 
     id: str
     task: str
     state: ReplicaState
     node: str = ""
     incarnation: int = 1
+    #: ns since the epoch; 0 = not yet, as of `ended`.
     started: int = 0
     ended: int = 0
+    #: How its program ended; "" while it has not.
     how: str = ""
+    #: In this attempt, by rule.
     restarts: tuple[tuple[str, int], ...] = ()
+    #: Why it was asked to leave its node; "" = it was not.
     leaving: str = ""
 
     @staticmethod
@@ -52,12 +55,13 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class WaitingView:
-    """Why a job has no room, what would let it start, and who holds what is missing. `position`: 1 = next, 0 = none."""
+    """Why a job is not placed, what would let it start, and who holds what is missing."""
 
     reason: str
     message: str
     hint: str = ""
     blockers: tuple[str, ...] = ()
+    #: In the queue: 1 = next, 0 = none.
     position: int = 0
 
     @staticmethod
@@ -76,13 +80,15 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True)
 class FailureView:
-    """The typed facts beside a job's public error. `task`: whose end it was, "" = the whole attempt's."""
+    """The typed facts beside a job's public error."""
 
     rule: str
     cause: str
+    #: Whose end it was; "" = the whole attempt's.
     task: str
     status: int | None
     reason: str
+    #: The last lines of its errors.
     tail: str
 
     @staticmethod
@@ -116,13 +122,7 @@ class AutopsyView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job, from its summary or from its whole description.
-
-    `kind`: "custom", "tuning" or "pipeline"; `parent`: name of the work that made it, and `trial` which trial it evaluates.
-    `error` is "" without one. Of descriptions only: `rule`, the row of the failure table that decided the
-    end; `waits`, why it is not running yet, as texts, and `waiting`, the same with what it is made of; `failure`; `retries`,
-    by rule; `replicas`; of a tuning job `tuning` and `trials`; of a pipeline `child`, its job, and the `model` that it left. `autopsies`: what is kept of replicas that failed; `links`: to the shells of those that run, by task.
-    """
+    """A job, from its summary or from its whole description."""
 
     id: str
     uid: str
@@ -130,26 +130,39 @@ class JobView:
     name: str
     display_name: str
     state: JobState
+    #: ns since the epoch, as the next two; 0 = not yet.
     created: int
     started: int
     ended: int
     error_code: int = 0
+    #: "" = none.
     error: str = ""
     attempt: int = 0
+    #: The row of the failure table that decided the end. From here to `retries`: of descriptions only.
     rule: str = ""
+    #: Why it is not running yet, as texts.
     waits: tuple[str, ...] = ()
     replicas: tuple[ReplicaView, ...] = ()
+    #: The same with what it is made of.
     waiting: WaitingView | None = None
     failure: FailureView | None = None
+    #: By rule.
     retries: tuple[tuple[str, int], ...] = ()
+    #: "custom", "tuning" or "pipeline".
     kind: str = "custom"
+    #: Name of the job that made it; "" = none.
     parent: str = ""
+    #: The trial that it evaluates; 0 = none.
     trial: int = 0
+    #: Of a tuning job, as `trials`.
     tuning: TuningView | None = None
     trials: tuple[TrialView, ...] = ()
+    #: The job of a pipeline, and the model that it left.
     child: "JobView | None" = None
     model: str = ""
+    #: What is kept of replicas that failed.
     autopsies: "tuple[AutopsyView, ...]" = ()
+    #: To the shells of replicas that run, by task.
     links: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
@@ -200,13 +213,16 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a replica. `trial`: of this trial, 0 = of none; `task`: the replica's name for people."""
+    """One line of a replica."""
 
+    #: ns since the epoch.
     at: int
     replica: str
     severity: str
     message: str
+    #: Of this trial; 0 = of none.
     trial: int = 0
+    #: The replica's name for people.
     task: str = ""
 
     @staticmethod
@@ -224,13 +240,15 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class TimelineView:
-    """One entry of a job's story; `kind` is a short stable word. `attempt`: of which it speaks, 0 = not said; `effect`: of
-    a verdict."""
+    """One entry of a job's timeline."""
 
     at: int
+    #: A short stable word.
     kind: str
     message: str
+    #: Of which it speaks; 0 = not said.
     attempt: int = 0
+    #: Of a verdict.
     effect: str = ""
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""`trainshed jobs watch`: a job's progress until it is over: a live table on a terminal, plain lines elsewhere."""
+"""`trainshed jobs watch`: a job's progress until it is over: a live table on a terminal, plain lines
+elsewhere."""
 
 import os
 import sys
@@ -48,12 +49,14 @@ _AROUND = 5
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of one replica: `ran` is "" before it started, `last` is its newest line."""
+    """What is known of one replica."""
 
     replica: str
     task: str
     state: ReplicaState
+    #: How long it has run; "" before it started.
     ran: str
+    #: Its newest line.
     last: str
     severity: str
 
@@ -288,7 +291,8 @@ def watched(client: Client, job: JobView, session: Session) -> JobView:
 
 
 def ending(over: JobView, now: int) -> list[str]:
-    """How a job ended: state and time, of a tuning job its best trial, of a pipeline its model, else the error."""
+    """How a job ended: state and time, of a tuning job its best trial, of a pipeline its model, else the
+    error."""
     state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
     lines = [f"{state} after {duration(over.lasted(now))}"]
     tuned = over.program

@@ -1,7 +1,8 @@
 """Makes text out of what programs, names and errors hold, before a terminal sees it. Pure.
 
-Whoever writes to a terminal can do with it what he likes: set its title, clear it, have lines appear that nobody wrote, turn
-the direction of text. So only text passes, and in lines of logs colours; everything else is shown as what it is: `\\x1b`.
+Whoever writes to a terminal can do with it what he likes: set its title, clear it, have lines appear that
+nobody wrote, turn the direction of text. So only text passes, and in lines of logs colours; everything else
+is shown as what it is: `\\x1b`.
 """
 
 import re
@@ -9,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 _SIGNS: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-"""Control codes of both sets but tab and line feed, marks that turn the direction of text, halves of characters."""
+"""Control codes of both sets but tab and line feed, marks that turn the direction of text, halves of
+characters."""
 _CONTROL: Final = re.compile(f"[{_SIGNS}]")
 _CONTROL_OR_COLOUR: Final = re.compile(rf"\x1b\[[0-9;:]*m|[{_SIGNS}]")
 _RETURN: Final = re.compile(r"\r+\n?")
@@ -28,8 +30,8 @@ def one_line(text: str) -> str:
 
 
 def coloured(text: str) -> str:
-    """A line that a program printed: with its colours, which end where its line ends. What the program wrote over itself, as
-    progress bars do, stands in lines of its own."""
+    """A line that a program printed: with its colours, which end where its line ends. What the program wrote
+    over itself, as progress bars do, stands in lines of its own."""
     if text.isprintable():
         return text
     return "\n".join(_line(line) for line in _RETURN.sub("\n", text.removesuffix("\r")).split("\n"))

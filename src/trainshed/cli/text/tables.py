@@ -16,16 +16,18 @@ GAP = "·"
 """Stands where there is no number."""
 
 _BEYOND = 2.0
-"""What lies so many times the middle half's width outside of that half is drawn at the edge: one failure must not make
-all else look alike."""
+"""What lies so many times the middle half's width outside of that half is drawn at the edge: one failure must
+not make all else look alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`right`: numbers, aligned at their end. `flexible`: may be cut when there is not enough room."""
+    """A column of a table."""
 
     title: str
+    #: Numbers, aligned at their end.
     right: bool = False
+    #: May be cut when there is not enough width.
     flexible: bool = False
 
 
@@ -89,7 +91,8 @@ def cut(text: str, room: int) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Without what would break a table, or make a terminal do something: names are what somebody else has written."""
+    """Without what would break a table, or make a terminal do something: names are what somebody else has
+    written."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,7 +1,7 @@
 """The list at the end of a backup: what it is of, and every file with its size and checksum. Pure.
 
-A backup without one is not whole. The lines are JSON: what it is of, an entry for each file and directory, and last the
-checksum of all lines before.
+A backup without one is not whole. The lines are JSON: what it is of, an entry for each file and directory,
+and last the checksum of all lines before.
 """
 
 import hashlib
@@ -32,28 +32,35 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a backup is of. `version`: the service's; `schema`: the database's; `created`: ns since the epoch, the moment of
-    the database; `data`: the directory that it was taken from; `left_out`: what could not be read, in words."""
+    """What a backup is of."""
 
     format: int
+    #: Of the service.
     version: str
+    #: Of the database.
     schema: int
+    #: ns since the epoch: the moment of the database.
     created: int
+    #: The directory that it was taken from.
     data: str
     jobs: int
     objects: int
     running: tuple[RunningJob, ...] = ()
+    #: What could not be read, in words.
     left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, or a directory (`sha256` ""). `path`: relative, with `/`; `mtime`: ns since the epoch."""
+    """A file or a directory of a backup."""
 
+    #: Relative, with `/`.
     path: str
     mode: int
     size: int = 0
+    #: ns since the epoch.
     mtime: int = 0
+    #: "" = a directory.
     sha256: str = ""
 
 

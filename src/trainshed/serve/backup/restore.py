@@ -57,7 +57,8 @@ def restore(source: Path | BinaryIO, data: Path) -> Contents:
     try:
         contents = _fill(source, place)
         os.sync()
-        # The database last: a service that is started on less begins with an empty one, so it is kept from that.
+        # The database last: a service that is started on less begins with an empty one, so it is kept from
+        # that.
         for path in sorted(place.iterdir(), key=lambda path: path.name == DATABASE_FILE):
             path.rename(data / path.name)
         durable.sync_directory(str(data))
@@ -182,11 +183,12 @@ def _incomplete(why: str) -> BackupUnusable:
     "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
 )
 def command(source: str, data: Path | None) -> None:
-    """Restore a backup from a directory, a tar file, or standard input (-) into a data directory that is empty or new.
+    """Restore a backup from a directory, a tar file, or standard input (-) into a data directory that is
+    empty or new.
 
-    Every file is compared with the backup's list before any of it counts. Jobs that ran at the moment of the backup start
-    again when the service does, as after the loss of their machine. Services whose data is elsewhere are not touched, the
-    one that the backup was taken from included.
+    Every file is compared with the backup's list before any of it counts. Jobs that ran at the moment of the
+    backup start again when the service does, as after the loss of their machine. Services whose data is
+    elsewhere are not touched, the one that the backup was taken from included.
     """
     try:
         settings = load(None, {"data": data})

@@ -20,7 +20,8 @@ class Sink(Protocol):
     """Takes files one after the other, and the manifest last: without it nothing counts."""
 
     def add(self, entry: Entry, blocks: Iterable[bytes]) -> Entry | None:
-        """Take a file; the entry with its checksum. None: it had fewer than `entry.size` bytes, and is not taken."""
+        """Take a file; the entry with its checksum. None: it had fewer than `entry.size` bytes, and is not
+        taken."""
         ...
 
     def finish(self, lines: Iterator[bytes]) -> None:

@@ -1,9 +1,10 @@
 """`trainshed backup DIR|-`: takes a backup of a data directory while its service runs, or while none does.
 
-The database comes first, in one read transaction: that is the moment which the backup is of. What it tells of was on the
-disk before it was committed (a job's end after its last lines, a model after its files), and is copied after it, so that
-nothing which it tells of is missing. What came to be later is in the backup too: objects, which harms nobody. Of logs only
-those that the database tells of: a later attempt of a restored job would write into the other one's log.
+The database comes first, in one read transaction: that is the moment which the backup is of. What it tells of
+was on the disk before it was committed (a job's end after its last lines, a model after its files), and is
+copied after it, so that nothing which it tells of is missing. What came to be later is in the backup too:
+objects, which harms nobody. Of logs only those that the database tells of: a later attempt of a restored job
+would write into the other one's log.
 
 The file of generations is copied after the objects, so that no generation is given out twice.
 """
@@ -55,7 +56,8 @@ class _Taken:
 
 
 def take(data: Path, sink: Sink, *, now: int, config: Path | None = None) -> Contents:
-    """Write a backup of `data` as of `now` (ns) into the sink, the manifest last. `config`: a file of settings to take along.
+    """Write a backup of `data` as of `now` (ns) into the sink, the manifest last. `config`: a file of
+    settings to take along.
 
     Blocks for as long as the copying takes. Raises StoreUnreadable (the database is damaged), OSError.
     """
@@ -199,7 +201,8 @@ class _Taking:
         return None
 
     def _content(self, opened: OpenObject, path: str) -> bool:
-        """Take what was opened; False if a program wrote to it meanwhile. One that only adds to it harms nothing."""
+        """Take what was opened; False if a program wrote to it meanwhile. One that only adds to it harms
+        nothing."""
         record, status = opened.record, os.fstat(opened.fd)
         entry = Entry(path, status.st_mode & 0o777, record.size, record.file.mtime_ns)
         taken = self._sink.add(entry, _blocks(opened.fd, record.size))
@@ -258,9 +261,9 @@ def _files(top: Path, directory: str) -> Iterator[str]:
 def command(target: str, data: Path | None, config: Path | None) -> None:
     """Write a backup into DIR, which must be empty or new, or as a tar stream to standard output (-).
 
-    The service may run: jobs, logs and objects are as of one moment. The backup holds keys and tokens and is readable by you
-    alone. Not in it: objects in stores elsewhere, runtimes, what failed replicas left, working directories of replicas that
-    run. A backup that was interrupted is refused by `trainshed restore`.
+    The service may run: jobs, logs and objects are as of one moment. The backup holds keys and tokens and is
+    readable by you alone. Not in it: objects in stores elsewhere, runtimes, what failed replicas left,
+    working directories of replicas that run. A backup that was interrupted is refused by `trainshed restore`.
     """
 
     try:

@@ -133,11 +133,11 @@ def command(
     keep: bool,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run one program in the environment that a replica of a job would have: runtime or image, packages, variables, limits,
-    buckets, credentials. No service is needed, and nothing is stored.
+    """Run one program in the environment that a replica of a job would have: runtime or image, packages,
+    variables, limits, buckets, credentials. No service is needed, and nothing is stored.
 
-    Its output is ours, line by line. Ctrl-C asks it to stop, and once more kills it. The exit status is the program's, 128 and
-    the signal's number if it died of one, 125 if it could not be run.
+    Its output is ours, line by line. Ctrl-C asks it to stop, and once more kills it. The exit status is the
+    program's, 128 and the signal's number if it died of one, 125 if it could not be run.
     """
     from trainshed.serve.local_run.job import default_image
     from trainshed.serve.local_run.launch import NOT_RUN, run, tell

@@ -1,4 +1,5 @@
-"""Makes the job of a local run from a CustomJob request, so that rules and defaults are those of a service. Pure."""
+"""Makes the job of a local run from a CustomJob request, so that rules and defaults are those of a service.
+Pure."""
 
 import dataclasses
 import difflib

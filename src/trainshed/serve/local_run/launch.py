@@ -130,7 +130,8 @@ def _told(ended: "Ended", request: LocalRunRequest) -> int:
 
 
 def tell(line: str) -> None:
-    """A line for the person at the terminal, if somebody still reads: a build that tells it goes on without."""
+    """A line for the person at the terminal, if somebody still reads: a build that tells it goes on
+    without."""
     try:
         click.echo(coloured(line), err=True)
     except BrokenPipeError:
@@ -138,6 +139,6 @@ def tell(line: str) -> None:
 
 
 def _close_off(stream: TextIO) -> None:
-    """Nobody reads it any more. What is left in it would make the interpreter complain, and change its exit status, when
-    it flushes at its end."""
+    """Nobody reads it any more. What is left in it would make the interpreter complain, and change its exit
+    status, when it flushes at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

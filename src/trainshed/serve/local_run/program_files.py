@@ -1,7 +1,9 @@
-"""A program's files on their way into a replica: what is copied into its working directory, what is installed.
+"""A program's files on their way into a replica: what is copied into its working directory, what is
+installed.
 
-As the public command has it (facts §5.5): the directory of the script or module, extra directories, and what `setup.py`,
-`requirements.txt` and the options say is needed. A module of a project is not copied: it is installed, as a job's package is.
+As the public command has it (facts §5.5): the directory of the script or module, extra directories, and what
+`setup.py`, `requirements.txt` and the options say is needed. A module of a project is not copied: it is
+installed, as a job's package is.
 """
 
 import ast
@@ -111,7 +113,8 @@ def _parcel(name: str, content: bytes) -> Parcel:
 
 
 def _needed(request: LocalRunRequest, *, project: bool) -> list[str]:
-    """What is to be installed besides packages: of the requirements file, unless the directory is a project, and of the option."""
+    """What is to be installed besides packages: of the requirements file, unless the directory is a project,
+    and of the option."""
     found: list[str] = []
     file = request.directory / "requirements.txt"
     if file.is_file() and not project:
@@ -143,7 +146,8 @@ def _project(directory: Path) -> Parcel:
 
 
 def _title(directory: Path) -> tuple[str, str]:
-    """Name and version that a project gives itself, as far as it can be told without running anything of it."""
+    """Name and version that a project gives itself, as far as it can be told without running anything of
+    it."""
     found: dict[str, str] = {}
     try:
         if (file := directory / "pyproject.toml").is_file():
@@ -182,7 +186,8 @@ def _keywords(source: str) -> dict[str, str]:
 
 
 def read_requirements(path: Path) -> list[str]:
-    """Every requirement of a file and of those that it includes. Raises NotRun, naming the lines that cannot be kept."""
+    """Every requirement of a file and of those that it includes. Raises NotRun, naming the lines that cannot
+    be kept."""
     found: list[str] = []
     wrong: list[str] = []
     _read(path, found, wrong, ())
@@ -246,8 +251,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def copy_program(files: Path, directory: Path, trees: Iterable[str], away: Sequence[Path]) -> None:
-    """Copy `trees` of the program's `directory` into the working directory of a slot's `files`. `away`: directories that stay
-    out. Raises OSError."""
+    """Copy `trees` of the program's `directory` into the working directory of a slot's `files`. `away`:
+    directories that stay out. Raises OSError."""
     work = files / program.WORK
     work.mkdir(mode=0o700, parents=True)
     _copy(directory, trees, work, away)
@@ -256,8 +261,8 @@ def copy_program(files: Path, directory: Path, trees: Iterable[str], away: Seque
 def copy_into_image(
     files: Path, directory: Path, trees: Iterable[str], away: Sequence[Path], *, owner: int
 ) -> None:
-    """The same for a program of a container image: as if the image had them. `owner`: the machine's user that is root there,
-    0 = it is whoever we are."""
+    """The same for a program of a container image: as if the image had them. `owner`: the machine's user that
+    is root there, 0 = it is whoever we are."""
     upper = files / program.LAYER / "upper"
     place = upper
     for name in APP.strip("/").split("/"):
@@ -281,7 +286,8 @@ def write_packages(parcels: Iterable[Parcel], packages: Path) -> None:
 
 
 def _copy(directory: Path, trees: Iterable[str], target: Path, away: Sequence[Path]) -> None:
-    """Copy parts of a program's directory into a working directory. `away`: directories that stay out. Raises OSError."""
+    """Copy parts of a program's directory into a working directory. `away`: directories that stay out. Raises
+    OSError."""
     places = {path.resolve() for path in away}
 
     def unwanted(parent: str, names: list[str]) -> set[str]:
@@ -302,8 +308,8 @@ def _copy(directory: Path, trees: Iterable[str], target: Path, away: Sequence[Pa
 
 
 def _give(directory: Path, user: int) -> None:
-    """Have a tree belong to another user, who may not be the one that the program ends up as: all may read it, and write to
-    its top. Raises OSError."""
+    """Have a tree belong to another user, who may not be the one that the program ends up as: all may read
+    it, and write to its top. Raises OSError."""
     directory.chmod(0o777)
     for parent, names, files in os.walk(directory):
         for path in (Path(parent), *(Path(parent, name) for name in (*names, *files))):

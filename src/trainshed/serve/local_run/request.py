@@ -125,7 +125,8 @@ def read_env(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def read_secrets(texts: tuple[str, ...], environ: Mapping[str, str]) -> dict[SecretRef, str]:
-    """`NAME=VARIABLE` each, the value being that of a variable of ours: a command line can be read by everybody. Raises NotRun."""
+    """`NAME=VARIABLE` each, the value being that of a variable of ours: a command line can be read by
+    everybody. Raises NotRun."""
     found: dict[SecretRef, str] = {}
     wrong: list[str] = []
     for text in texts:

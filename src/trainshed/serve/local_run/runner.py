@@ -1,6 +1,8 @@
-"""Runs one program from its job to its exit status: prepares the runtime, starts the replica, shows its lines, ends it.
+"""Runs one program from its job to its exit status: prepares the runtime, starts the replica, shows its
+lines, ends it.
 
-Works with the very parts of a service, controller and store left out: nothing of a run is kept or tried twice.
+Works with the very parts of a service, controller and store left out: nothing of a run is kept or tried
+twice.
 """
 
 import asyncio
@@ -78,8 +80,9 @@ class Output:
         self._next = 0
 
     def show(self) -> None:
-        """Write what is new: the program's output to ours, its errors and what the service says to our errors; to a terminal as
-        text, to a file as it is. Blocks as long as whoever reads us does not. Raises BrokenPipeError: nobody does any more."""
+        """Write what is new: the program's output to ours, its errors and what the service says to our
+        errors; to a terminal as text, to a file as it is. Blocks as long as whoever reads us does not. Raises
+        BrokenPipeError: nobody does any more."""
         last = None
         for entry in self._log.forwards(self._is_old):
             stream = sys.stdout.buffer if entry.s == "o" else sys.stderr.buffer
@@ -117,8 +120,8 @@ class Run:
         self._is_read = True
 
     async def run(self) -> Ended:
-        """Run the program to its end. Raises NotRun, and what engines and runtimes do; asyncio.CancelledError: it was interrupted before the
-        program began."""
+        """Run the program to its end. Raises NotRun, and what engines and runtimes do;
+        asyncio.CancelledError: it was interrupted before the program began."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -252,7 +255,8 @@ class Run:
     # --- its life ---
 
     async def _follow(self, job: Job) -> ExitRecord:
-        """To the program's end. Raises NotRun; BrokenPipeError: nobody wanted to know any more, and it was killed."""
+        """To the program's end. Raises NotRun; BrokenPipeError: nobody wanted to know any more, and it was
+        killed."""
         output = Output(self._engine.streams, StreamSource(job.uid, 1, jobs.REPLICA))
         async for event in self._engine.watch():
             match event:

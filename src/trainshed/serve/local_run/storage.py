@@ -1,6 +1,8 @@
-"""The buckets of a local run: those of the service on the same data directory, or served by a process of the run's own.
+"""The buckets of a local run: those of the service on the same data directory, or served by a process of the
+run's own.
 
-Who comes first serves; a service goes before every local run. Programs do not notice who it is: the socket's path is the same.
+Who comes first serves; a service goes before every local run. Programs do not notice who it is: the socket's
+path is the same.
 """
 
 import asyncio
@@ -68,7 +70,7 @@ class Storage:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             if self._pid and _has_ended(self._pid):
-                log.warning("the bucket process ended; starting it again")
+                log.warning("bucket process: ended, starting again")
                 self._pid = 0
             if self._pid and _service_waits(self._data):
                 await asyncio.to_thread(self._stop)
@@ -93,7 +95,8 @@ def is_served(data: Path) -> bool:
 
 
 def _service_waits(data: Path) -> bool:
-    """Whether a service runs on the data directory, or is about to. Without touching its lock, which it may be about to take."""
+    """Whether a service runs on the data directory, or is about to. Without touching its lock, which it may
+    be about to take."""
     try:
         inode = (data / _SERVICE_LOCK).stat().st_ino
         locks = Path("/proc/locks").read_text()

@@ -1,8 +1,9 @@
-"""The directory of one local run below the data directory, and who clears it away, whatever becomes of the run.
+"""The directory of one local run below the data directory, and who clears it away, whatever becomes of the
+run.
 
-A child that was forked early waits for the end of the run's process. If that was killed it ends the program, which a shim
-would let run on, and removes what is left; and it does so for earlier runs that were killed together with their caretakers.
-Whoever holds the lock of a directory may clear it.
+A child that was forked early waits for the end of the run's process. If that was killed it ends the program,
+which a shim would let run on, and removes what is left; and it does so for earlier runs that were killed
+together with their caretakers. Whoever holds the lock of a directory may clear it.
 """
 
 import contextlib
@@ -41,7 +42,8 @@ class Workspace:
         (self.directory / _KEPT).touch()
 
     def close(self) -> None:
-        """The run is over: clear it away, and what of its program should live still. Blocks for as long as that takes."""
+        """The run is over: clear it away, and what of its program should live still. Blocks for as long as
+        that takes."""
         with contextlib.suppress(OSError):
             _empty(self.directory)
         os.close(self._lock)
@@ -75,7 +77,8 @@ def _take_care(ended: int, directory: Path) -> NoReturn:
 
 
 def _let_go(keep: int) -> None:
-    """Of the handles that were open in the run's process: whoever reads what it says waits until nobody has them."""
+    """Of the handles that were open in the run's process: whoever reads what it says waits until nobody has
+    them."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -83,7 +86,8 @@ def _let_go(keep: int) -> None:
 
 
 def _clear(directory: Path, *, wait: bool) -> None:
-    """End what lives of a run whose process is gone, and remove its directory; nothing if it is kept, or in use."""
+    """End what lives of a run whose process is gone, and remove its directory; nothing if it is kept, or in
+    use."""
     with contextlib.suppress(OSError):
         lock = _take(directory, wait=wait)
         if lock is None:
@@ -95,7 +99,8 @@ def _clear(directory: Path, *, wait: bool) -> None:
 
 
 def _empty(directory: Path) -> None:
-    """For holders of its lock. What cannot be ended yet, because it waits for a device, a later run tries again."""
+    """For holders of its lock. What cannot be ended yet, because it waits for a device, a later run tries
+    again."""
     ended = [
         journal.expel(str(slot), 1, _CAUSE) for slot in directory.glob("slots/[0-9]*/[0-9]*/*/")
     ]

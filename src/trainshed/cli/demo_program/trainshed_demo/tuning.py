@@ -1,7 +1,9 @@
-"""One trial of the demo's tuning job: a scikit-learn network learns digits with the hyperparameters that it is given.
+"""One trial of the demo's tuning job: a scikit-learn network learns digits with the hyperparameters that it
+is given.
 
-Run as `python -m trainshed_demo.tuning --learning-rate 0.01 --hidden-units 32 ...`. After each epoch it reports its accuracy
-on images that it has not learned from, with cloudml-hypertune, as any program that is to be tuned does.
+Run as `python -m trainshed_demo.tuning --learning-rate 0.01 --hidden-units 32 ...`. After each epoch it
+reports its accuracy on images that it has not learned from, with cloudml-hypertune, as any program that is to
+be tuned does.
 """
 
 import argparse
