@@ -1,10 +1,10 @@
 """The story by attempts, replicas and incarnations, from what the real machine tells."""
 
 from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, job
-from trainshed.api.trainshed_v1.chronicle import Chronicle, chronicle
-from trainshed.api.trainshed_v1.chronicle_views import chronicle_view
+from trainshed.api.trainshed_v1.chronicle import Chronicle, attempts_view, chronicle, counters_view
 from trainshed.core.lifecycle.events import CapacityRefused, NodeLeft, TimelineEntry
 from trainshed.core.names import Api
+from trainshed.wire.trainshed_v1.record import plain
 
 
 def told(life: Life) -> Chronicle:
@@ -95,9 +95,9 @@ def test_an_older_story_is_told_as_far_as_it_goes() -> None:
 
 def test_as_json() -> None:
     life = Life(job(1, 1, api=Api.ML)).up().loses(WORKER).up()
-    view = chronicle_view(told(life), Api.ML)
-    assert view["counters"] == {"retries": {}, "restarts": {"replica_lost": 1}}
-    (attempt,) = view["attempts"]
+    history = told(life)
+    assert plain(counters_view(history)) == {"retries": {}, "restarts": {"replica_lost": 1}}
+    (attempt,) = plain(attempts_view(history, Api.ML))
     worker = attempt["replicas"][1]
     assert (worker["id"], worker["task"]) == ("workerpool1-0", "worker-replica-0")
     first, second = worker["incarnations"]

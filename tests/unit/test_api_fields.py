@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.trainshed_v1.fields import Fields, near
+from trainshed.api.trainshed_v1.call import Fields, near
 from trainshed.core.errors import InvalidRequest
 
 

@@ -1,6 +1,6 @@
 """A service of paper: answers on loopback what a test laid down, and remembers what it was asked.
 
-Its answers have the shapes that `trainshed.api.trainshed_v1.views` describes.
+Its answers have the shapes that `trainshed.wire.trainshed_v1` describes.
 """
 
 import json

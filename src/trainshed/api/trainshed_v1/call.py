@@ -1,29 +1,193 @@
-"""One call of a method of ours: a path, a query and perhaps a JSON body come in, JSON or lines of it go out."""
+"""One call of a method of ours: a path, a query and perhaps a JSON body come in, records or lines of them go out.
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+A body is read field by field, so that everything wrong with it is told at once. Paths of fields are in the names of the
+JSON: `drills[0].atLine`.
+"""
+
+import difflib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
-from trainshed.api.trainshed_v1.fields import Fields
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.wire.trainshed_v1.record import Nothing, Record
+
+_LARGEST = 10.0**15
+"""Numbers up to here are whole numbers without loss."""
+_NAMED = 3
+"""So many near misses are named."""
+
+
+class Fields:
+    """One JSON object. Each reader returns a value of its type in any case and notes what is wrong; then `refuse`."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        record: type[Record] | None = None,
+        path: str = "",
+        faults: list[Violation] | None = None,
+    ) -> None:
+        """`record`: whose fields these are; None if they are of no body. `path`: where the object stands in the body, "" at
+        the top; `faults`: of the whole body."""
+        self._values = values
+        self._names = frozenset(record.__struct_encode_fields__) if record else None
+        self._path = path
+        self._faults: list[Violation] = [] if faults is None else faults
+        self._asked: dict[str, None] = {}
+        self._below: list[Fields] = []
+
+    def at(self, name: str) -> str:
+        """The path of a field."""
+        return f"{self._path}.{name}" if self._path else name
+
+    def has(self, name: str) -> bool:
+        """Whether the field was given, and is not null."""
+        self._ask(name)
+        return self._values.get(name) is not None
+
+    def fault(self, name: str, description: str) -> None:
+        """Note that a field is wrong; "" means the object itself."""
+        self._faults.append(Violation(self.at(name) if name else self._path, description))
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        """A text; "" if it was not given."""
+        value = self._value(name, str, "a text", required=required)
+        if required and value == "":
+            self.fault(name, "It must not be empty.")
+        return value or ""
+
+    def choice(self, name: str, choices: Sequence[str], *, default: str = "") -> str:
+        """One of `choices`; `default` if it was not given, required if there is none."""
+        value = self._value(name, str, f"one of {', '.join(choices)}", required=not default)
+        if value is None:
+            return default
+        if value not in choices:
+            self.fault(
+                name, f"{value!r} is not one of: {', '.join(choices)}.{near(value, choices)}"
+            )
+            return default
+        return value
+
+    def flag(self, name: str) -> bool:
+        """A boolean; False if it was not given."""
+        return self._value(name, bool, "true or false") or False
+
+    def number(
+        self, name: str, *, least: float = 0, most: float = _LARGEST, required: bool = False
+    ) -> float:
+        """A number between `least` and `most`; `least` if it was not given."""
+        value: float | None = self._value(name, (int, float), "a number", required=required)
+        if value is None:
+            return least
+        if not least <= value <= most:
+            text = f"It must be at least {least:g} and at most {most:g}, not {str(value)[:40]}."
+            self.fault(name, text)
+            return least
+        return value
+
+    def raw(self, name: str) -> Any:
+        """The value as it is; None if it was not given."""
+        self._ask(name)
+        return self._values.get(name)
+
+    def mapping(self, name: str, *, required: bool = False) -> Mapping[str, Any]:
+        """An object as it is, for others to check; empty if it was not given."""
+        return self._value(name, dict, "an object", required=required) or {}
+
+    def objects(self, name: str, record: type[Record] | None = None) -> Iterator["Fields"]:
+        """The objects of a list, each a `record`, checked as a part of this one; none if it was not given."""
+        given: Sequence[Any] = self._value(name, list, "a list of objects") or ()
+        for index, item in enumerate(given):
+            if isinstance(item, dict):
+                path = f"{self.at(name)}[{index}]"
+                part = Fields(cast(dict[str, Any], item), record, path, self._faults)
+                self._below.append(part)
+                yield part
+            else:
+                self.fault(f"{name}[{index}]", f"It must be an object, not {_kind(item)}.")
+
+    def refuse(self) -> None:
+        """Raise InvalidRequest with all that was noted, and with every field that nobody asked for."""
+        self._note_unknown()
+        if self._faults:
+            raise InvalidRequest(tuple(dict.fromkeys(self._faults)))
+
+    def _note_unknown(self) -> None:
+        for name in self._values:
+            if name not in self._asked:
+                known = tuple(self._asked)
+                text = f"There is no such field here; there is: {', '.join(known) or 'none'}."
+                self.fault(name, text + near(name, known))
+        for part in self._below:
+            part._note_unknown()
+
+    def _ask(self, name: str) -> None:
+        assert self._names is None or name in self._names, f"{name} is no field of the record"
+        self._asked[name] = None
+
+    def _value(
+        self, name: str, kind: type | tuple[type, ...], what: str, *, required: bool = False
+    ) -> Any:
+        """The value if it is there and of its kind; a boolean is no number."""
+        self._ask(name)
+        value = self._values.get(name)
+        if value is None:
+            if required:
+                self.fault(name, f"It must be given: {what}.")
+            return None
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            self.fault(name, f"It must be {what}, not {_kind(value)}.")
+            return None
+        return value
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """` Did you mean …?` with what begins so or is spelled alike, in either case; "" if nothing is."""
+    names = {name.lower(): name for name in known}
+    asked = word.lower()
+    longer = [name for name in names if asked and name.startswith(asked)]
+    close = difflib.get_close_matches(asked, list(names), n=_NAMED)
+    found = list(dict.fromkeys([*longer, *close]))[:_NAMED]
+    return f" Did you mean {' or '.join(names[name] for name in found)}?" if found else ""
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
 
 
 @dataclass(frozen=True, slots=True)
 class JsonCall:
-    """`target`: the decoded part of the path that names a job, node or plan, "" where there is none. `query`: values
-    by name. `body`: the JSON object that came with it, empty if none did."""
+    """One call, read as far as all methods read it alike."""
 
     principal: Principal
     services: Services
+    #: The decoded part of the path that names a job, node or plan, "" where there is none.
     target: str
+    #: Values by name.
     query: Mapping[str, Sequence[str]]
+    #: The JSON object that came with it, empty if none did.
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: What the body is read as.
+    record: type[Record] = Nothing
 
     def fields(self) -> Fields:
         """The body to be read field by field; `Fields.refuse` must follow."""
-        return Fields(self.body)
+        return Fields(self.body, self.record)
 
     def parameter(self, name: str) -> str:
         """The last value of a query parameter, "" if it was not given."""
@@ -57,6 +221,6 @@ class JsonCall:
         )
 
 
-JsonHandler = Callable[[JsonCall], Awaitable[dict[str, Any]]]
+JsonHandler = Callable[[JsonCall], Awaitable[Record]]
 StreamHandler = Callable[[JsonCall], Awaitable[AsyncGenerator[bytes]]]
 """Raises what is wrong before the first line is asked for; the lines are JSON, each with its line end."""

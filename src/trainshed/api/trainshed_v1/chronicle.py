@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.names import Api, ReplicaId, log_task_name
+from trainshed.wire.trainshed_v1 import timeline as records
 
 _JOB_OVER: Final = frozenset({"succeeded", "failed", "cancelled"})
 _DECIDES_ATTEMPT: Final = frozenset(
@@ -179,3 +182,70 @@ def _lives(told: Chronicle, entry: TimelineEntry) -> None:
             life.lost = entry.message
         case _:
             pass
+
+
+def attempts_view(history: Chronicle, api: Api) -> tuple[records.Attempt, ...]:
+    """The attempts in their order."""
+    return tuple(_attempt(attempt, api) for attempt in history.attempts)
+
+
+def counters_view(history: Chronicle) -> records.Counters:
+    """How often what was done, by rule."""
+    return records.Counters(retries=dict(history.retries), restarts=dict(history.restarts))
+
+
+def _attempt(attempt: Attempt, api: Api) -> records.Attempt:
+    return records.Attempt(
+        attempt=attempt.number,
+        start_time=text_micros(attempt.started),
+        end_time=text_micros(attempt.ended),
+        rule=attempt.rule,
+        verdicts=tuple(_verdict(verdict) for verdict in attempt.verdicts),
+        replicas=tuple(
+            records.ReplicaHistory(
+                id=replica,
+                task=log_task_name(api, ReplicaId.parse(replica)),
+                incarnations=tuple(_incarnation(life) for life in lives),
+            )
+            for replica, lives in attempt.replicas.items()
+        ),
+    )
+
+
+def _incarnation(life: Incarnation) -> records.Incarnation:
+    return records.Incarnation(
+        incarnation=life.number,
+        node=life.node,
+        start_time=text_micros(life.started),
+        end_time=text_micros(life.ended),
+        exit=_exit(life.exit) if life.exit is not None else None,
+        lost=life.lost,
+        leaving=life.leaving,
+        verdict=_verdict(life.verdict) if life.verdict else None,
+    )
+
+
+def _exit(details: Mapping[str, Any]) -> records.IncarnationExit:
+    return records.IncarnationExit(
+        exit_code=details.get("exit_code"),
+        signal=details.get("signal"),
+        out_of_memory=bool(details.get("oom")),
+        stopped=bool(details.get("stopped")),
+        stalled=bool(details.get("stalled")),
+        out_of_disk=bool(details.get("out_of_disk")),
+        log_lines=details.get("log_lines", 0),
+    )
+
+
+def _verdict(verdict: Verdict) -> records.Verdict:
+    return records.Verdict(
+        at=text_micros(verdict.at),
+        rule=verdict.rule,
+        effect=verdict.effect,
+        cause=verdict.cause,
+        count=verdict.count,
+        budget=verdict.budget,
+        reason=verdict.reason,
+        drill=verdict.drill,
+        message=verdict.message,
+    )

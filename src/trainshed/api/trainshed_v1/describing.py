@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, assert_never
 
+from msgspec import structs
+
 from trainshed.access.principals import Principal
 from trainshed.api.aiplatform_v1 import pipeline_views, tuning_views
 from trainshed.api.aiplatform_v1 import views as vertex
@@ -28,6 +30,7 @@ from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
+from trainshed.wire.trainshed_v1 import jobs as records
 
 _FEW: Final = 50
 """So many jobs are read one by one; of more all that the work made are read at once, aside."""
@@ -73,8 +76,8 @@ class Memory:
     """Views of trials that are over, by the tuning job and their numbers: they stay as they are, so that a stream does not
     read them again and again."""
 
-    over: dict[JobUid, dict[int, dict[str, Any]]] = field(
-        default_factory=dict[JobUid, dict[int, dict[str, Any]]]
+    over: dict[JobUid, dict[int, records.Trial]] = field(
+        default_factory=dict[JobUid, dict[int, records.Trial]]
     )
 
 
@@ -106,37 +109,36 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
 
 async def described(
     services: Services, principal: Principal, found: Seen, memory: Memory, *, whole: bool = True
-) -> dict[str, Any]:
+) -> records.JobDescription:
     """The description, for `principal`. `whole` False: in the public resource of a tuning job its trials are left out, which are told
     beside it."""
     view = await _described(services, principal, found, memory)
-    return view | {"resource": await _resource(services, found, whole=whole)}
+    return structs.replace(view, resource=await _resource(services, found, whole=whole))
 
 
 async def _described(
     services: Services, principal: Principal, found: Seen, memory: Memory
-) -> dict[str, Any]:
+) -> records.JobDescription:
     """The same without the resource."""
     work = found.work
     match work:
         case Job():
             found = replace(found, waiting=await _with_cause(services, work, found.waiting))
             links = links_of(services, principal, work)
-            parts = views.job_parts(work, _kept(services, work), links)
-            return (await _common(services, found)) | parts
+            view = await _common(services, found)
+            return views.with_replicas(view, work, _kept(services, work), links)
         case TuningJob():
             trials = await _trials(services, work, found.below, memory)
-            return (await _common(services, found)) | {
-                "tuning": tuning_view(work),
-                "trials": trials,
-            }
+            view = await _common(services, found)
+            return structs.replace(view, tuning=tuning_view(work), trials=tuple(trials))
         case Pipeline():
             child = found.below[0] if found.below else None
             name, state = (str(child.work.name), views.state(child.work)) if child else ("", None)
-            return (await _common(services, found)) | {
-                "pipeline": pipeline_view(work, name, state),
-                "child": await _described(services, principal, child, memory) if child else None,
-            }
+            return structs.replace(
+                await _common(services, found),
+                pipeline=pipeline_view(work, name, state),
+                child=await _described(services, principal, child, memory) if child else None,
+            )
         case _:
             assert_never(work)
 
@@ -154,7 +156,7 @@ def _kept(services: Services, job: Job) -> tuple[Autopsy, ...]:
     return services.shells.autopsies(job.uid) if services.shells is not None else ()
 
 
-async def _common(services: Services, found: Seen) -> dict[str, Any]:
+async def _common(services: Services, found: Seen) -> records.JobDescription:
     work = found.work
     position = queue_position(services.room, work)
     waits = await _waits(services, found)
@@ -203,7 +205,7 @@ def _waiting(found: Seen) -> Waiting | None:
 
 async def _trials(
     services: Services, job: TuningJob, below: Sequence[Seen], memory: Memory
-) -> list[dict[str, Any]]:
+) -> list[records.Trial]:
     """Measurements are read after the trials, so that a trial that is over is shown with all of its own."""
     over = memory.over.setdefault(job.uid, {})
     trials = await services.studies.history((job.study,))
@@ -211,7 +213,7 @@ async def _trials(
     numbers = [trial.number for trial in fresh] if over else None
     measured = await services.studies.measurements(job.study, numbers) if fresh else {}
     states = await _job_states(services, job, fresh, below)
-    views_: dict[int, dict[str, Any]] = {}
+    views_: dict[int, records.Trial] = {}
     for trial in fresh:
         state = states.get(trial.job)
         view = trial_view(job, trial, measured.get(trial.number, ()), state)

@@ -6,18 +6,22 @@ A drill: `number, kind, replica, task, state, atLine, after, orderTime, fireTime
 
 import re
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
+from msgspec import structs
+
+from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
-from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.fields import Fields, near
-from trainshed.core.errors import FailedPrecondition
-from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
+from trainshed.core.errors import FailedPrecondition, InvalidRequest
+from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
+from trainshed.wire.trainshed_v1 import drills as records
+from trainshed.wire.trainshed_v1.record import Nothing
 
 MOST_DRILLS: Final = 100
 """Of one job or plan."""
@@ -31,7 +35,7 @@ _ROLES: Final = {role: pool for pool, role in enumerate(ML_ROLES)} | {"chief": 0
 _BY_ROLE: Final = re.compile(rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII)
 
 
-async def drill(call: JsonCall) -> dict[str, Any]:
+async def drill(call: JsonCall) -> records.Drill:
     """`POST /trainshed/v1/jobs/{job}:drill {kind, replica, atLine, after}`: the drill.
 
     `kind`: one of `DrillKind`. `replica`: `workerpool1-0`, `worker 0` or `worker-replica-0`; the primary if it is left out.
@@ -56,13 +60,13 @@ async def drill(call: JsonCall) -> dict[str, Any]:
     return drill_view(await _numbered(services, uid, ordered, before), job.name.api)
 
 
-async def list_(call: JsonCall) -> dict[str, Any]:
+async def list_(call: JsonCall) -> records.DrillList:
     """`GET /trainshed/v1/jobs/{job}/drills`: `{name, drills: [drill]}`, in the order in which they were ordered."""
     job, _ = await find_job(call.services.reader, call.target)
-    return {
-        "name": str(job.name),
-        "drills": [drill_view(each, job.name.api) for each in job.drills],
-    }
+    return records.DrillList(
+        name=str(job.name),
+        drills=tuple(drill_view(each, job.name.api) for each in job.drills),
+    )
 
 
 def read_drill(fields: Fields, now: int, job: Job | None = None) -> Drill:
@@ -88,27 +92,27 @@ def pattern_fault(pattern: str) -> str:
     return ""
 
 
-def drill_view(drill: Drill, api: Api) -> dict[str, Any]:
-    return {
-        "number": drill.number,
-        **order_view(drill),
-        "task": log_task_name(api, drill.replica),
-        "state": _state(drill),
-        "orderTime": text_micros(drill.ordered),
-        "fireTime": text_micros(drill.fired),
-        "attempt": drill.attempt,
-        "incarnation": drill.incarnation,
-    }
+def drill_view(drill: Drill, api: Api) -> records.Drill:
+    return records.Drill(
+        number=drill.number,
+        **structs.asdict(order_view(drill)),
+        task=log_task_name(api, drill.replica),
+        state=_state(drill),
+        order_time=text_micros(drill.ordered),
+        fire_time=text_micros(drill.fired),
+        attempt=drill.attempt,
+        incarnation=drill.incarnation,
+    )
 
 
-def order_view(drill: Drill) -> dict[str, Any]:
+def order_view(drill: Drill) -> records.DrillOrder:
     """What `read_drill` reads, of a drill."""
-    return {
-        "kind": drill.kind.value,
-        "replica": str(drill.replica),
-        "atLine": drill.at_line,
-        "after": f"{drill.after / 10**9:g}s" if drill.after else "",
-    }
+    return records.DrillOrder(
+        kind=drill.kind.value,
+        replica=str(drill.replica),
+        at_line=drill.at_line,
+        after=f"{drill.after / 10**9:g}s" if drill.after else "",
+    )
 
 
 def _state(drill: Drill) -> str:
@@ -181,3 +185,80 @@ def _same(job: Job, ordered: Drill, before: int) -> Drill | None:
         if bare == ordered:
             return drill
     return None
+
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
+"""What both APIs take as the value of a label."""
+
+
+async def list_plans(call: JsonCall) -> records.DrillPlanList:
+    """`GET /trainshed/v1/drillPlans[?project=P]`: `{project, plans: [plan]}`, by name."""
+    project = _asked_project(call)
+    plans = await call.services.reader.drill_plans(project)
+    return records.DrillPlanList(project=project, plans=tuple(_plan_view(plan) for plan in plans))
+
+
+async def get_plan(call: JsonCall) -> records.DrillPlan:
+    """`GET /trainshed/v1/drillPlans/{name}[?project=P]`: the plan. Raises NotFound."""
+    return _plan_view(await call.services.reader.drill_plan(_asked_project(call), call.target))
+
+
+async def put_plan(call: JsonCall) -> records.DrillPlan:
+    """`PUT /trainshed/v1/drillPlans/{name} {project, drills}`, `POST /trainshed/v1/drillPlans {name, project, drills}`: the
+    plan, stored in place of one of that name. Jobs that exist keep the drills that they have."""
+    fields = call.fields()
+    name = fields.text("name", required=not call.target) or call.target
+    if call.target and name != call.target:
+        fields.fault("name", f"The path says {call.target!r}. Leave it out, or say the same.")
+    if name and not _NAME.fullmatch(name):
+        fields.fault(
+            "name",
+            f"{name!r} cannot be the value of a label: small letters, digits, - and _, at most 63,"
+            " a letter or digit first.",
+        )
+    project = read_project(call, fields, "plans")
+    now = call.services.now()
+    drills = tuple(read_drill(part, now) for part in fields.objects("drills", records.DrillOrder))
+    if not fields.raw("drills"):
+        fields.fault("drills", "A plan needs a drill, such as {kind: kill, after: 30s}.")
+    if len(drills) > MOST_DRILLS:
+        fields.fault("drills", f"These are {len(drills)} drills; at most {MOST_DRILLS}.")
+    fields.refuse()
+    plan = DrillPlan(project, name, drills)
+    await call.services.intake.put_drill_plan(plan)
+    return _plan_view(plan)
+
+
+async def delete_plan(call: JsonCall) -> Nothing:
+    """`DELETE /trainshed/v1/drillPlans/{name}[?project=P]`: `{}`. Raises NotFound. Jobs that exist keep the drills that
+    they have."""
+    await call.services.intake.delete_drill_plan(_asked_project(call), call.target)
+    return Nothing()
+
+
+def _plan_view(plan: DrillPlan) -> records.DrillPlan:
+    return records.DrillPlan(
+        name=plan.name,
+        project=plan.project_id,
+        drills=tuple(order_view(drill) for drill in plan.drills),
+    )
+
+
+def _asked_project(call: JsonCall) -> str:
+    fields = Fields({"project": call.parameter("project") or None})
+    project = read_project(call, fields, "plans")
+    fields.refuse()
+    return project
+
+
+def read_project(call: JsonCall, fields: Fields, what: str) -> str:
+    """The id in `project`, else the service's own; what is wrong with it is noted. `what`: the project's, in the plural."""
+    project = fields.text("project") or call.services.settings.project
+    if not project:
+        fields.fault("project", f"Whose {what}? Give the project's id.")
+        return ""
+    try:
+        return ProjectName.parse(f"projects/{project}", field="project").project_id
+    except InvalidRequest:
+        fields.fault("project", f"{project!r} is not a project id.")
+        return ""

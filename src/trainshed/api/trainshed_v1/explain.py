@@ -20,13 +20,14 @@ from trainshed.wire.binding import bind
 from trainshed.wire.json import encode_text
 from trainshed.wire.routes import route_table
 from trainshed.wire.status import WireError
+from trainshed.wire.trainshed_v1 import capacity as records
 
 _TRIAL: Final = "It is a tuning job; this is what the job of one of its trials asks for."
 _TRAINING: Final = ("trainingInput", "training_input")
 _SEARCHES: Final = ("trialJobSpec", "trial_job_spec")
 
 
-async def explain(call: JsonCall) -> dict[str, Any]:
+async def explain(call: JsonCall) -> records.Explanation:
     """`POST /trainshed/v1/jobs:explain {api: "vertex" | "ml", project, location, job}`: `{api, project, location,
     displayName, admitted, places, waiting, position, notices, warnings, machines}`.
 
@@ -130,37 +131,39 @@ async def _require_new(call: JsonCall, job: Job) -> None:
     )
 
 
-def _answer(call: JsonCall, job: Job, notices: tuple[str, ...]) -> dict[str, Any]:
+def _answer(call: JsonCall, job: Job, notices: tuple[str, ...]) -> records.Explanation:
     found = call.services.room.preflight(job)
     tasks = {str(r): log_task_name(job.name.api, r) for r in job.spec.replicas()}
-    return {
-        "api": job.name.api.value,
-        "project": job.name.project_id,
-        "location": job.spec.region,
-        "displayName": job.display_name,
-        "admitted": found.admitted,
-        "places": [
-            {"replica": replica, "task": tasks.get(replica, replica), "node": node}
+    return records.Explanation(
+        api=job.name.api.value,
+        project=job.name.project_id,
+        location=job.spec.region,
+        display_name=job.display_name,
+        admitted=found.admitted,
+        places=tuple(
+            records.Placement(replica=replica, task=tasks.get(replica, replica), node=node)
             for replica, node in found.places
-        ],
-        "waiting": waiting_view(found.waiting, found.position) if found.waiting else None,
-        "position": found.position,
-        "notices": [*notices, *job.spec.runtime_notices, *found.notices],
-        "warnings": list(job.spec.warnings),
-        "machines": [_machine(job.name.api, pool) for pool in job.spec.pools],
-    }
+        ),
+        waiting=waiting_view(found.waiting, found.position) if found.waiting else None,
+        position=found.position,
+        notices=(*notices, *job.spec.runtime_notices, *found.notices),
+        warnings=tuple(job.spec.warnings),
+        machines=tuple(_machine(job.name.api, pool) for pool in job.spec.pools),
+    )
 
 
-def _machine(api: Api, pool: WorkerPool) -> dict[str, Any]:
+def _machine(api: Api, pool: WorkerPool) -> records.PoolMachine:
     machine = pool.machine
     devices = machine.accelerators
-    return {
-        "pool": ML_ROLES[pool.position] if api is Api.ML else f"workerpool{pool.position}",
-        "replicas": pool.replica_count,
-        "machineType": machine.type,
-        "vcpus": machine.vcpus,
-        "memoryBytes": machine.memory_bytes,
-        "memoryLimitBytes": machine.memory_limit_bytes,
-        "accelerators": {"type": devices.type, "count": devices.count} if devices else None,
-        "diskGb": pool.disk.size_gb,
-    }
+    return records.PoolMachine(
+        pool=ML_ROLES[pool.position] if api is Api.ML else f"workerpool{pool.position}",
+        replicas=pool.replica_count,
+        machine_type=machine.type,
+        vcpus=machine.vcpus,
+        memory_bytes=machine.memory_bytes,
+        memory_limit_bytes=machine.memory_limit_bytes,
+        accelerators=records.MachineAccelerators(type=devices.type, count=devices.count)
+        if devices
+        else None,
+        disk_gb=pool.disk.size_gb,
+    )

@@ -1,7 +1,7 @@
 """All that clients create, in both APIs: list, describe, timeline, cancel. Answers are described in `trainshed_v1.views`."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
@@ -9,47 +9,49 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import cancel_for_user, find_work, read_job_name
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.chronicle import chronicle
-from trainshed.api.trainshed_v1.chronicle_views import chronicle_view
+from trainshed.api.trainshed_v1.chronicle import attempts_view, chronicle, counters_view
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
 from trainshed.store.port import JobQuery
+from trainshed.wire.trainshed_v1 import jobs as records
+from trainshed.wire.trainshed_v1.record import Nothing
+from trainshed.wire.trainshed_v1.timeline import Timeline
 
 _ALL_PROJECTS: Final = "-"
 _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 500
 
 
-async def status(call: JsonCall) -> dict[str, Any]:
+async def status(call: JsonCall) -> records.Status:
     """`GET /trainshed/v1/status`: `{version, principal, apis, project, region, bucket, engine, eventLoop}`; project, region and
     bucket are what clients take by default, `engine` says what it can promise on its machine. `eventLoop`: `{recentLag,
     longestLag, longestLagTime, computed}`, how late the service's loop was (`eventloop.lag`), in seconds."""
     settings = call.services.settings
-    return {
-        "version": settings.version,
-        "principal": call.principal.email,
-        "apis": ["aiplatform.v1", "ml.v1", "logging.v2"],
-        "project": settings.project,
-        "region": settings.region,
-        "bucket": settings.bucket,
-        "engine": dict(call.services.promises()),
-        "eventLoop": _lag(call.services.lag()),
-    }
+    return records.Status(
+        version=settings.version,
+        principal=call.principal.email,
+        apis=("aiplatform.v1", "ml.v1", "logging.v2"),
+        project=settings.project,
+        region=settings.region,
+        bucket=settings.bucket,
+        engine=dict(call.services.promises()),
+        event_loop=_lag(call.services.lag()),
+    )
 
 
-def _lag(lag: Lag) -> dict[str, Any]:
-    return {
-        "recentLag": round(lag.recent, 4),
-        "longestLag": round(lag.longest, 4),
-        "longestLagTime": text_micros(lag.at),
-        "computed": round(lag.computed, 4),
-    }
+def _lag(lag: Lag) -> records.LoopLag:
+    return records.LoopLag(
+        recent_lag=round(lag.recent, 4),
+        longest_lag=round(lag.longest, 4),
+        longest_lag_time=text_micros(lag.at),
+        computed=round(lag.computed, 4),
+    )
 
 
-async def list_(call: JsonCall) -> dict[str, Any]:
+async def list_(call: JsonCall) -> records.JobList:
     """`GET /trainshed/v1/jobs?project=P[&state=S][&limit=N][&pageToken=T]`: `{jobs: [summary],
     nextPageToken}`, newest first; `project=-`: of all projects. A short page with a token means that there
     is more to look at.
@@ -74,13 +76,13 @@ async def list_(call: JsonCall) -> dict[str, Any]:
         token=call.parameter("pageToken"),
         question=(project, call.parameter("state")),
     )
-    return {
-        "jobs": [views.summary(job) for job, _ in page.jobs],
-        "nextPageToken": page.next_token,
-    }
+    return records.JobList(
+        jobs=tuple(views.summary(job) for job, _ in page.jobs),
+        next_page_token=page.next_token,
+    )
 
 
-async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int) -> dict[str, Any]:
+async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int) -> records.JobList:
     parent, token = call.parameter("parent"), call.parameter("pageToken")
     question = (parent, call.parameter("state"))
     after = decode_number(token, *question)
@@ -93,13 +95,13 @@ async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int)
     ]
     page = children[:size]
     more = len(children) > size
-    return {
-        "jobs": [views.summary(child) for child in page],
-        "nextPageToken": encode_token(str(page[-1].uid), *question) if more else "",
-    }
+    return records.JobList(
+        jobs=tuple(views.summary(child) for child in page),
+        next_page_token=encode_token(str(page[-1].uid), *question) if more else "",
+    )
 
 
-async def describe(call: JsonCall) -> dict[str, Any]:
+async def describe(call: JsonCall) -> records.JobDescription:
     """`GET /trainshed/v1/jobs/{job}`: the description."""
     work, etag = await find_work(call.services.reader, call.target)
     return await described(
@@ -107,27 +109,29 @@ async def describe(call: JsonCall) -> dict[str, Any]:
     )
 
 
-async def timeline(call: JsonCall) -> dict[str, Any]:
+async def timeline(call: JsonCall) -> Timeline:
     """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: `{name, skipped, entries: [{at, kind, message, details}], attempts,
     counters}`; the last two tell the same by attempts (`chronicle_views`), which only jobs with replicas of their own have.
     `skip`: leave out the first N entries, for who has them; attempts and counters are told of all."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
+    history = chronicle(entries)
     skipped = min(call.number("skip"), len(entries))
-    return {
-        "name": str(work.name),
-        "skipped": skipped,
-        "entries": [views.timeline_entry(entry) for entry in entries[skipped:]],
-        **chronicle_view(chronicle(entries), work.name.api),
-    }
+    return Timeline(
+        name=str(work.name),
+        skipped=skipped,
+        entries=tuple(views.timeline_entry(entry) for entry in entries[skipped:]),
+        attempts=attempts_view(history, work.name.api),
+        counters=counters_view(history),
+    )
 
 
-async def cancel(call: JsonCall) -> dict[str, Any]:
+async def cancel(call: JsonCall) -> Nothing:
     """`POST /trainshed/v1/jobs/{job}:cancel`: `{}`; once more is fine."""
     services = call.services
     work, _ = await find_work(services.reader, call.target)
     await cancel_for_user(services, work.name)
-    return {}
+    return Nothing()
 
 
 def _project(text: str) -> str:

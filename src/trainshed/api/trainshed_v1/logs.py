@@ -4,8 +4,9 @@ The lines of each replica come in their order and without gaps. Those that are t
 they are; what comes later is told as it comes.
 """
 
+import re
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import merge
@@ -17,7 +18,6 @@ from trainshed.api.filters.syntax import FilterError
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.log_places import seen_places
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.job.spec import JobSpec
@@ -31,6 +31,7 @@ from trainshed.store.port import NO_JOB
 
 _BATCH: Final = 200
 _LONGEST_TAIL: Final = 10_000
+_PLACE: Final = re.compile(r"(\d{1,9})/([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
 Replicas = frozenset[ReplicaId] | None
 """Whose lines; None for all."""
@@ -297,3 +298,26 @@ def _replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) -> Repli
             )
         )
     return frozenset(known[name] for name in names)
+
+
+def seen_places(texts: Sequence[str]) -> Mapping[int, LogPosition]:
+    """By trial (0 = of none), from texts `TRIAL/REPLICA/ATTEMPT/N`. Raises InvalidRequest."""
+    found: dict[int, dict[ReplicaId, tuple[int, int]]] = {}
+    for text in texts:
+        match = _PLACE.fullmatch(text)
+        if match is None:
+            raise InvalidRequest((_violation(text),))
+        try:
+            replica = SERVICE if match[2] == SERVICE_TASK else ReplicaId.parse(match[2])
+        except ValueError:
+            raise InvalidRequest((_violation(text),)) from None
+        found.setdefault(int(match[1]), {})[replica] = (int(match[3]), int(match[4]))
+    return found
+
+
+def _violation(text: str) -> Violation:
+    return Violation(
+        "after",
+        f"{text!r} is no place in a log: give the trial (0 = none), replica, attempt and number of the last line that was "
+        "seen, as in 0/workerpool0-0/1/17.",
+    )

@@ -6,52 +6,51 @@ nodes a replica that has accelerators says so, `{accelerator, accelerators, gpus
 those that it was really given, as far as they are known.
 """
 
-from typing import Any
+from msgspec import structs
 
 from trainshed.api.calls.services import RoomView
 from trainshed.api.resources.jobs import read_job_name
-from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.fields import near
+from trainshed.api.trainshed_v1.call import JsonCall, near
 from trainshed.core.capacity import NodeStatus
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId
 from trainshed.store.port import NodeDrain
+from trainshed.wire.trainshed_v1 import capacity as records
 
 _LONGEST_REASON = 500
 
 
-async def list_(call: JsonCall) -> dict[str, Any]:
+async def list_(call: JsonCall) -> records.NodeList:
     """`GET /trainshed/v1/nodes`: `{nodes: [node]}`."""
     nodes = [node_view(node) for node in call.services.room.nodes()]
-    for node in nodes:
-        if node["accelerators"]:
-            node["replicas"] = [await _with_gpus(call, each) for each in node["replicas"]]
-    return {"nodes": nodes}
+    for place, node in enumerate(nodes):
+        if node.accelerators and node.replicas:
+            replicas = tuple([await _with_gpus(call, replica) for replica in node.replicas])
+            nodes[place] = structs.replace(node, replicas=replicas)
+    return records.NodeList(nodes=tuple(nodes))
 
 
-async def _with_gpus(call: JsonCall, found: dict[str, Any]) -> dict[str, Any]:
+async def _with_gpus(call: JsonCall, view: records.NodeReplica) -> records.NodeReplica:
     """What a replica has of the node's accelerators."""
-    services, replica = call.services, ReplicaId.parse(found["replica"])
+    services, replica = call.services, ReplicaId.parse(view.replica)
     try:
-        job, _ = await services.reader.job(read_job_name(found["job"], field="job"))
+        job, _ = await services.reader.job(read_job_name(view.job, field="job"))
     except NotFound:
-        return found  # It was over, and deleted, a moment ago.
+        return view  # It was over, and deleted, a moment ago.
     if not isinstance(job, Job):
-        return found
+        return view
     devices = job.spec.pool(replica.pool).machine.accelerators
     if devices is None:
-        return found
+        return view
     usage = await services.logs.usage(job.uid, job.attempt)
     gpus = next((each.lives[-1].gpus for each in usage if each.replica == replica), ())
-    return found | {
-        "accelerator": devices.type,
-        "accelerators": devices.count,
-        "gpus": list(gpus),
-    }
+    return structs.replace(
+        view, accelerator=devices.type, accelerators=devices.count, gpus=tuple(gpus)
+    )
 
 
-async def drain(call: JsonCall) -> dict[str, Any]:
+async def drain(call: JsonCall) -> records.Node:
     """`POST /trainshed/v1/nodes/{node}:drain {reason}`: the node, which takes no more work and which what runs there
     is asked to leave. Once more is fine. Raises NotFound with the nodes that there are."""
     services = call.services
@@ -66,7 +65,7 @@ async def drain(call: JsonCall) -> dict[str, Any]:
     return _view_of(services.room, call.target)
 
 
-async def undrain(call: JsonCall) -> dict[str, Any]:
+async def undrain(call: JsonCall) -> records.Node:
     """`POST /trainshed/v1/nodes/{node}:undrain`: the node, which takes work again. One that is not drained is fine, and
     so is one that is drained and gone. Raises NotFound with the nodes that there are."""
     services = call.services
@@ -78,27 +77,27 @@ async def undrain(call: JsonCall) -> dict[str, Any]:
     return _view_of(services.room, call.target)
 
 
-def node_view(node: NodeStatus) -> dict[str, Any]:
+def node_view(node: NodeStatus) -> records.Node:
     used = dict(node.used_accelerators)
-    return {
-        "name": node.name,
-        "condition": node.condition.value,
-        "cause": node.cause,
-        "vcpus": node.vcpus,
-        "usedVcpus": node.used_vcpus,
-        "memoryBytes": node.memory_bytes,
-        "usedMemoryBytes": node.used_memory_bytes,
-        "accelerators": [
-            {"type": kind, "count": count, "used": used.get(kind, 0)}
+    return records.Node(
+        name=node.name,
+        condition=node.condition.value,
+        cause=node.cause,
+        vcpus=node.vcpus,
+        used_vcpus=node.used_vcpus,
+        memory_bytes=node.memory_bytes,
+        used_memory_bytes=node.used_memory_bytes,
+        accelerators=tuple(
+            records.NodeAccelerators(type=kind, count=count, used=used.get(kind, 0))
             for kind, count in node.accelerators
-        ],
-        "replicas": [_replica(text) for text in node.replicas],
-    }
+        ),
+        replicas=tuple(_replica(text) for text in node.replicas),
+    )
 
 
-def _replica(text: str) -> dict[str, str]:
+def _replica(text: str) -> records.NodeReplica:
     job, _, replica = text.rpartition(" ")
-    return {"job": job, "replica": replica}
+    return records.NodeReplica(job=job, replica=replica)
 
 
 def _known(room: RoomView, name: str) -> None:
@@ -108,6 +107,8 @@ def _known(room: RoomView, name: str) -> None:
         raise NotFound(f"There is no node {name!r}; {there}.{near(name, names)}")
 
 
-def _view_of(room: RoomView, name: str) -> dict[str, Any]:
+def _view_of(room: RoomView, name: str) -> records.Node:
     """The node as it is now; only its name if it is not there any more."""
-    return next((node_view(node) for node in room.nodes() if node.name == name), {"name": name})
+    return next(
+        (node_view(node) for node in room.nodes() if node.name == name), records.Node(name=name)
+    )

@@ -5,22 +5,24 @@ wait), `source`: "set" by an operator, "public" (the public default) or "none". 
 own are meant.
 """
 
-from typing import Any, Final
+from typing import Final
+
+from msgspec import structs
 
 from trainshed.api.calls.parents import ProjectName
-from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.fields import Fields, near
+from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
 from trainshed.core.capacity import UNLIMITED, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.names import Api
+from trainshed.wire.trainshed_v1 import capacity as records
 
 UNLIMITED_WORD: Final = "unlimited"
 _LARGEST: Final = 10**12
 
 
-async def list_(call: JsonCall) -> dict[str, Any]:
+async def list_(call: JsonCall) -> records.QuotaList:
     """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: `{project, region, quotas: [quota]}`, by metric: each that
     has a limit or is used; with `all` those of every metric that jobs may use."""
     fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
@@ -30,14 +32,14 @@ async def list_(call: JsonCall) -> dict[str, Any]:
     if call.flag("all"):
         keys = (QuotaKey(project, region, metric) for metric in catalog.metrics())
         found = {key.metric: _without_limit(key) for key in keys} | found
-    return {
-        "project": project,
-        "region": region,
-        "quotas": [quota_view(found[metric]) for metric in sorted(found)],
-    }
+    return records.QuotaList(
+        project=project,
+        region=region,
+        quotas=tuple(quota_view(found[metric]) for metric in sorted(found)),
+    )
 
 
-async def set_(call: JsonCall) -> dict[str, Any]:
+async def set_(call: JsonCall) -> records.PlacedQuota:
     """`POST /trainshed/v1/quotas:set {project, region, metric, limit}`: the quota. `limit`: a number of at least 0, or
     "unlimited". A job that was admitted under another limit keeps its room."""
     services, fields = call.services, call.fields()
@@ -49,7 +51,7 @@ async def set_(call: JsonCall) -> dict[str, Any]:
     return _view_of(call, key)
 
 
-async def clear(call: JsonCall) -> dict[str, Any]:
+async def clear(call: JsonCall) -> records.PlacedQuota:
     """`POST /trainshed/v1/quotas:clear {project, region, metric}`: the quota with its default again. One that is not
     set is fine."""
     services, fields = call.services, call.fields()
@@ -60,14 +62,14 @@ async def clear(call: JsonCall) -> dict[str, Any]:
     return _view_of(call, key)
 
 
-def quota_view(quota: QuotaStatus) -> dict[str, Any]:
-    return {
-        "metric": quota.key.metric,
-        "limit": UNLIMITED_WORD if quota.limit == UNLIMITED else quota.limit,
-        "used": quota.used,
-        "waiting": quota.waiting,
-        "source": quota.source,
-    }
+def quota_view(quota: QuotaStatus) -> records.Quota:
+    return records.Quota(
+        metric=quota.key.metric,
+        limit=UNLIMITED_WORD if quota.limit == UNLIMITED else quota.limit,
+        used=quota.used,
+        waiting=quota.waiting,
+        source=quota.source,
+    )
 
 
 def _without_limit(key: QuotaKey) -> QuotaStatus:
@@ -75,11 +77,13 @@ def _without_limit(key: QuotaKey) -> QuotaStatus:
     return QuotaStatus(key, UNLIMITED, 0, 0, "none")
 
 
-def _view_of(call: JsonCall, key: QuotaKey) -> dict[str, Any]:
+def _view_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
     """The quota as it is now."""
     found = call.services.room.quotas(key.project_id, key.region)
     quota = next((each for each in found if each.key == key), _without_limit(key))
-    return {"project": key.project_id, "region": key.region, **quota_view(quota)}
+    return records.PlacedQuota(
+        project=key.project_id, region=key.region, **structs.asdict(quota_view(quota))
+    )
 
 
 def _key(call: JsonCall, fields: Fields) -> QuotaKey:

@@ -10,8 +10,6 @@ says so, `{since, severity, text, isNative, wasReduced, lostReducers, lostSince}
 went to reducers before; `lostReducers`, so many were lost since it was said.
 """
 
-from typing import Any
-
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.core import reduction
@@ -20,6 +18,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.timeline import REDUCTION_KINDS
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.store.logs.reduction import ReplicaReduction
+from trainshed.wire.trainshed_v1 import usage as records
 
 _REDUCED, _NATIVE, _LOST = "mode", "native", "lost "
 """Names of notes, the last one's beginning, as `trainshed_reduction` gives them."""
@@ -27,21 +26,20 @@ _REDUCED, _NATIVE, _LOST = "mode", "native", "lost "
 
 async def reduction_views(
     services: Services, job: Job, attempt: int
-) -> dict[ReplicaId, dict[str, Any]]:
+) -> dict[ReplicaId, records.Reduction]:
     """Of each replica that has a part in it; {} for a job without reducers, at no cost."""
     taking_part = [each for each in job.spec.replicas() if reduction.takes_part(job.spec, each)]
     if not taking_part:
         return {}
     found = {each.replica: each for each in await services.logs.reduction(job.uid, attempt)}
     notes = await _notes(services, job.uid, attempt)
-    return {
-        each: {"reduction": _view(found.get(each), notes.get(str(each), []))}
-        for each in taking_part
-    }
+    return {each: _view(found.get(each), notes.get(str(each), [])) for each in taking_part}
 
 
-async def _notes(services: Services, uid: JobUid, attempt: int) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+async def _notes(
+    services: Services, uid: JobUid, attempt: int
+) -> dict[str, list[records.ReductionNote]]:
+    found: dict[str, list[records.ReductionNote]] = {}
     for entry in await services.reader.timeline(uid):
         if entry.kind in REDUCTION_KINDS and entry.details["attempt"] == attempt:
             for replica in entry.details.get("replicas") or (entry.details["replica"],):
@@ -49,53 +47,44 @@ async def _notes(services: Services, uid: JobUid, attempt: int) -> dict[str, lis
     return found
 
 
-def _note(entry: TimelineEntry) -> dict[str, Any]:
-    return {
-        "at": text_micros(entry.at),
-        "name": entry.details["note"],
-        "severity": entry.details["severity"],
-        "text": entry.details["text"],
-    }
+def _note(entry: TimelineEntry) -> records.ReductionNote:
+    return records.ReductionNote(
+        at=text_micros(entry.at),
+        name=entry.details["note"],
+        severity=entry.details["severity"],
+        text=entry.details["text"],
+    )
 
 
-def _view(found: ReplicaReduction | None, notes: list[dict[str, Any]]) -> dict[str, Any]:
-    told = {"mode": _mode(notes), "notes": notes}
+def _view(found: ReplicaReduction | None, notes: list[records.ReductionNote]) -> records.Reduction:
     if found is None:
-        return {
-            "incarnation": 0,
-            "restarts": 0,
-            "sampleTime": "",
-            "over": False,
-            "metrics": {},
-            "totals": {},
-            "perSecond": {},
-            **told,
-        }
+        return records.Reduction(mode=_mode(notes), notes=tuple(notes))
     last = found.samples[-1]
-    return {
-        "incarnation": found.incarnation,
-        "restarts": found.restarts,
-        "sampleTime": text_micros(last.at),
-        "over": found.over,
-        "metrics": dict(last.metrics),
-        "totals": found.totals(),
-        "perSecond": {name: round(rate, 1) for name, rate in found.rates().items()},
-        **told,
-    }
+    return records.Reduction(
+        incarnation=found.incarnation,
+        restarts=found.restarts,
+        sample_time=text_micros(last.at),
+        over=found.over,
+        metrics=dict(last.metrics),
+        totals=found.totals(),
+        per_second={name: round(rate, 1) for name, rate in found.rates().items()},
+        mode=_mode(notes),
+        notes=tuple(notes),
+    )
 
 
-def _mode(notes: list[dict[str, Any]]) -> dict[str, Any] | None:
-    ways = [place for place, note in enumerate(notes) if note["name"] in (_REDUCED, _NATIVE)]
+def _mode(notes: list[records.ReductionNote]) -> records.ReductionMode | None:
+    ways = [place for place, note in enumerate(notes) if note.name in (_REDUCED, _NATIVE)]
     if not ways:
         return None
     said = notes[ways[-1]]
-    lost = {n["name"]: n["at"] for n in notes[ways[-1] :] if n["name"].startswith(_LOST)}
-    return {
-        "since": said["at"],
-        "severity": said["severity"],
-        "text": said["text"],
-        "isNative": said["name"] == _NATIVE,
-        "wasReduced": any(notes[place]["name"] == _REDUCED for place in ways[:-1]),
-        "lostReducers": len(lost),
-        "lostSince": max(lost.values(), default=""),
-    }
+    lost = {n.name: n.at for n in notes[ways[-1] :] if n.name.startswith(_LOST)}
+    return records.ReductionMode(
+        since=said.at,
+        severity=said.severity,
+        text=said.text,
+        is_native=said.name == _NATIVE,
+        was_reduced=any(notes[place].name == _REDUCED for place in ways[:-1]),
+        lost_reducers=len(lost),
+        lost_since=max(lost.values(), default=""),
+    )

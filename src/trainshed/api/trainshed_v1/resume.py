@@ -13,7 +13,7 @@ not known, "" if they are.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Set
-from typing import Any, Final
+from typing import Final
 
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
@@ -30,6 +30,7 @@ from trainshed.core.resume.steps import Series, Step, learned, series_by
 from trainshed.core.resume.traffic import FileSeen, Traffic, folders, prefixes, traffic
 from trainshed.store.logs.lines import LogCursor, LogLine
 from trainshed.store.logs.severity import Stream
+from trainshed.wire.trainshed_v1 import drills as records
 
 _PAGE: Final = 2000
 _PAGES: Final = 25
@@ -40,7 +41,7 @@ _SHOWN: Final = 20
 """Checkpoint files that are listed."""
 
 
-async def report(call: JsonCall) -> dict[str, Any]:
+async def report(call: JsonCall) -> records.ResumeReport:
     """`GET /trainshed/v1/jobs/{job}/resumeReport[?stepPattern=REGEX]`: the report. `stepPattern`: the lines that match tell
     the steps; the first group, or the whole match, is the number."""
     job, _ = await find_job(call.services.reader, call.target)
@@ -51,11 +52,11 @@ async def report(call: JsonCall) -> dict[str, Any]:
     log = _Log(call.services, job)
     findings = tuple([await _finding(log, job, each, seen, own) for each in hit])
     by_number = {finding.hit.drill.number: finding for finding in findings}
-    return {
-        "name": str(job.name),
-        "result": result(findings).value,
-        "drills": [_view(job, drill, by_number.get(drill.number)) for drill in job.drills],
-    }
+    return records.ResumeReport(
+        name=str(job.name),
+        result=result(findings).value,
+        drills=tuple(_view(job, drill, by_number.get(drill.number)) for drill in job.drills),
+    )
 
 
 def _own_series(pattern: str) -> Series | None:
@@ -183,64 +184,63 @@ class _Log:
             after = page.next
 
 
-def _view(job: Job, drill: Drill, finding: Finding | None) -> dict[str, Any]:
-    view: dict[str, Any] = {"drill": drill_view(drill, job.name.api)}
+def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFinding:
+    shown = drill_view(drill, job.name.api)
     if finding is None:
         waits = "it has not fired yet"
         if job.state.is_final:
             waits = "it never fired: the job was over before" + (
                 f" a line matched {drill.at_line!r}" if drill.at_line else " its time came"
             )
-        return view | {"outcome": "", "why": waits, "advice": waits + "."}
+        return records.ResumeFinding(drill=shown, why=waits, advice=waits + ".")
     hit, progress = finding.hit, finding.progress
     ruling = hit.ruling
-    return view | {
-        "outcome": finding.outcome.value,
-        "why": finding.why,
-        "lost": finding.lost,
-        "unit": progress.word,
-        "advice": finding.advice,
-        "verdict": {
-            "at": text_micros(ruling.at),
-            "rule": ruling.rule,
-            "effect": ruling.effect,
-            "count": ruling.count,
-            "budget": ruling.budget,
-            "message": ruling.message,
-        }
+    return records.ResumeFinding(
+        drill=shown,
+        outcome=finding.outcome.value,
+        why=finding.why,
+        lost=finding.lost,
+        unit=progress.word,
+        advice=finding.advice,
+        verdict=records.ResumeVerdict(
+            at=text_micros(ruling.at),
+            rule=ruling.rule,
+            effect=ruling.effect,
+            count=ruling.count,
+            budget=ruling.budget,
+            message=ruling.message,
+        )
         if ruling
         else None,
-        "downSeconds": _seconds(finding.down),
-        "silentSeconds": _seconds(finding.silent),
-        "restart": {
-            "at": text_micros(hit.restarted),
-            "attempt": hit.attempt,
-            "incarnation": hit.incarnation,
-        }
+        down_seconds=_seconds(finding.down),
+        silent_seconds=_seconds(finding.silent),
+        restart=records.Restart(
+            at=text_micros(hit.restarted), attempt=hit.attempt, incarnation=hit.incarnation
+        )
         if hit.restarted
         else None,
-        "steps": {
-            "replica": progress.source,
-            "first": _step(progress.first),
-            "before": _step(progress.before),
-            "after": _step(progress.after),
-        },
-        "checkpoints": {
-            "written": [_file(file) for file in finding.written[:_SHOWN]],
-            "writtenCount": len(finding.written),
-            "read": [_file(file) for file in finding.read[:_SHOWN]],
-            "unknown": finding.unseen,
-        },
-    }
+        steps=records.Steps(
+            replica=progress.source,
+            first=_step(progress.first),
+            before=_step(progress.before),
+            after=_step(progress.after),
+        ),
+        checkpoints=records.Checkpoints(
+            written=tuple(_file(file) for file in finding.written[:_SHOWN]),
+            written_count=len(finding.written),
+            read=tuple(_file(file) for file in finding.read[:_SHOWN]),
+            unknown=finding.unseen,
+        ),
+    )
 
 
 def _seconds(length: int) -> float | None:
     return None if length < 0 else round(length / 10**9, 3)
 
 
-def _step(step: Step | None) -> dict[str, Any] | None:
-    return {"number": step.number, "at": text_micros(step.at)} if step else None
+def _step(step: Step | None) -> records.Step | None:
+    return records.Step(number=step.number, at=text_micros(step.at)) if step else None
 
 
-def _file(file: FileSeen) -> dict[str, Any]:
-    return {"uri": file.uri, "at": text_micros(file.at), "bytes": file.bytes}
+def _file(file: FileSeen) -> records.CheckpointFile:
+    return records.CheckpointFile(uri=file.uri, at=text_micros(file.at), bytes=file.bytes)

@@ -5,18 +5,17 @@ that hold what is missing. `retryTime`: when it is looked at again at the latest
 next, 0 = none.
 """
 
-from typing import Any
-
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.capacity import Waiting
+from trainshed.wire.trainshed_v1 import capacity as records
 
 
-def waiting_view(waiting: Waiting, position: int) -> dict[str, Any]:
-    return {
-        "reason": waiting.reason.value,
-        "message": waiting.message,
-        "hint": waiting.hint,
-        "blockers": list(waiting.blockers),
-        "retryTime": text_micros(waiting.retry_at),
-        "position": position,
-    }
+def waiting_view(waiting: Waiting, position: int) -> records.Waiting:
+    return records.Waiting(
+        reason=waiting.reason.value,
+        message=waiting.message,
+        hint=waiting.hint,
+        blockers=tuple(waiting.blockers),
+        retry_time=text_micros(waiting.retry_at),
+        position=position,
+    )

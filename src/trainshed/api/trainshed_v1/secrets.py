@@ -9,30 +9,32 @@ import asyncio
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any
 
 from trainshed.access.sealing import KeyUnusable, SecretId, Unsealable
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
-from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.fields import Fields
-from trainshed.api.trainshed_v1.projects import read_project
+from trainshed.api.trainshed_v1.call import Fields, JsonCall
+from trainshed.api.trainshed_v1.drills import read_project
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.secrets import name_fault, value_fault
 from trainshed.store.secrets import SecretVersion, Stored
+from trainshed.wire.trainshed_v1 import secrets as records
+from trainshed.wire.trainshed_v1.record import Nothing
 
 
-async def list_(call: JsonCall) -> dict[str, Any]:
+async def list_(call: JsonCall) -> records.SecretList:
     """`GET /trainshed/v1/secrets[?project=P]`: `{project, secrets: [secret]}`, by name."""
     fields = Fields({"project": call.parameter("project") or None})
     project = read_project(call, fields, "secrets")
     fields.refuse()
     found = await call.services.secrets.versions(project)
     grouped = groupby(found, key=lambda version: version.name)
-    return {"project": project, "secrets": [_view(name, each) for name, each in grouped]}
+    return records.SecretList(
+        project=project, secrets=tuple(_view(name, versions) for name, versions in grouped)
+    )
 
 
-async def set_(call: JsonCall) -> dict[str, Any]:
+async def set_(call: JsonCall) -> records.StoredSecret:
     """`POST /trainshed/v1/secrets {name, value, project}`: `{project, name, version, created}` of the new version, which
     programs are given from now on where a job names no other one. Raises FailedPrecondition (the key is missing)."""
     services, fields = call.services, call.fields()
@@ -53,15 +55,15 @@ async def set_(call: JsonCall) -> dict[str, Any]:
             services.now(),
             lambda version: sealer.seal(value, SecretId(project, name, version)),
         )
-    return {
-        "project": project,
-        "name": name,
-        "version": stored.version,
-        "created": text_micros(stored.created),
-    }
+    return records.StoredSecret(
+        project=project,
+        name=name,
+        version=stored.version,
+        created=text_micros(stored.created),
+    )
 
 
-async def delete(call: JsonCall) -> dict[str, Any]:
+async def delete(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: `{}`. Without a version all of it. Raises NotFound.
     Programs that run keep what they were given; jobs that name it cannot start any more."""
     fields = Fields({"project": call.parameter("project") or None})
@@ -73,10 +75,10 @@ async def delete(call: JsonCall) -> dict[str, Any]:
         )
     fields.refuse()
     await call.services.secrets.delete(project, call.target, version)
-    return {}
+    return Nothing()
 
 
-async def rotate_key(call: JsonCall) -> dict[str, Any]:
+async def rotate_key(call: JsonCall) -> records.KeyRotation:
     """`POST /trainshed/v1/secrets:rotateKey {}`: seals the secrets of all projects with a new key.
     `{key, sealed, left: [{project, name, version}]}`: the key's fingerprint, how many versions were sealed, and those that
     could not be opened and stay as they are. Raises FailedPrecondition (no key, or one that only the environment can
@@ -96,14 +98,14 @@ async def rotate_key(call: JsonCall) -> dict[str, Any]:
         key = await asyncio.to_thread(sealer.start_change)
         sealed, left = await secrets.reseal(again)
         await asyncio.to_thread(sealer.end_change, key)
-    return {
-        "key": key,
-        "sealed": sealed,
-        "left": [
-            {"project": each.project_id, "name": each.name, "version": each.version}
+    return records.KeyRotation(
+        key=key,
+        sealed=sealed,
+        left=tuple(
+            records.UnopenedSecret(project=each.project_id, name=each.name, version=each.version)
             for each in left
-        ],
-    }
+        ),
+    )
 
 
 @contextmanager
@@ -125,18 +127,18 @@ async def _refuse_without_key(services: Services) -> None:
         raise FailedPrecondition(services.sealer.missing())
 
 
-def _view(name: str, versions: Iterable[SecretVersion]) -> dict[str, Any]:
+def _view(name: str, versions: Iterable[SecretVersion]) -> records.Secret:
     found = tuple(versions)
-    return {
-        "name": name,
-        "created": text_micros(found[0].created),
-        "lastUsed": text_micros(max(each.used for each in found)),
-        "versions": [
-            {
-                "version": each.version,
-                "created": text_micros(each.created),
-                "lastUsed": text_micros(each.used),
-            }
+    return records.Secret(
+        name=name,
+        created=text_micros(found[0].created),
+        last_used=text_micros(max(each.used for each in found)),
+        versions=tuple(
+            records.SecretVersion(
+                version=each.version,
+                created=text_micros(each.created),
+                last_used=text_micros(each.used),
+            )
             for each in found
-        ],
-    }
+        ),
+    )

@@ -5,25 +5,25 @@ words, `exitCode, signal, outOfMemory, lost, tail, argv`.
 """
 
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
 from trainshed.api.calls.services import Shells
 from trainshed.api.calls.tickets import Ticket
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.shell.opening import live_replica
-from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.api.trainshed_v1.drills import no_replica, read_replica
-from trainshed.api.trainshed_v1.fields import Fields
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, ReplicaId, log_task_name
 from trainshed.core.terminals import Autopsy
+from trainshed.wire.trainshed_v1 import shells as records
 
 _OFF: Final = "This service opens no shells: its operator has turned them off (setting `shell`)."
 
 
-async def open_(call: JsonCall) -> dict[str, Any]:
+async def open_(call: JsonCall) -> records.ShellTicket:
     """`POST /trainshed/v1/jobs/{job}:shell {replica, autopsy, attempt}`: `{token, expireTime, path, uri, job, replica,
     task, attempt}`.
 
@@ -42,30 +42,30 @@ async def open_(call: JsonCall) -> dict[str, Any]:
         attempt, replica = job.attempt, replica or ReplicaId(0, 0)
     ticket = Ticket(job.uid, replica, call.principal.email, attempt if autopsy else 0)
     token, until = shells.tickets.issue(ticket)
-    return {
-        "token": token,
-        "expireTime": text_micros(until),
-        "path": "/shell/connect",
-        "uri": shells.links.page(job.uid, replica, token),
-        "job": str(job.name),
-        "replica": str(replica),
-        "task": log_task_name(job.name.api, replica),
-        "attempt": attempt,
-    }
+    return records.ShellTicket(
+        token=token,
+        expire_time=text_micros(until),
+        path="/shell/connect",
+        uri=shells.links.page(job.uid, replica, token),
+        job=str(job.name),
+        replica=str(replica),
+        task=log_task_name(job.name.api, replica),
+        attempt=attempt,
+    )
 
 
-async def list_autopsies(call: JsonCall) -> dict[str, Any]:
+async def list_autopsies(call: JsonCall) -> records.AutopsyList:
     """`GET /trainshed/v1/jobs/{job}/autopsies`: `{name, autopsies}`, by attempt and replica."""
     job, _ = await find_job(call.services.reader, call.target)
-    return {
-        "name": str(job.name),
-        "autopsies": [
+    return records.AutopsyList(
+        name=str(job.name),
+        autopsies=tuple(
             autopsy_view(job.name.api, each) for each in _shells(call).autopsies(job.uid)
-        ],
-    }
+        ),
+    )
 
 
-async def delete_autopsy(call: JsonCall) -> dict[str, Any]:
+async def delete_autopsy(call: JsonCall) -> records.Deleted:
     """`POST /trainshed/v1/jobs/{job}:deleteAutopsy {replica, attempt}`: `{deleted}`, how many; without a replica all of the
     job. Raises FailedPrecondition: somebody has a shell open in it."""
     job, _ = await find_job(call.services.reader, call.target)
@@ -79,7 +79,7 @@ async def delete_autopsy(call: JsonCall) -> dict[str, Any]:
     gone = [
         await shells.delete_autopsy(job.uid, autopsy.attempt, autopsy.replica) for autopsy in found
     ]
-    return {"deleted": sum(gone)}
+    return records.Deleted(deleted=sum(gone))
 
 
 async def autopsy_files(call: JsonCall) -> AsyncGenerator[bytes]:
@@ -91,23 +91,23 @@ async def autopsy_files(call: JsonCall) -> AsyncGenerator[bytes]:
     return _shells(call).autopsy_files(job.uid, kept.attempt, kept.replica)
 
 
-def autopsy_view(api: Api, autopsy: Autopsy) -> dict[str, Any]:
-    return {
-        "replica": str(autopsy.replica),
-        "task": log_task_name(api, autopsy.replica),
-        "attempt": autopsy.attempt,
-        "incarnation": autopsy.incarnation,
-        "keptTime": text_micros(autopsy.kept),
-        "expireTime": text_micros(autopsy.expires),
-        "bytes": autopsy.size,
-        "how": autopsy.how,
-        "exitCode": autopsy.exit_code,
-        "signal": autopsy.signal,
-        "outOfMemory": autopsy.oom,
-        "lost": autopsy.lost,
-        "tail": autopsy.tail,
-        "argv": list(autopsy.argv),
-    }
+def autopsy_view(api: Api, autopsy: Autopsy) -> records.Autopsy:
+    return records.Autopsy(
+        replica=str(autopsy.replica),
+        task=log_task_name(api, autopsy.replica),
+        attempt=autopsy.attempt,
+        incarnation=autopsy.incarnation,
+        kept_time=text_micros(autopsy.kept),
+        expire_time=text_micros(autopsy.expires),
+        bytes=autopsy.size,
+        how=autopsy.how,
+        exit_code=autopsy.exit_code,
+        signal=autopsy.signal,
+        out_of_memory=autopsy.oom,
+        lost=autopsy.lost,
+        tail=autopsy.tail,
+        argv=tuple(autopsy.argv),
+    )
 
 
 def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:

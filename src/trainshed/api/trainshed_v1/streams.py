@@ -5,12 +5,13 @@ A blank line now and then keeps a silent stream alive; readers pass over it.
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from trainshed.core.names import JobUid
 from trainshed.eventloop.background import joined
 from trainshed.store.notices import Notices
 from trainshed.wire.json import encode_text
+from trainshed.wire.trainshed_v1.record import Record, plain
 
 SIGN_OF_LIFE: Final = b"\n"
 _KEEP_ALIVE: Final = 15.0
@@ -82,6 +83,6 @@ async def any_beyond(notices: Notices, counts: Mapping[JobUid, int], patience: f
         await asyncio.gather(*waits, return_exceptions=True)
 
 
-def line(value: dict[str, Any]) -> bytes:
+def line(value: Record) -> bytes:
     """One line of a stream."""
-    return encode_text(value) + b"\n"
+    return encode_text(plain(value)) + b"\n"

@@ -33,7 +33,6 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
-    drill_plans,
     drills,
     explain,
     jobs,
@@ -50,6 +49,11 @@ from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import NotFound, PermissionDenied
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, Violation, WireError
+from trainshed.wire.trainshed_v1 import capacity
+from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan
+from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
+from trainshed.wire.trainshed_v1.secrets import SecretValue
+from trainshed.wire.trainshed_v1.shells import ReplicaChoice
 
 PREFIX: Final = "/trainshed/v1/"
 _OF_JOBS: Final = "trainshed.v1.Jobs."
@@ -61,46 +65,64 @@ _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method: its full name, and how it answers. `kind`: what a stream is made of; `most`: bytes of a body."""
+    """One method: its full name, what it takes, and how it answers."""
 
     name: str
     answer: JsonHandler | None = None
     stream: StreamHandler | None = None
+    #: Media type of the stream.
     kind: bytes = NDJSON
+    #: Bytes of the largest body.
     most: int = SMALL_BODY
+    #: What the body is read as.
+    body: type[Record] = Nothing
 
 
 METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "status"): Method("trainshed.v1.Service.GetStatus", jobs.status),
     ("GET", "nodes"): Method("trainshed.v1.Nodes.List", nodes.list_),
-    ("POST", "nodes/*:drain"): Method("trainshed.v1.Nodes.Drain", nodes.drain),
+    ("POST", "nodes/*:drain"): Method(
+        "trainshed.v1.Nodes.Drain", nodes.drain, body=capacity.DrainRequest
+    ),
     ("POST", "nodes/*:undrain"): Method("trainshed.v1.Nodes.Undrain", nodes.undrain),
     ("GET", "quotas"): Method("trainshed.v1.Quotas.List", quotas.list_),
-    ("POST", "quotas:set"): Method("trainshed.v1.Quotas.Set", quotas.set_),
-    ("POST", "quotas:clear"): Method("trainshed.v1.Quotas.Clear", quotas.clear),
-    ("GET", "drillPlans"): Method("trainshed.v1.DrillPlans.List", drill_plans.list_),
-    ("POST", "drillPlans"): Method("trainshed.v1.DrillPlans.Put", drill_plans.put, most=_PLAN),
-    ("GET", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Get", drill_plans.get),
-    ("PUT", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Put", drill_plans.put, most=_PLAN),
-    ("DELETE", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Delete", drill_plans.delete),
+    ("POST", "quotas:set"): Method(
+        "trainshed.v1.Quotas.Set", quotas.set_, body=capacity.QuotaLimit
+    ),
+    ("POST", "quotas:clear"): Method(
+        "trainshed.v1.Quotas.Clear", quotas.clear, body=capacity.QuotaKey
+    ),
+    ("GET", "drillPlans"): Method("trainshed.v1.DrillPlans.List", drills.list_plans),
+    ("POST", "drillPlans"): Method(
+        "trainshed.v1.DrillPlans.Put", drills.put_plan, most=_PLAN, body=DrillPlan
+    ),
+    ("GET", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Get", drills.get_plan),
+    ("PUT", "drillPlans/*"): Method(
+        "trainshed.v1.DrillPlans.Put", drills.put_plan, most=_PLAN, body=DrillPlan
+    ),
+    ("DELETE", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Delete", drills.delete_plan),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
-    ("POST", "secrets"): Method("trainshed.v1.Secrets.Set", secrets.set_, most=_SECRET),
+    ("POST", "secrets"): Method(
+        "trainshed.v1.Secrets.Set", secrets.set_, most=_SECRET, body=SecretValue
+    ),
     ("POST", "secrets:rotateKey"): Method("trainshed.v1.Secrets.RotateKey", secrets.rotate_key),
     ("DELETE", "secrets/*"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
-    ("POST", "jobs:explain"): Method("trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY),
+    ("POST", "jobs:explain"): Method(
+        "trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY, body=capacity.ExplainRequest
+    ),
     ("GET", "jobs/*"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
     ("GET", "jobs/*/timeline"): Method("trainshed.v1.Jobs.Timeline", jobs.timeline),
     ("POST", "jobs/*:cancel"): Method("trainshed.v1.Jobs.Cancel", jobs.cancel),
-    ("POST", "jobs/*:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill),
+    ("POST", "jobs/*:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill, body=DrillOrder),
     ("GET", "jobs/*/drills"): Method("trainshed.v1.Jobs.ListDrills", drills.list_),
     ("GET", "jobs/*/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", resume.report),
     ("GET", "jobs/*/usage"): Method("trainshed.v1.Jobs.Usage", usage.usage),
     ("GET", "jobs/*/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
-    ("POST", "jobs/*:shell"): Method("trainshed.v1.Jobs.Shell", shell.open_),
+    ("POST", "jobs/*:shell"): Method("trainshed.v1.Jobs.Shell", shell.open_, body=ReplicaChoice),
     ("GET", "jobs/*/autopsies"): Method("trainshed.v1.Jobs.ListAutopsies", shell.list_autopsies),
     ("POST", "jobs/*:deleteAutopsy"): Method(
-        "trainshed.v1.Jobs.DeleteAutopsy", shell.delete_autopsy
+        "trainshed.v1.Jobs.DeleteAutopsy", shell.delete_autopsy, body=ReplicaChoice
     ),
     ("GET", "jobs/*/autopsyFiles"): Method(
         "trainshed.v1.Jobs.AutopsyFiles", stream=shell.autopsy_files, kind=TAR
@@ -130,18 +152,18 @@ class TrainshedTransport:
             authorize(principal, method.name)
             query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
             body = await _body(scope, receive, method.most)
-            call = JsonCall(principal, self._services, target, query, body)
+            call = JsonCall(principal, self._services, target, query, body, method.body)
             if principal.project:
                 await _authorize(call, method.name)
             lines = await method.stream(call) if method.stream is not None else None
-            answer = await method.answer(call) if method.answer is not None else {}
+            answer = await method.answer(call) if method.answer is not None else Nothing()
         except Exception as error:
             await send_error(send, error, "trainshed_v1", f"{scope['method']} {path}")
             return
         if lines is not None:
             await send_stream(receive, send, lines, self._services.closing, method.kind)
         else:
-            await send_json(send, encode_text(answer))
+            await send_json(send, encode_text(plain(answer)))
 
 
 async def _authorize(call: JsonCall, method: str) -> None:

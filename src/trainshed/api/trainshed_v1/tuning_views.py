@@ -13,7 +13,7 @@ version that it left ("" = none yet).
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from trainshed.api.aiplatform_v1.views import sibling_name
 from trainshed.api.calls.timestamps import text_micros
@@ -28,55 +28,56 @@ from trainshed.core.study.spec import (
 )
 from trainshed.core.study.trials import Measurement, Trial
 from trainshed.core.tuning.records import TuningJob
+from trainshed.wire.trainshed_v1 import jobs as records
 
 _POINTS: Final = 60
 """Of a curve; more than a screen shows of it."""
 
 
-def tuning_view(job: TuningJob) -> dict[str, Any]:
+def tuning_view(job: TuningJob) -> records.Tuning:
     spec = job.spec.study
-    return {
-        "metric": spec.metrics[0].id,
-        "goal": spec.metrics[0].goal.value,
-        "algorithm": spec.algorithm.value,
-        "maxTrials": job.spec.max_trials,
-        "parallelTrials": job.spec.parallel_trials,
-        "firstTrial": job.spec.first_trial,
-        "replicas": len(job.spec.trial.replicas()),
-        "succeeded": job.succeeded,
-        "infeasible": job.infeasible,
-        "failed": job.failed,
-        "running": len(job.running),
-        "best": job.best,
-        "bestValue": job.best_value if job.best else None,
-        "exhausted": job.exhausted,
-        "stopping": _stopping(spec),
-    }
+    return records.Tuning(
+        metric=spec.metrics[0].id,
+        goal=spec.metrics[0].goal.value,
+        algorithm=spec.algorithm.value,
+        max_trials=job.spec.max_trials,
+        parallel_trials=job.spec.parallel_trials,
+        first_trial=job.spec.first_trial,
+        replicas=len(job.spec.trial.replicas()),
+        succeeded=job.succeeded,
+        infeasible=job.infeasible,
+        failed=job.failed,
+        running=len(job.running),
+        best=job.best,
+        best_value=job.best_value if job.best else None,
+        exhausted=job.exhausted,
+        stopping=_stopping(spec),
+    )
 
 
 def trial_view(
     job: TuningJob, trial: Trial, measured: Sequence[Measurement], state: JobState | None
-) -> dict[str, Any]:
+) -> records.Trial:
     """`measured`: ascending by step; `state`: of the trial's job, None if it was deleted."""
     metric = job.spec.study.metrics[0].id
     final = trial.final
     stopping = {each.number: each.stopping for each in job.running}.get(trial.number, "")
-    return {
-        "number": trial.number,
-        "state": trial.state.value,
-        "parameters": dict(trial.parameters),
-        "value": final.value(metric) if final else None,
-        "step": final.step if final else 0,
-        "metrics": dict(final.metrics) if final else {},
-        "createTime": text_micros(trial.created),
-        "startTime": text_micros(trial.started),
-        "endTime": text_micros(trial.ended),
-        "job": trial_job_name(job, trial),
-        "jobState": state.value if state else "",
-        "stoppedEarly": trial.stopped_early,
-        "reason": trial.infeasible_reason or stopping,
-        "curve": _thinned([[m.step, v] for m in measured if (v := m.value(metric)) is not None]),
-    }
+    return records.Trial(
+        number=trial.number,
+        state=trial.state.value,
+        parameters=dict(trial.parameters),
+        value=final.value(metric) if final else None,
+        step=final.step if final else 0,
+        metrics=dict(final.metrics) if final else {},
+        create_time=text_micros(trial.created),
+        start_time=text_micros(trial.started),
+        end_time=text_micros(trial.ended),
+        job=trial_job_name(job, trial),
+        job_state=state.value if state else "",
+        stopped_early=trial.stopped_early,
+        reason=trial.infeasible_reason or stopping,
+        curve=_thinned([(m.step, v) for m in measured if (v := m.value(metric)) is not None]),
+    )
 
 
 def trial_job_name(job: TuningJob, trial: Trial) -> str:
@@ -86,22 +87,22 @@ def trial_job_name(job: TuningJob, trial: Trial) -> str:
     return sibling_name(job.name, trial.job, Collection.CUSTOM_JOBS)
 
 
-def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> dict[str, Any]:
+def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> records.Pipeline:
     """`job`: the name of its backing job, and `state` that one's, None if it was deleted."""
-    return {
-        "task": pipeline.spec.task.value,
-        "job": job,
-        "jobState": state.value if state else "",
-        "bestJob": sibling_name(pipeline.name, pipeline.best_job, Collection.CUSTOM_JOBS),
-        "model": pipeline.model,
-    }
+    return records.Pipeline(
+        task=pipeline.spec.task.value,
+        job=job,
+        job_state=state.value if state else "",
+        best_job=sibling_name(pipeline.name, pipeline.best_job, Collection.CUSTOM_JOBS),
+        model=pipeline.model,
+    )
 
 
-def _thinned(points: list[list[float]]) -> list[list[float]]:
+def _thinned(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     if len(points) <= _POINTS:
-        return points
+        return tuple(points)
     last = len(points) - 1
-    return [points[round(index * last / (_POINTS - 1))] for index in range(_POINTS)]
+    return tuple(points[round(index * last / (_POINTS - 1))] for index in range(_POINTS))
 
 
 def _stopping(spec: StudySpec) -> str:

@@ -14,7 +14,9 @@ In a job with reducers workers and reducers have `reduction` as well (`reduction
 `hints`: sentences about what was asked for and hardly used, such as a machine that was four times too large.
 """
 
-from typing import Any, Final
+from typing import Final
+
+from msgspec import UNSET, UnsetType
 
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
@@ -27,12 +29,13 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.sizing import Used, hints
 from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
+from trainshed.wire.trainshed_v1 import usage as records
 
 _POINTS: Final = 60
 _MOST_POINTS: Final = 2000
 
 
-async def usage(call: JsonCall) -> dict[str, Any]:
+async def usage(call: JsonCall) -> records.Usage:
     """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: the usage, of the newest attempt unless another one is
     named; of each replica so many points (60 if nothing is said, 0 for none, at most 2,000)."""
     job, _ = await find_job(call.services.reader, call.target)
@@ -47,82 +50,94 @@ async def usage(call: JsonCall) -> dict[str, Any]:
     found = {each.replica: each for each in await call.services.logs.usage(job.uid, attempt)}
     reductions = await reduction_views(call.services, job, attempt)
     states = {each.id: each.state.value for each in job.replicas} if attempt == job.attempt else {}
-    return {
-        "name": str(job.name),
-        "state": job.state.value,
-        "attempt": attempt,
-        "replicas": [
-            _replica(job, pool, replica, states.get(replica, ""))
-            | _used(pool, found.get(replica), points)
-            | reductions.get(replica, {})
+    return records.Usage(
+        name=str(job.name),
+        state=job.state.value,
+        attempt=attempt,
+        replicas=tuple(
+            _replica(
+                job,
+                pool,
+                replica,
+                states.get(replica, ""),
+                found.get(replica),
+                points,
+                reductions.get(replica, UNSET),
+            )
             for pool in job.spec.pools
             for replica in pool.replicas()
-        ],
-        "hints": [text for pool in job.spec.pools for text in _hints(job, pool, found)],
-    }
+        ),
+        hints=tuple(text for pool in job.spec.pools for text in _hints(job, pool, found)),
+    )
 
 
-def _replica(job: Job, pool: WorkerPool, replica: ReplicaId, state: str) -> dict[str, Any]:
-    return {
-        "id": str(replica),
-        "task": log_task_name(job.name.api, replica),
-        "state": state,
-        "machineType": pool.machine.type,
-        "vcpus": pool.machine.vcpus,
-    }
-
-
-def _used(pool: WorkerPool, usage: ReplicaUsage | None, points: int) -> dict[str, Any]:
+def _replica(  # noqa: PLR0917  all that a replica's usage is made of
+    job: Job,
+    pool: WorkerPool,
+    replica: ReplicaId,
+    state: str,
+    usage: ReplicaUsage | None,
+    points: int,
+    reduction: records.Reduction | UnsetType,
+) -> records.ReplicaUsage:
     life = usage.lives[-1] if usage else Life(0, 0)
     last = life.looks[-1] if life.looks else None
     every = [point for each in usage.lives for point in each.points()] if usage else []
     lately = life.points()[-1:]
-    return {
-        "limitBytes": life.limit,
-        "incarnation": life.incarnation,
-        "startTime": text_micros(life.started),
-        "sampleTime": text_micros(last.at) if last else "",
-        "over": life.over,
-        "processes": last.processes if last else 0,
-        "cpus": round(lately[0].cpus, 3) if lately else 0.0,
-        "meanCpus": round(usage.mean_cpus, 3) if usage else 0.0,
-        "mostCpus": round(usage.most_cpus, 3) if usage else 0.0,
-        "memoryBytes": last.memory if last else 0,
-        "peakMemoryBytes": usage.peak if usage else 0,
-        "diskBytes": last.disk if last else 0,
-        "diskLimitBytes": pool.disk.size_gb * GIB,
-        "gpus": _gpus(pool, life, lately[0].gpus if lately else ()),
-        "points": [
-            {
-                "at": text_micros(point.at),
-                "cpus": round(point.cpus, 3),
-                "memoryBytes": point.memory,
-                "diskBytes": point.disk,
-                "gpus": [_rounded(busy) for busy in point.gpus],
-            }
+    return records.ReplicaUsage(
+        id=str(replica),
+        task=log_task_name(job.name.api, replica),
+        state=state,
+        machine_type=pool.machine.type,
+        vcpus=pool.machine.vcpus,
+        limit_bytes=life.limit,
+        incarnation=life.incarnation,
+        start_time=text_micros(life.started),
+        sample_time=text_micros(last.at) if last else "",
+        over=life.over,
+        processes=last.processes if last else 0,
+        cpus=round(lately[0].cpus, 3) if lately else 0.0,
+        mean_cpus=round(usage.mean_cpus, 3) if usage else 0.0,
+        most_cpus=round(usage.most_cpus, 3) if usage else 0.0,
+        memory_bytes=last.memory if last else 0,
+        peak_memory_bytes=usage.peak if usage else 0,
+        disk_bytes=last.disk if last else 0,
+        disk_limit_bytes=pool.disk.size_gb * GIB,
+        gpus=_gpus(pool, life, lately[0].gpus if lately else ()),
+        points=tuple(
+            records.UsagePoint(
+                at=text_micros(point.at),
+                cpus=round(point.cpus, 3),
+                memory_bytes=point.memory,
+                disk_bytes=point.disk,
+                gpus=tuple(_rounded(busy) for busy in point.gpus),
+            )
             for point in (every[-points:] if points else ())
-        ],
-    }
+        ),
+        reduction=reduction,
+    )
 
 
-def _gpus(pool: WorkerPool, life: Life, lately: tuple[float | None, ...]) -> list[dict[str, Any]]:
+def _gpus(
+    pool: WorkerPool, life: Life, lately: tuple[float | None, ...]
+) -> tuple[records.GpuUsage, ...]:
     """All that the replica has, also those that nothing is known of."""
     devices = pool.machine.accelerators
     looks = life.looks[-1].gpus if life.looks else ()
     nothing = GpuLook(None, None, None, None)
-    return [
-        {
-            "uuid": uuid,
-            "type": devices.type if devices else "",
-            "busy": _rounded(lately[number] if number < len(lately) else None),
-            "meanBusy": _rounded(_mean_busy(look, life)),
-            "memoryBytes": look.used,
-            "totalMemoryBytes": look.total,
-            "peakMemoryBytes": look.peak,
-        }
+    return tuple(
+        records.GpuUsage(
+            uuid=uuid,
+            type=devices.type if devices else "",
+            busy=_rounded(lately[number] if number < len(lately) else None),
+            mean_busy=_rounded(_mean_busy(look, life)),
+            memory_bytes=look.used,
+            total_memory_bytes=look.total,
+            peak_memory_bytes=look.peak,
+        )
         for number, uuid in enumerate(life.gpus)
         for look in (looks[number] if number < len(looks) else nothing,)
-    ]
+    )
 
 
 def _mean_busy(look: GpuLook, life: Life) -> float | None:

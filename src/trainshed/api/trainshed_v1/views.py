@@ -19,7 +19,9 @@ resource, null if that was deleted.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
+
+from msgspec import UNSET, structs
 
 from trainshed.api.calls.timestamps import text_micros, text_nanos
 from trainshed.api.trainshed_v1.room_views import waiting_view
@@ -34,6 +36,8 @@ from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine
+from trainshed.wire.trainshed_v1 import jobs as records
+from trainshed.wire.trainshed_v1 import timeline
 
 _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
     JobState.QUEUED: frozenset({"waiting"}),
@@ -44,28 +48,28 @@ _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
 """Kinds of timeline entries that say what a job in this state waits for."""
 
 
-def summary(job: Work) -> dict[str, Any]:
+def summary(job: Work) -> records.JobSummary:
     parent = None if isinstance(job, Pipeline) else job.parent
-    view: dict[str, Any] = {
-        "name": str(job.name),
-        "api": job.name.api.value,
-        "kind": _kind(job),
-        "parent": str(parent.name) if parent else "",
-        "trial": parent.trial if parent else 0,
-        "uid": str(job.uid),
-        "project": job.name.project_id,
-        "jobId": job.name.job_id,
-        "displayName": job.display_name,
-        "state": state(job).value,
-        "createTime": text_micros(job.created),
-        "startTime": text_micros(job.started),
-        "endTime": text_micros(job.ended),
-        "updateTime": text_micros(job.updated),
-        "labels": dict(job.labels),
-    }
-    if job.error is not None:
-        view["error"] = {"code": job.error.code, "message": job.error.message}
-    return view
+    return records.JobSummary(
+        name=str(job.name),
+        api=job.name.api.value,
+        kind=_kind(job),
+        parent=str(parent.name) if parent else "",
+        trial=parent.trial if parent else 0,
+        uid=str(job.uid),
+        project=job.name.project_id,
+        job_id=job.name.job_id,
+        display_name=job.display_name,
+        state=state(job).value,
+        create_time=text_micros(job.created),
+        start_time=text_micros(job.started),
+        end_time=text_micros(job.ended),
+        update_time=text_micros(job.updated),
+        labels=dict(job.labels),
+        error=records.JobError(code=job.error.code, message=job.error.message)
+        if job.error is not None
+        else UNSET,
+    )
 
 
 def state(work: Work) -> JobState:
@@ -79,61 +83,63 @@ def state(work: Work) -> JobState:
 
 def description(
     work: Work, waiting: Waiting | None, position: int, waits: Sequence[str]
-) -> dict[str, Any]:
+) -> records.JobDescription:
     """All but the resource and what only one kind of work has. `waiting` and `position`: what is said of its room now."""
     outcome = None if isinstance(work, Pipeline) else work.outcome
-    return summary(work) | {
-        "rule": outcome.rule if outcome else "",
-        "waiting": waiting_view(waiting, position) if waiting else None,
-        "waits": list(waits),
-        "failure": _failure(work, outcome),
-    }
+    return records.JobDescription(
+        **structs.asdict(summary(work)),
+        rule=outcome.rule if outcome else "",
+        waiting=waiting_view(waiting, position) if waiting else None,
+        waits=tuple(waits),
+        failure=_failure(work, outcome),
+    )
 
 
-def job_parts(
-    job: Job, kept: Sequence[Autopsy] = (), links: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """What only a job with replicas of its own has. `kept`: of those of its replicas that failed. `links`: to the shells
+def with_replicas(
+    view: records.JobDescription, job: Job, kept: Sequence[Autopsy], links: Mapping[str, str]
+) -> records.JobDescription:
+    """The description with what only a job with replicas of its own has. `kept`: of those of its replicas that failed. `links`: to the shells
     of those that run, by their names."""
-    return {
-        "attempt": job.attempt,
-        "phase": job.phase.value,
-        "retries": dict(job.retries),
-        "replicas": [_replica(job, replica) for replica in _replicas(job)],
-        "autopsies": [
-            {
-                "replica": str(autopsy.replica),
-                "task": log_task_name(job.name.api, autopsy.replica),
-                "attempt": autopsy.attempt,
-                "expireTime": text_micros(autopsy.expires),
-            }
+    return structs.replace(
+        view,
+        attempt=job.attempt,
+        phase=job.phase.value,
+        retries=dict(job.retries),
+        replicas=tuple(_replica(job, replica) for replica in _replicas(job)),
+        autopsies=tuple(
+            records.KeptAutopsy(
+                replica=str(autopsy.replica),
+                task=log_task_name(job.name.api, autopsy.replica),
+                attempt=autopsy.attempt,
+                expire_time=text_micros(autopsy.expires),
+            )
             for autopsy in kept
-        ],
-        "webAccessUris": dict(links or {}),
-    }
+        ),
+        web_access_uris=dict(links),
+    )
 
 
-def timeline_entry(entry: TimelineEntry) -> dict[str, Any]:
-    return {
-        "at": text_micros(entry.at),
-        "kind": entry.kind,
-        "message": entry.message,
-        "details": entry.details,
-    }
+def timeline_entry(entry: TimelineEntry) -> timeline.TimelineEntry:
+    return timeline.TimelineEntry(
+        at=text_micros(entry.at),
+        kind=entry.kind,
+        message=entry.message,
+        details=dict(entry.details),
+    )
 
 
-def log_line(api: Api, line: LogLine, trial: int = 0) -> dict[str, Any]:
+def log_line(api: Api, line: LogLine, trial: int = 0) -> timeline.LogLine:
     """`n` counts the lines of a replica's attempt from 0; `at` has nanoseconds; `trial` is there only for lines of trials."""
-    return {
-        "at": text_nanos(line.at),
-        "replica": str(line.replica),
-        "task": log_task_name(api, line.replica),
-        "attempt": line.attempt,
-        "severity": line.severity.value,
-        "message": line.text,
-        "n": line.n,
-        **({"trial": trial} if trial else {}),
-    }
+    return timeline.LogLine(
+        at=text_nanos(line.at),
+        replica=str(line.replica),
+        task=log_task_name(api, line.replica),
+        attempt=line.attempt,
+        severity=line.severity.value,
+        message=line.text,
+        n=line.n,
+        trial=trial or UNSET,
+    )
 
 
 def _kind(work: Work) -> str:
@@ -153,47 +159,45 @@ def _replicas(job: Job) -> tuple[Replica, ...]:
     return job.replicas or tuple(Replica(replica) for replica in job.spec.replicas())
 
 
-def _replica(job: Job, replica: Replica) -> dict[str, Any]:
-    return {
-        "id": str(replica.id),
-        "task": log_task_name(job.name.api, replica.id),
-        "state": replica.state.value,
-        "node": replica.node,
-        "incarnation": replica.incarnation,
-        "startTime": text_micros(replica.started),
-        "restarts": dict(replica.restarts),
-        "leaving": replica.leaving,
-        "exit": _exit(replica.exit) if replica.exit else None,
-    }
+def _replica(job: Job, replica: Replica) -> records.Replica:
+    return records.Replica(
+        id=str(replica.id),
+        task=log_task_name(job.name.api, replica.id),
+        state=replica.state.value,
+        node=replica.node,
+        incarnation=replica.incarnation,
+        start_time=text_micros(replica.started),
+        restarts=dict(replica.restarts),
+        leaving=replica.leaving,
+        exit=_exit(replica.exit) if replica.exit else None,
+    )
 
 
-def _exit(record: ExitRecord) -> dict[str, Any]:
-    return {
-        "exitCode": record.exit_code,
-        "signal": record.signal,
-        "outOfMemory": record.oom,
-        "startTime": text_micros(record.started),
-        "endTime": text_micros(record.ended),
-        "logLines": record.log_lines,
-    }
+def _exit(record: ExitRecord) -> records.ReplicaExit:
+    return records.ReplicaExit(
+        exit_code=record.exit_code,
+        signal=record.signal,
+        out_of_memory=record.oom,
+        start_time=text_micros(record.started),
+        end_time=text_micros(record.ended),
+        log_lines=record.log_lines,
+    )
 
 
-def _failure(work: Work, decided: Outcome | None) -> dict[str, Any] | None:
+def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
     """The facts of the error that the work has, or will have when the last of it is down."""
     error = work.error or (decided.error if decided else None)
     if error is None:
         return None
-    return {
-        "rule": decided.rule if decided else "",
-        "cause": error.cause,
-        "replica": error.replica,
-        "task": log_task_name(work.name.api, ReplicaId.parse(error.replica))
-        if error.replica
-        else "",
-        "status": error.status,
-        "reason": error.reason,
-        "tail": error.tail,
-    }
+    return records.Failure(
+        rule=decided.rule if decided else "",
+        cause=error.cause,
+        replica=error.replica,
+        task=log_task_name(work.name.api, ReplicaId.parse(error.replica)) if error.replica else "",
+        status=error.status,
+        reason=error.reason,
+        tail=error.tail,
+    )
 
 
 def job_waits(job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None) -> list[str]:

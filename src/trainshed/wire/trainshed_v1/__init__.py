@@ -1,0 +1,1 @@
+"""Requests and answers of our own API, `/trainshed/v1`, as typed records that the service and its clients share."""

@@ -1,0 +1,142 @@
+"""Drills, plans of drills, and the report on how a job came back from them."""
+
+from msgspec import UNSET, UnsetType
+
+from trainshed.wire.trainshed_v1.record import Record
+
+
+class DrillOrder(Record, frozen=True):
+    """A drill to be ordered."""
+
+    #: A word of `DrillKind`.
+    kind: str = ""
+    #: "workerpool1-0", "worker 0" or "worker-replica-0"; "" = the primary.
+    replica: str = ""
+    #: The drill waits for a line of that replica that matches this regular expression (RE2).
+    at_line: str = ""
+    #: Seconds that the replica has to run before, as a number or "30s". Without it and `at_line` it comes at once.
+    after: str | float = ""
+
+
+class Drill(DrillOrder, frozen=True):
+    """A drill of a job."""
+
+    #: 0 = not yet taken up.
+    number: int = 0
+    task: str = ""
+    #: "ordered" (not yet written into the job), "armed", "fired" (being injected) or "done".
+    state: str = ""
+    order_time: str = ""
+    fire_time: str = ""
+    #: What it hit; 0 before.
+    attempt: int = 0
+    incarnation: int = 0
+
+
+class DrillList(Record, frozen=True):
+    """A job's drills, in the order in which they were ordered."""
+
+    name: str = ""
+    drills: tuple[Drill, ...] = ()
+
+
+class DrillPlan(Record, frozen=True):
+    """Drills under a name, which jobs order by their label `trainshed-drill`."""
+
+    name: str = ""
+    project: str = ""
+    drills: tuple[DrillOrder, ...] = ()
+
+
+class DrillPlanList(Record, frozen=True):
+    """A project's plans, by name."""
+
+    project: str = ""
+    plans: tuple[DrillPlan, ...] = ()
+
+
+class ResumeVerdict(Record, frozen=True):
+    """What the failure table decided about a drill."""
+
+    at: str = ""
+    rule: str = ""
+    effect: str = ""
+    count: int = 0
+    budget: int = 0
+    message: str = ""
+
+
+class Restart(Record, frozen=True):
+    """The life that came after a drill."""
+
+    at: str = ""
+    attempt: int = 0
+    incarnation: int = 0
+
+
+class Step(Record, frozen=True):
+    """A step that a line of the log tells."""
+
+    number: int = 0
+    at: str = ""
+
+
+class Steps(Record, frozen=True):
+    """Steps around a drill."""
+
+    #: Whose log tells them; "" = those of several replicas.
+    replica: str = ""
+    first: Step | None = None
+    before: Step | None = None
+    after: Step | None = None
+
+
+class CheckpointFile(Record, frozen=True):
+    """A file below the job's checkpoint directories."""
+
+    uri: str = ""
+    at: str = ""
+    bytes: int = 0
+
+
+class Checkpoints(Record, frozen=True):
+    """Checkpoints around a drill."""
+
+    #: Written before, newest first, at most 20.
+    written: tuple[CheckpointFile, ...] = ()
+    written_count: int = 0
+    #: Those of them that were read after.
+    read: tuple[CheckpointFile, ...] = ()
+    #: Why they are not known; "" if they are.
+    unknown: str = ""
+
+
+class ResumeFinding(Record, frozen=True):
+    """What came of one drill. Of one that has not fired there are `drill, outcome, why, advice` alone."""
+
+    drill: Drill = Drill()
+    #: "resumed", "started_over", "unknown"; "" = it has not fired.
+    outcome: str = ""
+    why: str = ""
+    #: Steps done again; null if not known.
+    lost: int | UnsetType | None = UNSET
+    #: What `lost` is counted in.
+    unit: str | UnsetType = UNSET
+    advice: str = ""
+    verdict: ResumeVerdict | UnsetType | None = UNSET
+    #: From the end of what was hit to the next incarnation's start; null if there is none.
+    down_seconds: float | UnsetType | None = UNSET
+    #: From there to its first line.
+    silent_seconds: float | UnsetType | None = UNSET
+    restart: Restart | UnsetType | None = UNSET
+    steps: Steps | UnsetType = UNSET
+    checkpoints: Checkpoints | UnsetType = UNSET
+
+
+class ResumeReport(Record, frozen=True):
+    """Whether a job came back from its drills where it was."""
+
+    name: str = ""
+    #: PASS (all resumed), FAIL (one started over) or UNKNOWN.
+    result: str = ""
+    drills: tuple[ResumeFinding, ...] = ()

@@ -1,0 +1,242 @@
+"""The service itself; jobs, tuning jobs and pipelines: in lists, and described in full."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from trainshed.wire.trainshed_v1.capacity import Waiting
+from trainshed.wire.trainshed_v1.record import Record
+
+
+class LoopLag(Record, frozen=True):
+    """How late the service's event loop was, in seconds."""
+
+    recent_lag: float = 0.0
+    longest_lag: float = 0.0
+    #: When that was.
+    longest_lag_time: str = ""
+    #: The longest time that one piece of work computed.
+    computed: float = 0.0
+
+
+class Status(Record, frozen=True):
+    """The service, and what clients take by default."""
+
+    version: str = ""
+    #: Who asked.
+    principal: str = ""
+    apis: tuple[str, ...] = ()
+    #: What a client takes that names no other one; "" = none.
+    project: str = ""
+    region: str = ""
+    bucket: str = ""
+    #: What the engine can promise on its machine.
+    engine: Mapping[str, Any] = {}
+    event_loop: LoopLag = LoopLag()
+
+
+class JobError(Record, frozen=True):
+    """The public error of a job."""
+
+    #: Number of a google.rpc code.
+    code: int = 0
+    message: str = ""
+
+
+class JobSummary(Record, frozen=True):
+    """A job, tuning job or pipeline in short."""
+
+    #: Full name of the public resource.
+    name: str = ""
+    #: "vertex" or "ml".
+    api: str = ""
+    #: "custom", "tuning" or "pipeline".
+    kind: str = "custom"
+    #: Name of the tuning job or pipeline that made it; "" = a client did.
+    parent: str = ""
+    #: Number of the trial that it evaluates; 0 = none.
+    trial: int = 0
+    uid: str = ""
+    project: str = ""
+    job_id: str = ""
+    display_name: str = ""
+    #: A word of `JobState`, of pipelines as well.
+    state: str = ""
+    create_time: str = ""
+    start_time: str = ""
+    end_time: str = ""
+    update_time: str = ""
+    labels: Mapping[str, str] = {}
+    #: Absent as long as there is none.
+    error: JobError | UnsetType = UNSET
+
+
+class JobList(Record, frozen=True):
+    """A page of a list, newest first. A short page with a token means that there is more to look at."""
+
+    jobs: tuple[JobSummary, ...] = ()
+    #: "" on the last page.
+    next_page_token: str = ""
+
+
+class Failure(Record, frozen=True):
+    """The typed facts beside the public error."""
+
+    #: The row of the failure table that decided the end.
+    rule: str = ""
+    cause: str = ""
+    #: Whose end it was; "" = the whole attempt's.
+    replica: str = ""
+    #: The same in the public API's words.
+    task: str = ""
+    #: Exit status of the program, null if it has none.
+    status: int | None = None
+    reason: str = ""
+    #: Last lines of the program.
+    tail: str = ""
+
+
+class ReplicaExit(Record, frozen=True):
+    """How a replica's program ended."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+    start_time: str = ""
+    end_time: str = ""
+    #: Lines that it wrote.
+    log_lines: int = 0
+
+
+class Replica(Record, frozen=True):
+    """One replica of a job's current attempt."""
+
+    #: Such as "workerpool0-0".
+    id: str = ""
+    #: The same in the public API's words.
+    task: str = ""
+    #: A word of `ReplicaState`.
+    state: str = ""
+    node: str = ""
+    #: Which life of the replica it is, from 1 on.
+    incarnation: int = 1
+    start_time: str = ""
+    #: Restarts in this attempt, by rule.
+    restarts: Mapping[str, int] = {}
+    #: Why it was asked to leave its node; "" = it was not.
+    leaving: str = ""
+    #: Null while it has not ended.
+    exit: ReplicaExit | None = None
+
+
+class KeptAutopsy(Record, frozen=True):
+    """What is kept of a replica that failed, in short."""
+
+    replica: str = ""
+    task: str = ""
+    attempt: int = 0
+    expire_time: str = ""
+
+
+class Tuning(Record, frozen=True):
+    """A search for hyperparameters and how far it is."""
+
+    metric: str = ""
+    #: "MAXIMIZE" or "MINIMIZE".
+    goal: str = ""
+    algorithm: str = ""
+    max_trials: int = 0
+    parallel_trials: int = 0
+    first_trial: int = 1
+    #: Replicas of each trial's job.
+    replicas: int = 1
+    #: How many trials have come to each end.
+    succeeded: int = 0
+    infeasible: int = 0
+    #: Those of the infeasible trials that count against the job.
+    failed: int = 0
+    running: int = 0
+    #: Number of the best trial so far; 0 = none.
+    best: int = 0
+    #: Null without a best trial.
+    best_value: float | None = None
+    #: Nothing is left to try.
+    exhausted: bool = False
+    #: The rule by which trials are stopped early: "median", "decay_curve", "convex"; "" = none.
+    stopping: str = ""
+
+
+class Trial(Record, frozen=True):
+    """One trial of a tuning job."""
+
+    number: int = 0
+    state: str = ""
+    parameters: Mapping[str, Any] = {}
+    #: Objective of the final measurement; null before it.
+    value: float | None = None
+    #: Step of the final measurement; 0 before it.
+    step: int = 0
+    #: All metrics of the final measurement.
+    metrics: Mapping[str, float] = {}
+    create_time: str = ""
+    start_time: str = ""
+    end_time: str = ""
+    #: Name of the job that evaluates it.
+    job: str = ""
+    #: That job's state; "" if it was deleted.
+    job_state: str = ""
+    stopped_early: bool = False
+    #: Why it is infeasible, or is being stopped.
+    reason: str = ""
+    #: `[step, value]` of the objective: at most 60 of the points, the first and the last among them.
+    curve: tuple[tuple[int, float], ...] = ()
+
+
+class Pipeline(Record, frozen=True):
+    """A pipeline's own facts."""
+
+    #: What kind of training it does.
+    task: str = ""
+    #: Name of its job.
+    job: str = ""
+    #: That job's state; "" if it was deleted.
+    job_state: str = ""
+    #: Name of the best trial's job; "" = none.
+    best_job: str = ""
+    #: Name of the model version that it left; "" = none yet.
+    model: str = ""
+
+
+class JobDescription(JobSummary, frozen=True):
+    """All that is true of a job, tuning job or pipeline now."""
+
+    #: The row of the failure table that decided the end; "" before.
+    rule: str = ""
+    #: Why it has no capacity; null if it has.
+    waiting: Waiting | None = None
+    #: The same, or what one that is not running yet waits for, as texts.
+    waits: tuple[str, ...] = ()
+    failure: Failure | None = None
+    #: Of a job: number of the current attempt.
+    attempt: int | UnsetType = UNSET
+    #: Of a job: the attempt's phase.
+    phase: str | UnsetType = UNSET
+    #: Of a job: retries so far, by rule.
+    retries: Mapping[str, int] | UnsetType = UNSET
+    #: Of a job.
+    replicas: tuple[Replica, ...] | UnsetType = UNSET
+    #: Of a job: what is kept of replicas that failed.
+    autopsies: tuple[KeptAutopsy, ...] | UnsetType = UNSET
+    #: Of a job: links to shells by `task`, while it runs, if it has asked for them.
+    web_access_uris: Mapping[str, str] | UnsetType = UNSET
+    #: Of a tuning job.
+    tuning: Tuning | UnsetType = UNSET
+    #: Of a tuning job, ascending by number.
+    trials: tuple[Trial, ...] | UnsetType = UNSET
+    #: Of a pipeline.
+    pipeline: Pipeline | UnsetType = UNSET
+    #: Of a pipeline: its job, without the resource; null if that was deleted.
+    child: "JobDescription | UnsetType | None" = UNSET
+    #: The public resource; absent in a `child`.
+    resource: Mapping[str, Any] | UnsetType = UNSET

@@ -1,0 +1,32 @@
+"""What all records of `/trainshed/v1` have in common.
+
+The service builds records, clients decode answers into them, and docs/api.md is made from them. A field `start_time` is
+`startTime` in JSON. Moments are RFC 3339 texts in UTC, "" where the moment has not come. A field whose default is UNSET is
+absent where its line says so; every other field of an answer is always there. Every field has a default all the same, so
+that a client can read the answers of a service that is older; unknown fields of a newer one are passed over.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+R = TypeVar("R", bound=Struct)
+
+
+class Record(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A JSON object of the API."""
+
+
+def plain(value: object) -> Any:
+    """Records as dictionaries and lists, as JSON shows them."""
+    return msgspec.to_builtins(value)
+
+
+def read(value: object, record: type[R]) -> R:
+    """A decoded JSON object as a record. Raises msgspec.ValidationError."""
+    return msgspec.convert(value, record)
+
+
+class Nothing(Record, frozen=True):
+    """An empty object."""
