@@ -14,7 +14,7 @@ from tests.reduction.hybrid import Worker, right
 from tests.reduction.ranks import settings
 from tests.reduction.reducers import TOKEN, Address, Reducers
 from trainshed_reduction import proof
-from trainshed_reduction.client.beside import Beside
+from trainshed_reduction.client.own_reducer import OwnReducer
 from trainshed_reduction.wire import Hello
 
 
@@ -89,7 +89,7 @@ def test_a_worker_s_own_reducer_has_to_show_the_job_s_certificate(
 ) -> None:
     """SPEC §7 (security): the other workers verify it like a reducer of the pool; another authority's is not believed."""
     for shown in (ours, theirs):
-        beside = Beside("127.0.0.1", settings((), **_texts(theirs, shown)), lambda _: None)
+        beside = OwnReducer("127.0.0.1", settings((), **_texts(theirs, shown)), lambda _: None)
         try:
             fault = _meet(beside.address, proof.worker_tls(str(theirs.root)))
             assert ("certificate verify failed" in fault) if shown is ours else not fault

@@ -3,8 +3,8 @@
 import pytest
 
 from trainshed_reduction import layout
-from trainshed_reduction.client.describing import describe
-from trainshed_reduction.client.flow import flow
+from trainshed_reduction.client.communicator import describe
+from trainshed_reduction.client.running import flow_for
 from trainshed_reduction.settings import Settings
 
 _SETTINGS = Settings((("r", 1),), b"token")
@@ -22,20 +22,20 @@ _KIB = 1 << 10
 )
 def test_three_rows_of_chunks_are_under_way(lanes: int, chunk: int, credit: int) -> None:
     """SPEC §7 (flow control): a row is 320 KiB, whatever the number of lanes, unless chunks would be tiny."""
-    assert flow(_SETTINGS, lanes, 4 << 20) == (chunk, credit)
+    assert flow_for(_SETTINGS, lanes, 4 << 20) == (chunk, credit)
 
 
 def test_fast_links_have_more_under_way_and_larger_chunks() -> None:
     """SPEC §7: 100 Gbit/s fill 25 MB in 2 ms."""
-    fast = flow(_SETTINGS._replace(worker_gbps=100.0, reducer_gbps=32.0), 25, 4 << 20)
+    fast = flow_for(_SETTINGS._replace(worker_gbps=100.0, reducer_gbps=32.0), 25, 4 << 20)
     assert fast == (256 * _KIB, 25_000_000)
 
 
 def test_what_is_set_or_what_reducers_allow_goes_first() -> None:
     """SPEC §7: the settings and the reducers' limit are kept to."""
     told = _SETTINGS._replace(chunk=32 * _KIB, credit=12345)
-    assert flow(told, 4, 4 << 20) == (32 * _KIB, 12345)
-    assert flow(_SETTINGS, 4, 20 * _KIB).chunk == 20 * _KIB
+    assert flow_for(told, 4, 4 << 20) == (32 * _KIB, 12345)
+    assert flow_for(_SETTINGS, 4, 20 * _KIB).chunk == 20 * _KIB
 
 
 def test_the_mode_is_told_with_what_it_can_gain() -> None:

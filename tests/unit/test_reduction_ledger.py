@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from trainshed_reduction.client.dealing import Dealer
-from trainshed_reduction.client.ledger import Ledger
-from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.client.desk import Pending
+from trainshed_reduction.client.ledger import Dealer, Ledger
 from trainshed_reduction.client.port import Frame
 from trainshed_reduction.wire import DType, Kind, Reduction
 

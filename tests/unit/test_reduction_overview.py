@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainshed_reduction.reducer.counting import Counters, total
-from trainshed_reduction.reducer.overview import IDLE_SECONDS, Overview
+from trainshed_reduction.reducer.counting import IDLE_SECONDS, Counters, Overview, total
 from trainshed_reduction.reports import Reports
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.arithmetic import NumpyKernels
-from trainshed_reduction.reducer import effects
+from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.buffers import Buffers
 from trainshed_reduction.reducer.counting import Counters
-from trainshed_reduction.reducer.members import WINDOW, Member
+from trainshed_reduction.reducer.groups import WINDOW, Member
 from trainshed_reduction.reducer.sessions import Refusal, Sessions
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction
 
@@ -94,31 +94,31 @@ class Desk:
         self.reminders.clear()
         self.carry_out(self.sessions.status(now))
 
-    def carry_out(self, following: list[effects.Effect]) -> None:
+    def carry_out(self, following: list[groups.Effect]) -> None:
         for effect in following:
             match effect:
-                case effects.Deliver():
+                case groups.Deliver():
                     header = wire.unpack(effect.header)
                     for member in effect.members:
                         # Copied now: whoever gets it must not see what later becomes of the memory.
                         received = (header, bytes(effect.payload.data))
                         self.results.setdefault(member, []).append(received)
-                case effects.Tell():
+                case groups.Tell():
                     header, payload = (
                         effect.frame[: wire.HEADER.size],
                         effect.frame[wire.HEADER.size :],
                     )
                     assert wire.unpack(header).kind is Kind.START
                     self.starts[effect.member] = wire.unpack_start(payload).position
-                case effects.Remind():
+                case groups.Remind():
                     self.reminders[effect.member] = effect.frame[wire.HEADER.size :].decode()
-                case effects.Resume():
+                case groups.Resume():
                     self.resumed += effect.members
-                case effects.Dismiss():
+                case groups.Dismiss():
                     self.dismissed[effect.member] = effect.farewell[wire.HEADER.size :].decode()
-                case effects.Log():
+                case groups.Log():
                     self.lines.append(effect.text)
-                case effects.Completed():
+                case groups.Completed():
                     self.completed.append(effect.world)
 
     def group(self, world: int, **fields: Any) -> list[Member]:

@@ -1,4 +1,6 @@
-"""What the ranks of a group tell each other over its board: the generation, and what to do when reducers are lost."""
+"""A rank's membership of its group, and what the ranks tell each other over the group's board: the generation, and what
+to do when reducers are lost.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,12 @@ import logging
 import time
 from typing import Callable, List, NamedTuple, Optional, Tuple
 
+from trainshed_reduction.client.desk import Desk
 from trainshed_reduction.client.ledger import Share
-from trainshed_reduction.client.port import Board, ReductionFailed
+from trainshed_reduction.client.port import Apart, Board, Native, ReductionFailed
+from trainshed_reduction.reports import Reports
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import Hello
 
 _SLICE = 0.5
 """Seconds after which a rank that waits looks whether it still should."""
@@ -152,3 +158,22 @@ def _unusable(error: Exception) -> ReductionFailed:
     return ReductionFailed(
         "the ranks cannot agree, for the store that they meet at fails: {!r}".format(error)
     )
+
+
+class Membership(NamedTuple):
+    """What all parts of a rank's side work with, from the first connection to the last."""
+
+    settings: Settings
+    desk: Desk
+    #: Which rank of which group, without a generation.
+    hello: Hello
+    #: None: the group has no board.
+    agreement: Optional[Agreement]
+    #: The group's own backend; None: there is none.
+    native: Optional[Native]
+    #: None: there is none.
+    apart: Optional[Apart]
+    #: None: nobody reads them.
+    reports: Optional[Reports]
+    #: Takes a line.
+    log: Callable[[str], None]

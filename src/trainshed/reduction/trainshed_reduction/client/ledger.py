@@ -15,10 +15,37 @@ from collections import deque
 from typing import Deque, List, NamedTuple, Optional, Sequence
 
 from trainshed_reduction import layout
-from trainshed_reduction.client.dealing import Dealer
-from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.client.desk import Pending
 from trainshed_reduction.client.port import Frame, Piece
 from trainshed_reduction.wire import DType, Header, Kind, Reduction
+
+
+class Place(NamedTuple):
+    """`row`: for `port.Frame`. Its whole part is the same on all ranks."""
+
+    lane: int
+    row: float
+
+
+class Dealer:
+    """Deals out chunk after chunk by the weights of the lanes; lanes of weight 0 get none. A row has as many chunks as
+    there are lanes to get some.
+
+    Lanes and positions are the same on all ranks; the order over the lanes is a rank's own (stagger): each begins every row
+    of chunks somewhere else, so that the ranks do not all send to one reducer at a time.
+    """
+
+    def __init__(self, weights: Sequence[float], rank: int, world: int) -> None:
+        self._cycle = layout.dealing(weights)
+        self._breadth = len(set(self._cycle))
+        self._shift = rank * self._breadth // world
+        self._dealt = 0
+
+    def next(self) -> Place:
+        lane = self._cycle[self._dealt % len(self._cycle)]
+        row, place = divmod(self._dealt, self._breadth)
+        self._dealt += 1
+        return Place(lane, row + (place - self._shift) % self._breadth / self._breadth)
 
 
 class Work:

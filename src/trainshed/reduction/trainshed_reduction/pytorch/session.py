@@ -10,6 +10,7 @@ import array
 import json
 import os
 import socket
+import time
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 import torch
@@ -18,8 +19,6 @@ import torch.distributed as dist
 from trainshed_reduction import process, wire
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.port import Apart, ReductionFailed
-from trainshed_reduction.pytorch import board as boards
-from trainshed_reduction.pytorch.board import StoreBoard
 from trainshed_reduction.pytorch.fallback import Fallback
 from trainshed_reduction.pytorch.hierarchy import Node, Uneven, nodes_of
 from trainshed_reduction.pytorch.pipeline import Pipeline
@@ -120,9 +119,9 @@ class Session:
         own = json.dumps({"alike": self._alike(), "node": _node()}).encode()
         self._board.post("plan/{}".format(group.rank), own)
         if group.rank == 0:
-            found = boards.answers(self._board, "plan", group.world, self._settings.start_limit)
+            found = self._board.answers("plan", group.world, self._settings.start_limit)
             self._board.settle("plan", self._plan_of(found))
-        answer = boards.verdict(self._board, "plan", self._settings.start_limit)
+        answer = self._board.verdict("plan", self._settings.start_limit)
         if not answer.startswith(b"+"):
             return answer.decode(errors="replace")
         self._nodes = json.loads(answer[1:].decode())
@@ -137,7 +136,7 @@ class Session:
             ).encode()
         said = [json.loads(answer.decode()) for answer in found if answer is not None]
         for rank, theirs in enumerate(said):
-            names = boards.differences(said[0]["alike"], theirs["alike"])
+            names = _differences(said[0]["alike"], theirs["alike"])
             if names:
                 return "rank 0 and rank {} have different settings: {}".format(
                     rank, ", ".join(names)
@@ -218,9 +217,9 @@ class Session:
         """`own`: this rank's failure, or "". What becomes of the group."""
         limit = self._settings.start_limit
         if self._group.rank == 0:
-            found = boards.answers(self._board, "tried", self._group.world, limit)
+            found = self._board.answers("tried", self._group.world, limit)
             self._board.settle("tried", _judge(found))
-        answer = boards.verdict(self._board, "tried", 2 * limit)
+        answer = self._board.verdict("tried", 2 * limit)
         if answer != b"+":
             return own or answer.decode(errors="replace")
         if own:  # Its word came too late.
@@ -265,3 +264,71 @@ def node_first(device: str, backend: "Optional[type]") -> "Optional[type]":
     """The backend that sums within nodes before the reducers do: a node has one link, however many ranks."""
     known = backend is not None and backend.__name__ in ("ProcessGroupNCCL", "ProcessGroupGloo")
     return backend if known and os.environ.get(NODE_FIRST) != "0" else None
+
+
+_FIRST_PAUSE = 0.002
+_LONGEST_PAUSE = 0.1
+# What a rank waits beyond rank 0's own limit, so that rank 0's answer is there first.
+_GRACE = 5.0
+
+
+class StoreBoard:
+    """A `client.port.Board` in a store; `prefix` is the group's alone, and new each time that the group is made.
+
+    The ranks agree by it on how to begin, on whether all can, and later on lost reducers. By a store and not the group's own
+    collectives, because a rank may be without this package (another image): its first collective must not meet one of ours,
+    and NCCL must not be used before the program has chosen its device.
+    """
+
+    def __init__(self, store: dist.Store, prefix: str) -> None:
+        # A clone has a connection of its own: who waits there is in nobody's way.
+        clone = getattr(store, "clone", None)
+        self._store = dist.PrefixStore(prefix, store if clone is None else clone())
+        self._is_gone = False
+
+    def post(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+
+    def read(self, key: str, seconds: float) -> Optional[bytes]:
+        """None as well if the store has gone, with the rank that had it: nobody writes there any more."""
+        # Polled: a store's own wait prints a warning when it is over, and cannot be interrupted.
+        until = time.monotonic() + seconds
+        pause = _FIRST_PAUSE
+        while not self._has(key):
+            if self._is_gone or time.monotonic() >= until:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return bytes(self._store.get(key))
+
+    def _has(self, key: str) -> bool:
+        if not self._is_gone:
+            try:
+                return bool(self._store.check([key]))
+            except RuntimeError:
+                self._is_gone = True
+        return False
+
+    def settle(self, key: str, value: bytes) -> bytes:
+        """Write it unless somebody has: what all read there. `value`: not empty."""
+        return bytes(self._store.compare_set(key, "", value))
+
+    def answers(self, question: str, world: int, seconds: float) -> List[Optional[bytes]]:
+        """What each rank has posted as its answer within the time; None for those that have not."""
+        until = time.monotonic() + seconds
+        return [
+            self.read("{}/{}".format(question, rank), max(0.0, until - time.monotonic()))
+            for rank in range(world)
+        ]
+
+    def verdict(self, question: str, seconds: float) -> bytes:
+        """What rank 0 made of the answers. If rank 0 says nothing in time, all ranks learn that, rank 0 included."""
+        found = self.read(question, seconds + _GRACE)
+        if found is None:
+            found = self.settle(question, b"rank 0 does not answer")
+        return found
+
+
+def _differences(ours: Dict[str, object], theirs: Dict[str, object]) -> List[str]:
+    """Names of what must be alike on all ranks and is not."""
+    return sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))

@@ -1,8 +1,13 @@
-"""What a reducer has done and what it waited for: of one process, and of all of them together."""
+"""What a reducer has done and what it waited for: of one process, and of all together, as people and the service see it.
+
+Pure but for where an overview writes.
+"""
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, Union
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Protocol, Union
+
+from trainshed_reduction.reports import Reports
 
 Numbers = Dict[str, Union[int, List[float]]]
 _WAIT = "wait_seconds"
@@ -54,3 +59,96 @@ def total(snapshots: "Iterable[Mapping[str, Union[int, List[float]]]]") -> Numbe
             numbers[name] = max(known, value) if name in _SAME_EVERYWHERE else known + value
     numbers[_WAIT] = wait
     return numbers
+
+
+class Outlet(Protocol):
+    """None of these blocks for long or raises."""
+
+    def log(self, text: str) -> None:
+        """A line."""
+        ...
+
+    def serving(self, world: int) -> None:
+        """A group of so many workers is complete."""
+        ...
+
+    def metrics(self, numbers: Numbers) -> None:
+        """As of now; at most once a second, and only when something has changed."""
+        ...
+
+
+IDLE_SECONDS = 60.0
+"""Until somebody is told that no worker has come."""
+_SECOND = 1.0
+_SAME = 5.0
+"""Seconds in which several processes say the same of the same event."""
+_SPAN = 10.0
+_LINES = 50
+"""Lines in so many seconds; more would drown all others."""
+
+
+class Overview:
+    """`write`: takes a line. Times are seconds of one clock."""
+
+    def __init__(
+        self, processes: int, reports: Reports, write: Callable[[str], None], now: float
+    ) -> None:
+        self._reports = reports
+        self._write = write
+        self._numbers: List[Numbers] = [{} for _ in range(processes)]
+        self._idle_at: float = now + IDLE_SECONDS
+        self._report_at = 0.0
+        self._reported = now - _SECOND
+        self._said: Dict[str, float] = {}
+        self._span_from = now
+        self._lines = 0
+
+    @property
+    def moment(self) -> Optional[float]:
+        """When `keep_time` has something to do."""
+        return min((each for each in (self._idle_at, self._report_at) if each), default=None)
+
+    def log(self, text: str, now: float) -> None:
+        if now - self._said.get(text, now - _SAME) < _SAME:
+            return
+        if now - self._span_from >= _SPAN:
+            left_out = self._lines - _LINES
+            self._span_from, self._lines = now, 0
+            self._said.clear()
+            if left_out > 0:
+                self._write("{} lines like those before were left out".format(left_out))
+        self._said[text] = now
+        self._lines += 1
+        if self._lines <= _LINES:
+            self._write(text)
+
+    def serving(self, world: int) -> None:
+        self._idle_at = 0.0
+        self._reports.note("serving", "serving {} workers".format(world))
+
+    def metrics(self, process: int, numbers: Numbers, now: float) -> None:
+        self._numbers[process] = numbers
+        if numbers.get("connections"):
+            self._idle_at = 0.0
+        self._report_at = self._report_at or max(now, self._reported + _SECOND)
+        self.keep_time(now)
+
+    def keep_time(self, now: float) -> None:
+        if self._report_at and now >= self._report_at:
+            self.report()
+            self._reported = now
+            self._report_at = 0.0
+        if self._idle_at and now >= self._idle_at:
+            self._idle_at = 0.0
+            text = (
+                "No worker has connected for {:.0f} s: the reducers of worker pool 2 serve PyTorch (torch >= 2.7, "
+                "DistributedDataParallel with gloo or nccl); TensorFlow, Horovod and programs that call NCCL themselves "
+                "do not use them. Take worker pool 2 out of the job, or see the guide on the Reduction Server for what "
+                "the workers' image must have.".format(IDLE_SECONDS)
+            )
+            # The service puts a note into the log itself.
+            if not self._reports.note("idle", text, "WARNING"):
+                self.log(text, now)
+
+    def report(self) -> None:
+        self._reports.metrics({**total(self._numbers)})

@@ -8,25 +8,105 @@ something for every position, in order, so rows are finished in order.
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Union
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.arithmetic import Kernels
 from trainshed_reduction.reducer.buffers import Block, Buffers
 from trainshed_reduction.reducer.counting import Counters
-from trainshed_reduction.reducer.effects import (
-    Completed,
-    Deliver,
-    Dismiss,
-    Effect,
-    Log,
-    Remind,
-    Resume,
-    Tell,
-)
-from trainshed_reduction.reducer.members import Member, Parted
 from trainshed_reduction.reducer.rows import Row, Shape, disagreement, ranks
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction, Start
+
+if TYPE_CHECKING:
+    pass
+    pass
+
+WINDOW = 16 << 20
+"""Bytes that a worker may have here without a result, and a chunk more."""
+
+
+class Member:
+    """A worker's connection, from its HELLO on. Every HELLO makes another one."""
+
+    __slots__ = ("acknowledged", "group", "hello", "ordinal", "position", "rank", "unanswered")
+
+    def __init__(self, hello: Hello, group: "Group") -> None:
+        self.hello = hello
+        self.rank = hello.rank
+        self.group = group
+        self.position = hello.received
+        """Of the next chunk that it sends."""
+        self.acknowledged = hello.received
+        self.ordinal = 0
+        """Of the latest operation that it has begun, as far as was seen here."""
+        self.unanswered = 0
+        """Bytes that it has sent and that no result was made of yet."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.unanswered >= WINDOW
+
+
+class Parted(NamedTuple):
+    """A rank that left in good order: it has sent what stands before `position`. `ordinal`: of its last operation."""
+
+    position: int
+    ordinal: int
+
+    def text(self, rank: int) -> str:
+        after = " after operation {}".format(self.ordinal) if self.ordinal else ""
+        return "rank {} has left the group{}".format(rank, after)
+
+
+class Deliver(NamedTuple):
+    """Send a result to these."""
+
+    members: "List[Member]"
+    header: bytes
+    payload: Block
+
+
+class Tell(NamedTuple):
+    """Send one frame."""
+
+    member: "Member"
+    frame: bytes
+
+
+class Remind(NamedTuple):
+    """Send one frame, unless something else is still unsent: then the worker does not wait for us."""
+
+    member: "Member"
+    frame: bytes
+
+
+class Resume(NamedTuple):
+    """There is room again for what these send."""
+
+    members: "List[Member]"
+
+
+class Dismiss(NamedTuple):
+    """Close the connection after this frame; b"" = at once. The group has forgotten the member already."""
+
+    member: "Member"
+    farewell: bytes
+
+
+class Log(NamedTuple):
+    """Something that a person wants to know of."""
+
+    text: str
+
+
+class Completed(NamedTuple):
+    """All ranks of a group are here for the first time."""
+
+    world: int
+
+
+Effect = Union[Deliver, Tell, Remind, Resume, Dismiss, Log, Completed]
+
 
 _PATIENCE = 0.6
 """Seconds that something waits before anybody is told."""

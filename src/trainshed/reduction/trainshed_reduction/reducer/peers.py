@@ -11,12 +11,10 @@ from collections import deque
 from typing import Callable, Deque, Dict, List, Optional, Set
 
 from trainshed_reduction import proof
-from trainshed_reduction.reducer import effects
+from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.connections import Connection
-from trainshed_reduction.reducer.counting import Counters
-from trainshed_reduction.reducer.effects import Effect
-from trainshed_reduction.reducer.members import WINDOW, Member
-from trainshed_reduction.reducer.outlet import Outlet
+from trainshed_reduction.reducer.counting import Counters, Outlet
+from trainshed_reduction.reducer.groups import WINDOW, Effect, Member
 from trainshed_reduction.reducer.sessions import Sessions
 from trainshed_reduction.wire import Kind, Malformed
 
@@ -139,11 +137,11 @@ class Peers:
         pending: Deque[Effect] = deque(following)
         while pending:
             effect = pending.popleft()
-            if isinstance(effect, effects.Log):
+            if isinstance(effect, groups.Log):
                 self._outlet.log(effect.text)
-            elif isinstance(effect, effects.Completed):
+            elif isinstance(effect, groups.Completed):
                 self._outlet.serving(effect.world)
-            elif isinstance(effect, (effects.Deliver, effects.Resume)):
+            elif isinstance(effect, (groups.Deliver, groups.Resume)):
                 for member in effect.members:
                     pending.extend(self._reach(member, effect))
             else:
@@ -155,16 +153,16 @@ class Peers:
         if peer is None:
             return []
         connection = peer.connection
-        if isinstance(effect, effects.Dismiss):
+        if isinstance(effect, groups.Dismiss):
             following = self.dismiss(peer, effect.farewell) if effect.farewell else self.drop(peer)
-        elif isinstance(effect, effects.Remind) and connection.unsent:
+        elif isinstance(effect, groups.Remind) and connection.unsent:
             return []
         else:
-            if isinstance(effect, effects.Resume):
+            if isinstance(effect, groups.Resume):
                 self._ready.add(peer)
-            elif isinstance(effect, effects.Deliver):
+            elif isinstance(effect, groups.Deliver):
                 connection.queue(effect.header, effect.payload)
-            elif isinstance(effect, (effects.Tell, effects.Remind)):
+            elif isinstance(effect, (groups.Tell, groups.Remind)):
                 connection.queue(effect.frame)
             following = []
             try:

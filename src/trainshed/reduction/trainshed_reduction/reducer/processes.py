@@ -19,8 +19,7 @@ import traceback
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction.arithmetic import kernels
-from trainshed_reduction.reducer.counting import Numbers
-from trainshed_reduction.reducer.overview import Overview
+from trainshed_reduction.reducer.counting import Numbers, Overview
 from trainshed_reduction.reducer.server import Server
 
 _BACKLOG = 4096

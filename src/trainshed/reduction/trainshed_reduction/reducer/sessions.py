@@ -13,9 +13,7 @@ from trainshed_reduction import proof
 from trainshed_reduction.arithmetic import Kernels
 from trainshed_reduction.reducer.buffers import Block, Buffers
 from trainshed_reduction.reducer.counting import Counters
-from trainshed_reduction.reducer.effects import Dismiss, Effect
-from trainshed_reduction.reducer.groups import Group
-from trainshed_reduction.reducer.members import Member
+from trainshed_reduction.reducer.groups import Dismiss, Effect, Group, Member
 from trainshed_reduction.wire import Header, Hello, Kind, Malformed
 
 _REMEMBERED = 1024

@@ -22,7 +22,7 @@ _PAUSE = 0.5
 """Seconds between two starts."""
 
 
-class Beside:
+class OwnReducer:
     """Starts it at once. `host`: the worker's address on its way to the reducers. `address`: where it listens, always
     the same. Raises OSError."""
 
