@@ -64,7 +64,7 @@ class World:
             every=EVERY,
             events=self.clock,
             note=self._note,
-            room=lambda path: (self.free, self.total),
+            free_space=lambda path: (self.free, self.total),
         )
         self.disk.begin()
 
@@ -195,7 +195,7 @@ def test_what_never_began_is_not_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_
         every=EVERY,
         events=Clock(),
         note=lambda name, _, __: told.append(name),
-        room=lambda path: (0, GB),
+        free_space=lambda path: (0, GB),
     )
     unused.end()
     assert told == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.test_replica_segments import read
 from trainshed.replica import protocol
 from trainshed.replica.observe import metrics, segments
-from trainshed.replica.observe.growing_files import Room
+from trainshed.replica.observe.growing_files import DiskRetries
 from trainshed.replica.observe.masking import Mask
 from trainshed.replica.observe.segments import LINE_BYTES, Segments, Stream
 from trainshed.replica.supervisor import program
@@ -153,7 +153,7 @@ def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.Mo
         events,
         say=said.append,
         tell=lambda: None,
-        room=Room(events, lambda _: None),
+        retries=DiskRetries(events, lambda _: None),
         mask=Mask(("s3cret", "987654")),
     )
     reported = ['{"loss-s3cret": "0.5"}', '{"loss": "987654"}', '{"loss": 987654.25}', "s3cret"]

@@ -58,7 +58,7 @@ class Host:
             polled=False,
             guardian=GUARDIAN,
             events=self.clock,
-            over=lambda: self.ended,
+            has_ended=lambda: self.ended,
         )
         self.memory.program_started()
 

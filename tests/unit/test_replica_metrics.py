@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainshed.replica.observe import metrics
-from trainshed.replica.observe.growing_files import Room
+from trainshed.replica.observe.growing_files import DiskRetries
 from trainshed.replica.protocol import FILES
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel
@@ -52,7 +52,7 @@ class Slot:
             self.loop,
             say=self.said.append,
             tell=self._hear,
-            room=Room(self.loop, lambda _: None),
+            retries=DiskRetries(self.loop, lambda _: None),
         )
         return self.metrics
 

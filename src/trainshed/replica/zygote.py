@@ -134,7 +134,7 @@ class Zygote:
             try:
                 ours.close()
                 self._be_born([])
-                _await_order(theirs, guardian.Ward(self._level))
+                _await_order(theirs, guardian.GuardianHandle(self._level))
             finally:
                 os._exit(0)
         theirs.close()
@@ -172,13 +172,13 @@ class Zygote:
         kernel.name_process("ts-shim")
 
 
-def _await_order(connection: socket.socket, ward: guardian.Ward) -> None:
+def _await_order(connection: socket.socket, child: guardian.GuardianHandle) -> None:
     """Be an idle shim until there is an order, or until the zygote ends."""
     received = unix_sockets.Receiver(connection).receive()
     connection.close()
     if received:
         ((line, handle),) = received
-        shim.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), ward)
+        shim.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), child)
 
 
 def _become(line: bytes, handle: int) -> None:

@@ -73,7 +73,7 @@ class Keeper:
             polled=False,
             guardian=os.getpid(),
             events=self._loop,
-            over=lambda: self._status >= 0,
+            has_ended=lambda: self._status >= 0,
         )
         self._loop.add(children, lambda: self._reap(children))
         self._loop.add(ours.fileno(), lambda: self._hear(ours))

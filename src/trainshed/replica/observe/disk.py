@@ -60,7 +60,7 @@ _MOST_NOTES = 20
 class Disk:
     """One incarnation's. `files`: the directory of all that it may write; `limit`: bytes of the disk that was asked for, 0 =
     that is not known; `every`: seconds between two looks. `end`: called once, if its files take more than that (None: nobody
-    is ended). `note` is told (name, is it a warning, text). `room`: bytes of
+    is ended). `note` is told (name, is it a warning, text). `free_space`: bytes of
     the file system of a path, (free for programs, in all).
     """
 
@@ -70,12 +70,12 @@ class Disk:
         "_every",
         "_extent",
         "_files",
+        "_free_space",
         "_is_running",
         "_is_short",
         "_limit",
         "_note",
         "_notes_left",
-        "_room",
         "_tenths_told",
         "used",
     )
@@ -89,7 +89,7 @@ class Disk:
         events: loop.Loop,
         note: "Callable[[str, bool, str], None]",
         end: "Callable[[], None] | None" = None,
-        room: "Callable[[str], tuple[int, int]] | None" = None,
+        free_space: "Callable[[str], tuple[int, int]] | None" = None,
     ) -> None:
         """Touches nothing."""
         self.used = 0
@@ -100,7 +100,7 @@ class Disk:
         self._every = min(every, _ENFORCED_EVERY) if self._end is not None else every
         self._events = events
         self._note = note
-        self._room = room or _room_of
+        self._free_space = free_space or _free_space_of
         self._extent: "trees.Extent | None" = None
         self._tenths_told = 0
         self._notes_left = _MOST_NOTES
@@ -186,7 +186,7 @@ class Disk:
 
     def _see_room(self) -> None:
         try:
-            free, total = self._room(self._files)
+            free, total = self._free_space(self._files)
         except OSError:
             return
         low = max(_LOW, total // _LOW_PART)
@@ -210,7 +210,7 @@ class Disk:
             self._note(name, warning, text)
 
 
-def _room_of(path: str) -> "tuple[int, int]":
+def _free_space_of(path: str) -> "tuple[int, int]":
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 

@@ -38,8 +38,8 @@ class Changing(Exception):
     """The file changed under every attempt to read it: look again in a moment."""
 
 
-class Lookout:
-    """Over `room`/`directory`/`name`; `room` is ours, the directory in it the program's. Neither need be there yet.
+class FileWatcher:
+    """Over `workspace`/`directory`/`name`; `workspace` is ours, the directory in it the program's. Neither need be there yet.
     `changed`: called when the file may be another one now, once at the beginning as well. `mask`: what nobody is to read
     in it."""
 
@@ -50,13 +50,13 @@ class Lookout:
         "_handle",
         "_mask",
         "_name",
-        "_room",
         "_stamp",
+        "_workspace",
     )
 
     def __init__(
         self,
-        room: str,
+        workspace: str,
         directory: str,
         name: str,
         events: loop.Loop,
@@ -64,7 +64,7 @@ class Lookout:
         *,
         mask: "masking.Mask | None" = None,
     ) -> None:
-        self._room = room
+        self._workspace = workspace
         self._directory = directory
         self._name = name
         self._events = events
@@ -142,11 +142,11 @@ class Lookout:
 
     def _open_directory(self) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        room = os.open(self._room, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        workspace = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return os.open(self._directory, flags, dir_fd=room)
+            return os.open(self._directory, flags, dir_fd=workspace)
         finally:
-            os.close(room)
+            os.close(workspace)
 
     def _hear(self) -> None:
         try:
@@ -170,7 +170,7 @@ class Lookout:
             self.begin()
 
     def _poll(self) -> None:
-        path = os.path.join(self._room, self._directory, self._name)
+        path = os.path.join(self._workspace, self._directory, self._name)
         try:
             status = os.lstat(path)
             stamp = (status.st_ino, status.st_size, status.st_mtime_ns)

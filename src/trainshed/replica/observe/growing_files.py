@@ -85,7 +85,7 @@ class Appender:
         os.close(self._handle)
 
 
-class Room:
+class DiskRetries:
     """Tries again what found a disk full, soon at first, then each second, until it is written. `told` is called with True
     when something begins to wait, and with False when nothing does any more."""
 
@@ -99,7 +99,7 @@ class Room:
         self._is_asked_for = False
 
     @property
-    def is_awaited(self) -> bool:
+    def has_waiting(self) -> bool:
         return bool(self._tries)
 
     def wait(self, write: "Callable[[], bool]") -> None:

@@ -73,7 +73,7 @@ class _Recent:
 
 class Metrics:
     """One incarnation's. `say` writes a line of ours to the replica's log; `tell` is called when there is something new
-    to read, at most every 20 ms. `room` tries again what found a full disk, and until then nothing more is taken down.
+    to read, at most every 20 ms. `retries` tries again what found a full disk, and until then nothing more is taken down.
     `mask`: what must not be."""
 
     __slots__ = (
@@ -83,10 +83,9 @@ class Metrics:
         "_full",
         "_incarnation",
         "_left_out",
-        "_lookout",
         "_notices",
         "_pacing",
-        "_room",
+        "_retries",
         "_say",
         "_seen",
         "_size",
@@ -95,6 +94,7 @@ class Metrics:
         "_tell",
         "_telling",
         "_values",
+        "_watcher",
     )
 
     def __init__(
@@ -105,7 +105,7 @@ class Metrics:
         *,
         say: "Callable[[str], None]",
         tell: "Callable[[], None]",
-        room: growing_files.Room,
+        retries: growing_files.DiskRetries,
         mask: "masking.Mask | None" = None,
     ) -> None:
         """Before the program is started. `logs`: the directory of the replica's log. Raises OSError."""
@@ -113,9 +113,9 @@ class Metrics:
         self._events = events
         self._say = say
         self._tell = tell
-        self._room = room
+        self._retries = retries
         self._pacing = file_watcher.Pacing(events, self._look)
-        self._lookout = file_watcher.Lookout(
+        self._watcher = file_watcher.FileWatcher(
             protocol.FILES, program.HYPERTUNE, PROGRAM_FILE, events, self._pacing.changed, mask=mask
         )
         self._seen = _Recent(_REMEMBERED_LINES)
@@ -135,7 +135,7 @@ class Metrics:
         self._begun = True
         self._append({"started": started, "incarnation": self._incarnation})
         self.tell_again()
-        self._lookout.begin()
+        self._watcher.begin()
 
     def tell_again(self) -> None:
         """Somebody is there who does not know whether there is anything."""
@@ -143,7 +143,7 @@ class Metrics:
 
     def seal(self) -> None:
         """The program is over: take down the last of it, to be saved (`save`) and closed."""
-        self._lookout.close()
+        self._watcher.close()
         self._look(last=True)
         if self._left_out > 1:
             self._say(
@@ -193,7 +193,7 @@ class Metrics:
             return
         begin = time.process_time()
         try:
-            data = self._lookout.read()
+            data = self._watcher.read()
         except file_watcher.Unreadable as unreadable:
             self._notice("", "The trial's metrics file cannot be read: %s." % unreadable)
             return
@@ -266,7 +266,7 @@ class Metrics:
         data = json.dumps(entry).encode("utf-8") + b"\n"
         self._size += len(data)
         if not self._file.append(data):
-            self._room.wait(self._file.flush)
+            self._retries.wait(self._file.flush)
         if not self._syncing:
             self._syncing = True
             self._events.after(_SYNC_EVERY, self._sync)

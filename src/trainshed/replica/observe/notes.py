@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class Notes:
-    """`keep` writes a note to the slot's journal, `tell` sends a message to whoever listens, `room` tries again what found
+    """`keep` writes a note to the slot's journal, `tell` sends a message to whoever listens, `retries` tries again what found
     no room."""
 
-    __slots__ = ("_keep", "_kept", "_notes", "_room", "_tell")
+    __slots__ = ("_keep", "_kept", "_notes", "_retries", "_tell")
 
     def __init__(
         self,
         keep: "Callable[[protocol.Message], None]",
         tell: "Callable[[protocol.Message], None]",
-        room: growing_files.Room,
+        retries: growing_files.DiskRetries,
     ) -> None:
         self._keep = keep
         self._tell = tell
-        self._room = room
+        self._retries = retries
         self._kept = 0
         self._notes: "list[protocol.Message]" = []
 
@@ -44,7 +44,7 @@ class Notes:
         is_saved = self.save()
         self._tell(message)  # Written down or not.
         if not is_saved:
-            self._room.wait(self.save)
+            self._retries.wait(self.save)
 
     def save(self) -> bool:
         """Write down those that are not yet; False: there is no room for them now."""

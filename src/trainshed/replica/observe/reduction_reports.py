@@ -63,21 +63,20 @@ _SHORT = 0.25
 
 
 class Reduction:
-    """One incarnation's. `say` writes a line of ours to the replica's log; `told`: where its notes go. `over`: whether the
+    """One incarnation's. `say` writes a line of ours to the replica's log; `told`: where its notes go. `has_ended`: whether the
     main process is known to have ended. `mask`: what must not be taken down."""
 
     __slots__ = (
         "_events",
         "_first",
         "_guardian",
+        "_has_ended",
         "_heard",
         "_incarnation",
         "_is_there",
         "_known",
-        "_lookout",
         "_looks",
         "_metrics",
-        "_over",
         "_owed_after",
         "_pacing",
         "_pause",
@@ -86,6 +85,7 @@ class Reduction:
         "_sheet",
         "_suspect",
         "_told",
+        "_watcher",
     )
 
     def __init__(
@@ -94,7 +94,7 @@ class Reduction:
         guardian: int,
         events: loop.Loop,
         *,
-        over: "Callable[[], bool]",
+        has_ended: "Callable[[], bool]",
         say: "Callable[[str], None]",
         told: notes.Notes,
         mask: "masking.Mask | None" = None,
@@ -105,12 +105,12 @@ class Reduction:
         self._pause = plan.verdict_after
         self._guardian = guardian
         self._events = events
-        self._over = over
+        self._has_ended = has_ended
         self._say = say
         self._told = told
         self._sheet = growing_files.Sheet(os.path.join(plan.logs, FILE))
         self._pacing = file_watcher.Pacing(events, self._look)
-        self._lookout = file_watcher.Lookout(
+        self._watcher = file_watcher.FileWatcher(
             protocol.FILES,
             program.HYPERTUNE,
             PROGRAM_FILE,
@@ -126,7 +126,7 @@ class Reduction:
         self._suspect = reduction_verdicts.NOTHING
         self._owed_after = float("inf")
         # What an earlier incarnation left is of that one.
-        self._lookout.discard()
+        self._watcher.discard()
 
     def begin(self, started: int) -> None:
         """The program runs since then (ns)."""
@@ -135,14 +135,14 @@ class Reduction:
             self._sheet.append({"started": started, "incarnation": self._incarnation})
         except OSError:
             self._sheet.close()
-        self._lookout.begin()
+        self._watcher.begin()
         if self._pause > 0:
             self._owed_after = time.monotonic() + self._pause * _SHORT
             self._events.after(self._pause, self._look_at_program)
 
     def seal(self, *, succeeded: bool) -> None:
         """The program is over: take down the last of it."""
-        self._lookout.close()
+        self._watcher.close()
         self._look(last=True)
         is_owed = time.monotonic() >= self._owed_after or (succeeded and self._pause > 0)
         if is_owed and not self._is_there and self._known <= {SILENCE}:
@@ -158,7 +158,7 @@ class Reduction:
         """Take down what is new. `last`: the program is over."""
         begin = time.process_time()
         try:
-            data = self._lookout.read()
+            data = self._watcher.read()
             if data:
                 self._take(Report(data))
         except file_watcher.Changing:
@@ -198,7 +198,7 @@ class Reduction:
     # --- metrics ---
 
     def _write_now_and_then(self) -> None:
-        if self._sheet.is_open and not self._over():
+        if self._sheet.is_open and not self._has_ended():
             self._write({})
             pause = self._first.pop(0) if self._first else _EVERY
             self._events.after(pause, self._write_now_and_then)
@@ -213,7 +213,7 @@ class Reduction:
     # --- programs that say nothing ---
 
     def _look_at_program(self) -> None:
-        if self._heard or self._over():
+        if self._heard or self._has_ended():
             return
         family = processes.family(self._guardian)[:_MOST_PROCESSES]
         found = reduction_verdicts.classify(

@@ -286,7 +286,7 @@ _SYNC_EVERY = 1.0
 
 
 class Transcript:
-    """One incarnation's. `logs`: the directory of the log; `mask`: what must not be written down; `room`: of whom its lines
+    """One incarnation's. `logs`: the directory of the log; `mask`: what must not be written down; `retries`: of whom its lines
     are written once a full disk has room again, until when no pipe is read; `tell` is called with how many lines can be
     read."""
 
@@ -296,12 +296,12 @@ class Transcript:
         mask: "masking.Mask | None",
         events: loop.Loop,
         tell: "Callable[[int], None]",
-        room: growing_files.Room,
+        retries: growing_files.DiskRetries,
     ) -> None:
         self._log = Segments(logs, mask)
         self._loop = events
         self._tell = tell
-        self._room = room
+        self._retries = retries
         self._streams: "dict[int, Stream]" = {}
         self._telling = False
         self._told = 0
@@ -413,7 +413,7 @@ class Transcript:
         if self._log.waits:
             for handle in self._streams:
                 self._loop.drop(handle)
-            self._room.wait(self._go_on)
+            self._retries.wait(self._go_on)
 
     def _go_on(self) -> bool:
         if self._log.flush():

@@ -79,7 +79,7 @@ class Patience:
 
 class Watchdog:
     """Watches from the program's start on. `relay`: process id of the storage endpoint's relay, 0 = there is none now.
-    `over`: whether it is no longer to be watched; `excused`: whether it waits through no fault of its own. `bark`: called
+    `has_ended`: whether it is no longer to be watched; `excused`: whether it waits through no fault of its own. `bark`: called
     once, when patience is over."""
 
     __slots__ = (
@@ -88,8 +88,8 @@ class Watchdog:
         "_events",
         "_excused",
         "_guardian",
+        "_has_ended",
         "_output",
-        "_over",
         "_patience",
         "_relay",
     )
@@ -102,7 +102,7 @@ class Watchdog:
         *,
         output: "Callable[[], int]",
         relay: "Callable[[], int]",
-        over: "Callable[[], bool]",
+        has_ended: "Callable[[], bool]",
         excused: "Callable[[], bool]",
         bark: "Callable[[], None]",
     ) -> None:
@@ -112,7 +112,7 @@ class Watchdog:
         self._events = events
         self._output = output
         self._relay = relay
-        self._over = over
+        self._has_ended = has_ended
         self._bark = bark
         self._patience = Patience(after, time.monotonic(), self._sample())
         events.after(self._patience.pause, self._look)
@@ -124,7 +124,7 @@ class Watchdog:
         return Sample(self._output(), cpu, moved + (processes.running_time(relay) if relay else 0))
 
     def _look(self) -> None:
-        if self._over():
+        if self._has_ended():
             return
         if self._excused():
             self._patience = Patience(self._after, time.monotonic(), self._sample())

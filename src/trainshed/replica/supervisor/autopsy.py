@@ -44,7 +44,7 @@ class Sandbox:
         )
         self._loop = loop.Loop()
         self._inbox = b""
-        self._over = False
+        self._ended = False
 
     def refuse(self, cause: str) -> None:
         """Say why there is no shell, if nobody has been told anything yet."""
@@ -57,7 +57,7 @@ class Sandbox:
     def run(self, order: bytes) -> None:
         """Until the shell is over. Raises OSError."""
         plan = self._plan
-        ward = guardian.Ward(plan.level)
+        child = guardian.GuardianHandle(plan.level)
         watched: "memory_limit.Memory | None" = None
         try:
             self._groups.create(plan.memory_limit, plan.cpu_weight, plan.pids_limit)
@@ -65,21 +65,21 @@ class Sandbox:
                 groups=self._groups,
                 limit=plan.memory_limit,
                 polled=plan.memory_polling,
-                guardian=ward.guardian,
+                guardian=child.process,
                 events=self._loop,
-                over=lambda: self._over,
+                has_ended=lambda: self._ended,
             )
             with open(os.devnull) as no_lock:
-                ward.tell(order, no_lock.fileno())
-            ward.control.sendall(b"go\n")
-            self._loop.add(ward.control.fileno(), lambda: self._hear(ward.control))
+                child.tell(order, no_lock.fileno())
+            child.control.sendall(b"go\n")
+            self._loop.add(child.control.fileno(), lambda: self._hear(child.control))
             watched.listen()
             watched.program_started()
-            while not self._over:
+            while not self._ended:
                 self._loop.turn(None)
         finally:
-            os.kill(ward.guardian, signal.SIGKILL)
-            os.waitpid(ward.guardian, 0)
+            os.kill(child.process, signal.SIGKILL)
+            os.waitpid(child.process, 0)
             if plan.level == protocol.LEVEL_SESSION:
                 processes.end_descendants()
             if watched is not None:
@@ -102,6 +102,6 @@ class Sandbox:
                 self._connection = None
             elif word == "failed":
                 self.refuse("its view cannot be made: %s" % rest)
-                self._over = True
+                self._ended = True
         if not data:
-            self._over = True
+            self._ended = True

@@ -266,26 +266,26 @@ def _noted(number: int, frame: object) -> None:
     """A handler must exist for the wake-up byte to be written; the loop does the work."""
 
 
-class Ward:
-    """A forked guardian from its shim's side. It waits until it is told a plan, and ends if the shim does.
+class GuardianHandle:
+    """A forked guardian from its shim's side. It waits until it is told a plan, and ends if the shim does."""
 
-    `guardian`: its process id. `control`: our end of the pair that it speaks over (`guardian` module). `output`,
-    `errors`: the read ends of the pipes that its program will write to.
-    """
-
-    __slots__ = ("control", "errors", "guardian", "output")
+    __slots__ = ("control", "errors", "output", "process")
 
     def __init__(self, level: str) -> None:
         """Fork it into its process namespace. Raises OSError: the namespace cannot be made."""
+        #: The read end of the pipe that its program will write its standard output to.
         self.output, output = os.pipe()
+        #: The same of its standard error.
         self.errors, errors = os.pipe()
+        #: Our end of the pair that it speaks over (see above).
         self.control, control = socket.socketpair()
         if level == protocol.LEVEL_SESSION:
             kernel.adopt_orphans()
         namespace = _namespace(level)
         levels.detach(level)
-        self.guardian = os.fork()
-        if self.guardian == 0:
+        #: Its process id.
+        self.process = os.fork()
+        if self.process == 0:
             try:
                 kept = {0, 1, 2, control.fileno(), output, errors}
                 if namespace is not None:
@@ -310,8 +310,8 @@ class Ward:
 
     def give_up(self) -> None:
         """End it: there is nothing for it to do."""
-        os.kill(self.guardian, signal.SIGKILL)
-        os.waitpid(self.guardian, 0)
+        os.kill(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
 
 
 def _namespace(level: str) -> "users.Namespace | None":

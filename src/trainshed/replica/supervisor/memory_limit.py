@@ -37,7 +37,7 @@ def interval(used: int, limit: int, age: float) -> float:
 
 
 class Memory:
-    """One incarnation's. `over`: whether the main process is known to have ended. `polled`: look, kernel or not."""
+    """One incarnation's. `has_ended`: whether the main process is known to have ended. `polled`: look, kernel or not."""
 
     __slots__ = (
         "_begun",
@@ -46,10 +46,10 @@ class Memory:
         "_groups",
         "_guardian",
         "_handle",
+        "_has_ended",
         "_killed",
         "_limit",
         "_main",
-        "_over",
         "_polled",
         "_settled",
         "_survived",
@@ -65,14 +65,14 @@ class Memory:
         polled: bool,
         guardian: int,
         events: loop.Loop,
-        over: "Callable[[], bool]",
+        has_ended: "Callable[[], bool]",
     ) -> None:
         self._groups = groups
         self._limit = limit
         self._polled = limit > 0 and (polled or not groups.holds_memory)
         self._guardian = guardian
         self._events = events
-        self._over = over
+        self._has_ended = has_ended
         self._handle = groups.watch() if limit else -1
         self._begun = 0.0
         self._main = (0, 0)
@@ -126,7 +126,7 @@ class Memory:
 
     def _settle(self) -> None:
         self._settled = True
-        if self._over():
+        if self._has_ended():
             return
         main, start = self._main
         if start and protocol.process_start(main) != start:
@@ -138,7 +138,7 @@ class Memory:
             self._survived = self._kills()
 
     def _look(self) -> None:
-        if self._over():
+        if self._has_ended():
             return
         begin = time.monotonic()
         used = self._hold()

@@ -42,29 +42,29 @@ class Shim:
         plan: protocol.LaunchDocument,
         listeners: clients.Clients,
         claim: journal.Claim,
-        ward: guardian.Ward,
+        child: guardian.GuardianHandle,
     ) -> None:
         self._plan = plan
         self._clients = listeners
         self._claim = claim
-        self._child = ward.guardian
-        self._control = ward.control
-        self._outputs = ((ward.output, "o"), (ward.errors, "e"))
+        self._child = child.process
+        self._control = child.control
+        self._outputs = ((child.output, "o"), (child.errors, "e"))
         self._groups = cgroups.Groups(
             plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base
         )
-        self._beside: "sidecars.Beside | None" = None
+        self._sidecars: "sidecars.Sidecars | None" = None
         self._transcript: "segments.Transcript | None" = None
         self._loop = loop.Loop()
-        self._room = growing_files.Room(self._loop, self._note_room)
+        self._retries = growing_files.DiskRetries(self._loop, self._note_full_disk)
         self._waits_told = 0
-        self._notes = notes.Notes(claim.note, listeners.send, self._room)
+        self._notes = notes.Notes(claim.note, listeners.send, self._retries)
         self._reception = clients.Reception(listeners, self._loop, self._obey, self._greet)
         self._inbox = b""
         self._failure = ""
         self._sandbox_failed = False
         self._may_run = False
-        self.found_no_room = False
+        self.found_disk_full = False
         """The disk was full before anything of the program ran, and nothing of it is going to."""
         self._status = -1
         self._started = 0
@@ -74,7 +74,7 @@ class Shim:
         self._stopped = False
         self._stalled = False
         self._out_of_disk = False
-        self._is_over = False
+        self._is_reaped = False
 
     def run(self) -> "protocol.Message":
         """Everything from the guardian's orders to the sealed log; returns the attempt record."""
@@ -82,7 +82,7 @@ class Shim:
             self._begin()
             self._serve()
         except OSError as error:
-            self.found_no_room = not self._may_run and growing_files.is_full(error)
+            self.found_disk_full = not self._may_run and growing_files.is_full(error)
             raise
         finally:
             self._end_children()
@@ -102,19 +102,16 @@ class Shim:
             mask,
             self._loop,
             tell=lambda lines: self._clients.send({"e": "lines", "n": lines}),
-            room=self._room,
+            retries=self._retries,
         )
-        self._beside = sidecars.Beside(
+        self._sidecars = sidecars.Sidecars(
             plan,
             self._groups,
             self._child,
             self._loop,
-            over=lambda: self._status >= 0,
-            say=script.say,
-            tell=self._clients.send,
+            self,
             notes=self._notes,
-            disk_exceeded=self._end_for_disk,
-            room=self._room,
+            retries=self._retries,
             mask=mask,
         )
         # The last thing that takes room on the disk: what finds none before the program runs costs nothing.
@@ -126,7 +123,7 @@ class Shim:
         for handle, stream in self._outputs:
             script.open(handle, stream)
         self._loop.add(self._control.fileno(), self._hear_guardian)
-        self._beside.memory.listen()
+        self._sidecars.memory.listen()
 
     def _serve(self) -> None:
         """The loop: until the program is over and both pipes are at their end."""
@@ -181,10 +178,10 @@ class Shim:
             return
         except ConnectionResetError:
             data, handles = b"", []  # It was killed before it had read what we said.
-        assert self._beside is not None and self._transcript is not None
+        assert self._sidecars is not None and self._transcript is not None
         script = self._transcript
         for handle in handles:
-            self._beside.take_calls(handle)
+            self._sidecars.take_calls(handle)
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
@@ -193,18 +190,13 @@ class Shim:
                 self._started = int(rest)
                 self._clients.greet({"e": "started", "at": self._started})
                 script.program_started()
-                self._beside.program_started(
-                    self._started,
-                    output=lambda: script.read,
-                    waits=lambda: script.waits,
-                    stalled=self._end_stalled,
-                )
+                self._sidecars.program_started(self._started)
             elif word == "ended":
                 status, at = rest.split()
                 self._status, self._ended = int(status), int(at)
             elif word in ("failed", "full"):
                 self._failure, self._sandbox_failed = rest, True
-                self.found_no_room = word == "full"
+                self.found_disk_full = word == "full"
         if not data:
             self._loop.drop(self._control.fileno())
             if self._status < 0 and self._started:
@@ -213,19 +205,42 @@ class Shim:
             elif self._status < 0 and not self._failure:
                 self._failure = "the replica's guardian was killed before its program ran"
 
-    def _end_stalled(self) -> None:
+    def has_ended(self) -> bool:
+        """Whether the main process is known to have ended."""
+        return self._status >= 0
+
+    def output_bytes(self) -> int:
+        """How much the program has written so far."""
+        assert self._transcript is not None
+        return self._transcript.read
+
+    def output_waits(self) -> bool:
+        """Whether the program may have to wait for us, because the log's disk is full."""
+        assert self._transcript is not None
+        return self._transcript.waits
+
+    def say(self, line: str) -> None:
+        """Write a line of ours to the program's log."""
+        assert self._transcript is not None
+        self._transcript.say(line)
+
+    def tell(self, message: "protocol.Message") -> None:
+        """Send a message to whoever listens."""
+        self._clients.send(message)
+
+    def end_stalled(self) -> None:
+        """End the program, which makes no progress, and leave its stacks in the log."""
         if self._stopped:
             return  # One that is being stopped has a time limit of its own.
         self._stalled = True
-        assert self._transcript is not None
-        say = self._transcript.say
-        say(
+        self.say(
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this replica."
             % self._plan.stall_after
         )
-        stall.Dump(self._child, self._loop, say, lambda: self._tell_guardian(b"kill\n"))
+        stall.Dump(self._child, self._loop, self.say, lambda: self._tell_guardian(b"kill\n"))
 
-    def _end_for_disk(self) -> None:
+    def end_for_disk(self) -> None:
+        """End the program, whose files take more than they may."""
         if not self._stopped:
             self._out_of_disk = True
             self._tell_guardian(b"kill\n")
@@ -234,8 +249,8 @@ class Shim:
         """Somebody has connected, and does not know how many lines there are, nor whether there are metrics."""
         if self._transcript is not None:
             self._transcript.tell_again()
-        if self._beside is not None:
-            self._beside.tell_again()
+        if self._sidecars is not None:
+            self._sidecars.tell_again()
 
     def _obey(self, connection: socket.socket, order: "protocol.Message") -> None:
         word = order.get("o")
@@ -259,7 +274,7 @@ class Shim:
 
     def _write(self, connection: socket.socket, lines: "list[str]") -> None:
         assert self._transcript is not None
-        if self._transcript.waits or self._is_over:
+        if self._transcript.waits or self._is_reaped:
             cause = "the disk that its log is written to is full; make room and try again"
             self._clients.answer(connection, {"e": "refused", "cause": cause})
             return
@@ -284,9 +299,9 @@ class Shim:
         """Do what a drill asks for; nothing once the program is over."""
         if self._status >= 0:
             return
-        if kind == protocol.FAULT_OOM and self._beside is not None:
+        if kind == protocol.FAULT_OOM and self._sidecars is not None:
             # A limit set below what is in use would kill whom the kernel likes: this kills the right one.
-            self._beside.memory.drill()
+            self._sidecars.memory.drill()
         self._tell_guardian(b"segv\n" if kind == protocol.FAULT_SEGV else b"kill\n")
 
     def _end_children(self) -> None:
@@ -294,33 +309,33 @@ class Shim:
         if self._status < 0:
             os.kill(self._child, signal.SIGKILL)
         self._control.close()
-        if self._beside is not None:
-            self._beside.program_ends()
+        if self._sidecars is not None:
+            self._sidecars.program_ends()
         _, _, used = os.wait4(self._child, 0)
         if self._plan.level == protocol.LEVEL_SESSION:
             # A guardian that was killed could not clear up; its orphans came to us.
             processes.end_descendants()
-        if self._beside is not None:
-            self._beside.program_ended(used)
+        if self._sidecars is not None:
+            self._sidecars.program_ended(used)
         cgroups.remove(self._groups.directories())
         # What was there for the program is done; who asks how it stands still gets an answer.
         self._loop.clear()
-        self._is_over = True
+        self._is_reaped = True
         self._reception.listen_again()
-        self._room.resume()
+        self._retries.resume()
 
     def _seal(self) -> "protocol.Message":
         """Metrics and log first, then the record, then the report (DESIGN §4, order at an exit)."""
-        assert self._transcript is not None and self._beside is not None
+        assert self._transcript is not None and self._sidecars is not None
         self._transcript.end()
-        self._beside.seal(succeeded=self._status == 0)
+        self._sidecars.seal(succeeded=self._status == 0)
         self.insist(self._transcript.save)
-        self.insist(self._beside.save)
-        self._beside.close()
+        self.insist(self._sidecars.save)
+        self._sidecars.close()
         lines, tail = self._transcript.seal()
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
-        oom, child_oom = self._beside.memory.verdict(killed_by)
+        oom, child_oom = self._sidecars.memory.verdict(killed_by)
         return journal.ended_record(
             exit_code=code,
             signal=killed_by,
@@ -339,11 +354,11 @@ class Shim:
         """Call `write` until it says that it is done: on a full disk that may take as long as it is full. Who asks
         meanwhile how the replica is hears that it lives. Raises what `write` raises."""
         if not write():
-            self._room.wait(write)
-            while self._room.is_awaited:
+            self._retries.wait(write)
+            while self._retries.has_waiting:
                 self._loop.turn(None)
 
-    def _note_room(self, is_short: bool) -> None:
+    def _note_full_disk(self, is_short: bool) -> None:
         """Something begins to wait for room on the disk, or nothing does any more."""
         if is_short:
             self._waits_told += 1
@@ -361,43 +376,43 @@ _NO_SPACE_PATIENCE = 15.0
 than a service's lease."""
 
 
-def main(order: bytes, connection: socket.socket, ward: "guardian.Ward | None") -> None:
+def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandle | None") -> None:
     """Run one incarnation, reporting to `connection` and to whoever connects later.
 
-    `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `ward`: a guardian that waits already.
+    `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `child`: a guardian that waits already.
     """
     message = json.loads(order.decode("utf-8"))
     os.chdir(message["slot"])
     plan = protocol.LaunchDocument(**message["plan"])
     listeners = clients.Clients(connection)
     try:
-        handle = journal.claim(plan.incarnation)
+        claim = journal.claim(plan.incarnation)
     except (journal.Refused, OSError) as refusal:
         listeners.send(_refusal(refusal))
-        if ward is not None:
-            ward.give_up()
+        if child is not None:
+            child.give_up()
         return
-    keeper: "Shim | None" = None
+    shim: "Shim | None" = None
     waits: "Shim | None"
     try:
-        ward = ward or guardian.Ward(plan.level)
-        ward.tell(order, handle.lock)
+        child = child or guardian.GuardianHandle(plan.level)
+        child.tell(order, claim.lock)
         # Whoever clears the cache leaves what a live program runs in alone. What was cleared away just before, the guardian
         # does not find, and says so.
         program.hold([*plan.read_only, *([plan.image] if plan.image else [])])
-        keeper = Shim(plan, listeners, handle, ward)
-        record, waits = keeper.run(), keeper
+        shim = Shim(plan, listeners, claim, child)
+        record, waits = shim.run(), shim
     except Exception as error:  # Whatever it is, the replica is over and that is recorded.
-        if keeper is None or not keeper.found_no_room:
+        if shim is None or not shim.found_disk_full:
             _keep_trace()
         record = journal.lost_record(_cause(error), by_service=True)
         waits = None
-    if keeper is not None and keeper.found_no_room and _is_undone(handle):
-        handle.release()
+    if shim is not None and shim.found_disk_full and _is_undone(claim):
+        claim.release()
         listeners.send({"e": "refused", "cause": protocol.REFUSED_FULL})
         return
-    _write_down(handle, record, waits)
-    handle.release()
+    _write_down(claim, record, waits)
+    claim.release()
     listeners.send(
         {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
         if "lost" in record
@@ -414,10 +429,10 @@ def _refusal(error: "journal.Refused | OSError") -> "protocol.Message":
     return {"e": "lost", "cause": _cause(error), "by_service": True}
 
 
-def _is_undone(handle: journal.Claim) -> bool:
+def _is_undone(claim: journal.Claim) -> bool:
     """Take back that the incarnation starts; false: that is not to be had, so it has to end."""
     try:
-        handle.undo()
+        claim.undo()
     except OSError:
         return False
     return True
@@ -442,16 +457,16 @@ def _keep_trace() -> None:
         return  # A full disk: what happened is in the record in short.
 
 
-def _write_down(handle: journal.Claim, record: "protocol.Message", keeper: "Shim | None") -> None:
-    """Make the record durable. On a full disk `keeper` waits for room however long that takes, and answers who asks; a
-    disk that is broken, or where there is no keeper, is waited for a while."""
+def _write_down(claim: journal.Claim, record: "protocol.Message", shim: "Shim | None") -> None:
+    """Make the record durable. On a full disk `shim` waits for room however long that takes, and answers who asks; a
+    disk that is broken, or where there is no shim, is waited for a while."""
     deadline = time.monotonic() + _NO_SPACE_PATIENCE
     while True:
         try:
-            if keeper is not None:
-                keeper.insist(lambda: _fits(handle, record))
+            if shim is not None:
+                shim.insist(lambda: _fits(claim, record))
             else:
-                handle.finish(record)
+                claim.finish(record)
             return
         except OSError:
             if time.monotonic() > deadline:
@@ -459,10 +474,10 @@ def _write_down(handle: journal.Claim, record: "protocol.Message", keeper: "Shim
         time.sleep(_NO_SPACE_PAUSE)
 
 
-def _fits(handle: journal.Claim, record: "protocol.Message") -> bool:
+def _fits(claim: journal.Claim, record: "protocol.Message") -> bool:
     """Write the record down, if there is room for it. Raises OSError: it is no matter of room."""
     try:
-        handle.finish(record)
+        claim.finish(record)
     except OSError as error:
         if not growing_files.is_full(error):
             raise

@@ -20,17 +20,50 @@ from trainshed.replica.system import cgroups, loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Protocol
+
+    class Reporter(Protocol):
+        """What the sidecars ask of the shim that keeps the program, and tell it."""
+
+        def has_ended(self) -> bool:
+            """Whether the main process is known to have ended."""
+            ...
+
+        def output_bytes(self) -> int:
+            """How much the program has written so far."""
+            ...
+
+        def output_waits(self) -> bool:
+            """Whether the program may have to wait for us, because the log's disk is full."""
+            ...
+
+        def say(self, line: str) -> None:
+            """Write a line of ours to the program's log."""
+            ...
+
+        def tell(self, message: protocol.Message) -> None:
+            """Send a message to whoever listens."""
+            ...
+
+        def end_for_disk(self) -> None:
+            """End the program: its files take more than they may."""
+            ...
+
+        def end_stalled(self) -> None:
+            """End the program: it makes no progress."""
+            ...
 
 
 _LOOK_EVERY = 10.0
 """Seconds between two looks at its disk where its use is not looked at."""
 
 
-class Beside:
-    """One incarnation's. `over`: whether the main process is known to have ended; `say`: writes a line of ours to its log;
-    `tell`: sends a message to whoever listens; `notes`: what people should know; `disk_exceeded`: called if it is to be ended for its disk; `room`: tries again what found a full
-    disk; `mask`: what must not be written down. Raises OSError: the endpoint's port is somebody else's."""
+class Sidecars:
+    """The helpers of one incarnation: each is there only if the plan asks for it.
+
+    `guardian`: its process id. `retries`: tries again what found a full disk. `mask`: what must not be written down.
+    Raises OSError: the endpoint's port is somebody else's.
+    """
 
     def __init__(
         self,
@@ -38,19 +71,16 @@ class Beside:
         groups: cgroups.Groups,
         guardian: int,
         events: loop.Loop,
+        reporter: "Reporter",
         *,
-        over: "Callable[[], bool]",
-        say: "Callable[[str], None]",
-        tell: "Callable[[protocol.Message], None]",
         notes: notes.Notes,
-        disk_exceeded: "Callable[[], None]",
-        room: growing_files.Room,
+        retries: growing_files.DiskRetries,
         mask: "masking.Mask | None",
     ) -> None:
         self._plan = plan
         self._guardian = guardian
         self._loop = events
-        self._over = over
+        self._reporter = reporter
         self._calls: "socket_calls.Calls | None" = None
         self.memory = memory_limit.Memory(
             groups=groups,
@@ -58,7 +88,7 @@ class Beside:
             polled=plan.memory_polling,
             guardian=guardian,
             events=events,
-            over=over,
+            has_ended=reporter.has_ended,
         )
         self._notes = notes
         self._storage: "relay.Endpoint | None" = None
@@ -81,15 +111,21 @@ class Beside:
                 plan.logs,
                 plan.incarnation,
                 events,
-                say=say,
-                tell=lambda: tell({"e": "metrics"}),
-                room=room,
+                say=reporter.say,
+                tell=lambda: reporter.tell({"e": "metrics"}),
+                retries=retries,
                 mask=mask,
             )
         self._reduction: "reduction_reports.Reduction | None" = None
         if plan.reducers:
             self._reduction = reduction_reports.Reduction(
-                plan, guardian, events, over=over, say=say, told=notes, mask=mask
+                plan,
+                guardian,
+                events,
+                has_ended=reporter.has_ended,
+                say=reporter.say,
+                told=notes,
+                mask=mask,
             )
         self._disk: "disk.Disk | None" = None
         self._usage: "usage.Usage | None" = None
@@ -100,7 +136,7 @@ class Beside:
                 every=plan.usage_every or _LOOK_EVERY,
                 events=events,
                 note=self._note_of_disk,
-                end=disk_exceeded if plan.disk_enforced else None,
+                end=reporter.end_for_disk if plan.disk_enforced else None,
             )
         if plan.usage_every > 0:
             self._usage = usage.Usage(
@@ -115,16 +151,8 @@ class Beside:
                 disk=lambda: self._disk.used if self._disk is not None else 0,
             )
 
-    def program_started(
-        self,
-        at: int,
-        *,
-        output: "Callable[[], int]",
-        waits: "Callable[[], bool]",
-        stalled: "Callable[[], None]",
-    ) -> None:
-        """It runs since then (ns): watch over what has been asked for. `output`: bytes that it has written; `waits`: whether
-        it may have to wait for us; `stalled` is called if it makes no progress."""
+    def program_started(self, at: int) -> None:
+        """It runs since then (ns): watch over what has been asked for."""
         self.memory.program_started()
         if self._usage is not None:
             self._usage.begin(at)
@@ -139,11 +167,11 @@ class Beside:
                 self._plan.stall_after,
                 self._guardian,
                 self._loop,
-                output=output,
+                output=self._reporter.output_bytes,
                 relay=lambda: self._storage.process if self._storage is not None else 0,
-                over=self._over,
-                excused=waits,
-                bark=stalled,
+                has_ended=self._reporter.has_ended,
+                excused=self._reporter.output_waits,
+                bark=self._reporter.end_stalled,
             )
 
     def _note_of_disk(self, name: str, is_warning: bool, text: str) -> None:
