@@ -1,7 +1,7 @@
 """The engine port: slots for an admitted gang, and what is seen of them.
 
 One slot is one replica's "VM": a node, resources, an address. The verdict on a replica comes from its
-shim's record, never from an engine. Conformance suite: tests/contract/engines.
+shim's record, never from an engine. Conformance suite: `trainshed.engines.conformance`.
 """
 
 import enum
