@@ -24,10 +24,9 @@ from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it s
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.authentication import Authenticator
+from trainshed.buckets.callers import address_with_key
 from trainshed.buckets.gateway import BucketsGateway
-from trainshed.buckets.keys import address_with_key
-from trainshed.buckets.rules import BucketRules
-from trainshed.buckets.setup import BucketSetup
+from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.buckets.sockets import listen_tcp
 
 MIB = 1 << 20

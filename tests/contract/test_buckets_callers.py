@@ -22,9 +22,9 @@ from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.callers import Caller, Kind, encode_caller
-from trainshed.buckets.catalog import BucketCatalog, state_directory
+from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.rules import BucketRules
+from trainshed.buckets.setup import BucketRules
 from trainshed.buckets.sockets import reachable
 from trainshed.cli.connection import Endpoint
 from trainshed.cli.environment import variables

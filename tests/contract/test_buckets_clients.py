@@ -25,7 +25,7 @@ from google.api_core.exceptions import NotFound, PreconditionFailed
 
 from tests.contract.buckets_service import MIB, PROCESS, Service, client_at, plain, serving
 from trainshed.buckets.callers import ANONYMOUS, Caller, Kind, encode_caller
-from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.gateway import BucketsGateway, handles
 from trainshed.buckets.setup import BucketSetup
 

@@ -27,7 +27,7 @@ from tests.e2e.programs.event_writer import EventWriter
 from tests.ports import free_port
 from trainshed.buckets.errors import NotFound as NoSuchObject
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.rules import BucketRules, BucketTable
+from trainshed.buckets.setup import BucketRules, BucketTable
 from trainshed.serve.bucket_adapters import BucketSummaries
 from trainshed.summaries.following import Follower
 
@@ -228,9 +228,8 @@ def test_an_upload_survives_a_kill_at_any_point(service: Service, condition: str
 def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTable) -> None:
     """The object is at the store and the process died before it could note that: with a creation, too."""
     from trainshed.buckets.conditions import Conditions
-    from trainshed.buckets.digests import Digest
+    from trainshed.buckets.content import Digest, Staged
     from trainshed.buckets.port import Draft
-    from trainshed.buckets.staging import Staged
     from trainshed.buckets.stores import open_buckets
 
     stores = open_buckets(service.root, rules=BucketRules("own", tables=(table,)))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.buckets.rules import BucketRules
-from trainshed.buckets.setup import BucketSetup
+from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.replica.system import kernel
 from trainshed.serve import children
 from trainshed.serve.children import BucketKeeper, ForkedBuckets
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.skipif(not kernel.LINUX, reason="the kernel's signal is
 FORKED = """
 import sys, time
 from pathlib import Path
-from trainshed.buckets.rules import BucketRules
+from trainshed.buckets.setup import BucketRules
 from trainshed.buckets.setup import BucketSetup
 from trainshed.serve.children import ForkedBuckets, spawn_buckets
 root = Path(sys.argv[1])

@@ -18,7 +18,7 @@ from tests.contract.buckets_service import Service
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.access.principals import Principal, Role
 from trainshed.access.tokens import TokenAuthority
-from trainshed.buckets.rules import BucketRules
+from trainshed.buckets.setup import BucketRules
 from trainshed.replica.endpoint import relay
 from trainshed.serve import certificates
 

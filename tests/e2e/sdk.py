@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.running import PROJECT, REGION, Service
-from trainshed.buckets.keys import address_with_key
+from trainshed.buckets.callers import address_with_key
 
 
 @contextlib.contextmanager

@@ -7,11 +7,11 @@ import pytest
 
 from tests.unit import test_buckets_http
 from tests.unit.test_buckets_http import Ask
-from trainshed.buckets.access_log import AccessLine, AccessLog, older, read_back
+from trainshed.buckets.authentication import Listener
 from trainshed.buckets.callers import Caller, Kind
-from trainshed.buckets.listeners import Listener
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.rules import PLAIN
+from trainshed.buckets.rest.access_log import AccessLine, AccessLog, older, read_back
+from trainshed.buckets.setup import PLAIN
 from trainshed.core.resume.traffic import Access
 from trainshed.replica.system import kernel
 from trainshed.serve.bucket_adapters import BucketDoor, BucketHistory

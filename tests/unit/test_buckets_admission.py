@@ -23,12 +23,14 @@ from trainshed.buckets.callers import (
     Caller,
     Kind,
     UnreadableCaller,
+    address_with_key,
     decode_caller,
     encode_caller,
     introduced,
+    split_key,
+    storage_key,
 )
 from trainshed.buckets.errors import Forbidden, Unauthenticated
-from trainshed.buckets.keys import address_with_key, split_key, storage_key
 from trainshed.buckets.routes import parse_target
 
 PERSON = Caller(Kind.PERSON, "owner@x")

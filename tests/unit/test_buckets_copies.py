@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.buckets.catalog import state_directory
-from trainshed.buckets.objects import ObjectStore
-from trainshed.buckets.port import Draft, Query
-from trainshed.buckets.record_table import FILE
-from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.objects import ObjectStore
+from trainshed.buckets.disk.records import FILE
+from trainshed.buckets.port import Draft, ObjectRecord, Query
 
 BUCKET = "bucket"
 CONTENTS = {
@@ -163,7 +162,7 @@ def test_a_rejected_record_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(fd: int) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr("trainshed.buckets.records.digest_file", refuse)
+    monkeypatch.setattr("trainshed.buckets.disk.records.digest_file", refuse)
     store.read_record(BUCKET, "plain.txt", hash_limit=0)
 
 

@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
-from trainshed.buckets.access_log import AccessLine, AccessLog
+from trainshed.buckets.authentication import CALLER, LISTENER, Listener
 from trainshed.buckets.callers import Caller, Kind, encode_caller
-from trainshed.buckets.calls import VerbatimName
-from trainshed.buckets.catalog import state_directory
-from trainshed.buckets.http import BucketsApp
-from trainshed.buckets.listeners import CALLER, LISTENER, Listener
-from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.objects import ObjectStore
+from trainshed.buckets.rest.access_log import AccessLine, AccessLog
+from trainshed.buckets.rest.app import BucketsApp
+from trainshed.buckets.rest.calls import VerbatimName
 
 OWNER = Caller(Kind.PERSON, "owner@test")
 UPLOAD = "/upload/storage/v1/b/bucket/o"

@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainshed.buckets.conditions import Conditions, conditions_of
+from trainshed.buckets.disk.tree import MARK, decode_component, encode_segment, place_of
 from trainshed.buckets.errors import InvalidRequest, NotModified, PreconditionFailed
-from trainshed.buckets.globs import Search, compile_glob
-from trainshed.buckets.layout import MARK, decode_component, encode_segment, place_of
-from trainshed.buckets.multipart import MultipartReader
-from trainshed.buckets.paths import parse_gs_uri, validate_bucket_name, validate_object_name
+from trainshed.buckets.listing import Search, compile_glob
+from trainshed.buckets.names import parse_gs_uri, validate_bucket_name, validate_object_name
+from trainshed.buckets.rest.multipart import MultipartReader
 from trainshed.buckets.routes import Door, parse_target
 
 SEGMENTS = st.one_of(

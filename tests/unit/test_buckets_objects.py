@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainshed.buckets import globs
-from trainshed.buckets.catalog import state_directory
+from trainshed.buckets import listing
 from trainshed.buckets.conditions import Conditions
-from trainshed.buckets.digests import Checksums
+from trainshed.buckets.content import Checksums
+from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.objects import GenerationSource, ObjectStore
 from trainshed.buckets.errors import (
     BucketsError,
     Conflict,
@@ -28,13 +29,10 @@ from trainshed.buckets.errors import (
     NotModified,
     PreconditionFailed,
 )
-from trainshed.buckets.generations import GenerationSource
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.objects import ObjectStore
-from trainshed.buckets.port import Draft, Query
-from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.port import Draft, ObjectRecord, Query
+from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
 from trainshed.buckets.transfers import Source, compose, copy, move
-from trainshed.buckets.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
 
 BUCKET = "bucket"
 ABSENT = Conditions(generation_match=0)
@@ -363,7 +361,7 @@ def test_listing_is_that_of_a_sorted_list(
 def test_a_listing_with_a_glob_that_takes_too_long_goes_on_page_by_page(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(globs, "SEARCH_S", 0.0)
+    monkeypatch.setattr(listing, "SEARCH_S", 0.0)
     for name in ("a", "b", "c", "d"):
         put(store, name)
     found: list[str] = []

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.buckets.catalog import BucketCatalog
+from trainshed.buckets.disk.catalog import BucketCatalog
 from trainshed.buckets.errors import Conflict, InvalidRequest
-from trainshed.buckets.rules import BucketRules, BucketTable
-from trainshed.buckets.setup import BucketSetup
+from trainshed.buckets.setup import BucketRules, BucketSetup, BucketTable
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.settings import SettingsError, load
 

@@ -3,7 +3,7 @@
 import asyncio
 import configparser
 
-from trainshed.buckets.token_exchange import exchanged
+from trainshed.buckets.callers import exchanged
 from trainshed.cli.client_files import boto_document
 
 

@@ -89,7 +89,7 @@ def test_half_a_character_is_no_error() -> None:
 
 
 BOUNDED = {
-    "trainshed.buckets.globs": "reads at most as many characters as an object's name has",
+    "trainshed.buckets.listing": "reads at most as many characters as an object's name has",
     "trainshed.store.logs.severity": "reads the first 400 characters of a line",
     "trainshed.serve.local_run.program_files": "reads the operator's own files",
 }

@@ -8,8 +8,7 @@ import signal
 
 import pytest
 
-from trainshed.buckets.rules import BucketRules
-from trainshed.buckets.setup import BucketSetup
+from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.serve import children
 from trainshed.serve.children import BucketKeeper
 

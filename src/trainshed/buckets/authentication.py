@@ -1,25 +1,112 @@
-"""Authentication of storage requests: by a token, or by the key in their address.
+"""Who calls: believed by the way a request came, or found out by what it brings.
 
-Owns no token: the service's token authority knows them. Used by the API's gateway and by the bucket process's own port
-alike.
+Three ways lead into the bucket process. A replica's relay introduces the program it speaks for before the first byte of
+HTTP, and nothing that the program sends later can change that. The gateway of the API's process says in a header who
+calls. At the TCP port, as at the gateway itself, a token or the key in the address says it.
+
+Owns no token: the service's token authority knows them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
+from typing import Any, Final
+
+import msgspec
 
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
-from trainshed.buckets.callers import ANONYMOUS, UNKNOWN, Caller, Kind
+from trainshed.buckets.callers import (
+    ANONYMOUS,
+    UNKNOWN,
+    Caller,
+    Kind,
+    UnreadableCaller,
+    introduced,
+    key_of_digest,
+)
 from trainshed.buckets.errors import Unauthenticated, Unavailable
-from trainshed.buckets.keys import key_of_digest
+from trainshed.buckets.sockets import reachable
 from trainshed.core.errors import Unauthenticated as UnknownToken
+from trainshed.httpd.protocol import GuardedProtocol, Ways, guarded
+
+LISTENER = "trainshed.listener"
+CALLER = "trainshed.caller"
+"""Keys of the connection's state, which the application finds in the scope of each request."""
+_LONGEST_INTRODUCTION = 4096
+
+
+class Listener(StrEnum):
+    """Which way a request came, as the access log calls it."""
+
+    GATEWAY = "gateway"
+    """The Unix socket that only the API's process opens: it says in a header who calls."""
+    REPLICA = "replica"
+    """The Unix socket of the replicas' relays."""
+    PORT = "port"
+    """The TCP port, which anyone reaches."""
+
+
+def protocol(kinds: Mapping[object, Listener], ways: Ways) -> type[GuardedProtocol]:
+    """The server's protocol. `kinds`: by what a listening socket calls itself; any other is the port. `ways`: who
+    counts the connections."""
+
+    class Marking(guarded(ways)):
+        """HTTP on a connection whose way in is known; on a relay's, after its introduction."""
+
+        _waiting: bytearray | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
+            super().connection_made(transport)
+            listener = kinds.get(transport.get_extra_info("sockname"), Listener.PORT)
+            self.app_state = {**self.app_state, LISTENER: listener}
+            if listener is Listener.REPLICA:
+                self._waiting = bytearray()
+
+        def data_received(self, data: bytes) -> None:
+            if self._waiting is None:
+                super().data_received(data)
+                return
+            self._waiting += data
+            line, end, rest = bytes(self._waiting).partition(b"\n")
+            if not end and len(line) <= _LONGEST_INTRODUCTION:
+                return
+            try:
+                if len(line) > _LONGEST_INTRODUCTION:
+                    raise UnreadableCaller(f"it has more than {_LONGEST_INTRODUCTION} bytes")
+                introduction = introduced(line)
+            except UnreadableCaller as error:
+                self.send_400_response(_told(error))
+                return
+            self._waiting = None
+            self.scheme = introduction.scheme
+            self.app_state = {**self.app_state, CALLER: introduction.caller}
+            if rest:
+                super().data_received(rest)
+
+    return Marking
+
+
+def listener_of(state: Mapping[str, Any]) -> Listener:
+    """The way in of a request whose connection has this state."""
+    return state.get(LISTENER, Listener.PORT)
+
+
+def _told(error: UnreadableCaller) -> str:
+    text = (
+        "This replica does not say on whose behalf it asks: it was started by an older version of the service. "
+        f"Start its job again. ({error})"
+    )
+    return text.encode("ascii", "backslashreplace").decode()
 
 
 class Authenticator:
-    """Finds the caller of a request. Never blocks."""
+    """Says who calls. Answers at once."""
 
     def __init__(self, authority: Callable[[], TokenAuthority], *, anonymous: bool = False) -> None:
         """`authority`: knows the tokens as they are now. `anonymous`: whoever brings nothing, or something that nobody
@@ -52,7 +139,7 @@ class Authenticator:
         digests = self._authority().digests()
         if digests != self._digests:
             self._digests = digests
-            self._keys = {key_of_digest(digest): principal for digest, principal in digests.items()}
+            self._keys = {key_of_digest(digest): who for digest, who in digests.items()}
         return self._keys.get(key)
 
 
@@ -90,3 +177,68 @@ class TokenFile:
         except FileNotFoundError:
             return 0, 0
         return status.st_ino, status.st_mtime_ns
+
+
+_PATIENCE: Final = 10.0
+"""Seconds to wait for the answer: at its start the service takes connections before it answers."""
+_LONGEST_ANSWER: Final = 1 << 16
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+
+
+class Liveness:
+    """Asks the service's API process whether the program that a token was given to is still there.
+
+    A program's token is signed and stored nowhere, and counts for an hour; that its job has ended since, the API process
+    alone knows. It is asked with the token itself, when a request brings one: nothing is kept that could be out of date.
+    """
+
+    def __init__(self, service: Path) -> None:
+        """`service`: the Unix socket at which the API process hears programs."""
+        self._service = service
+
+    async def require(self, authorization: str, project: str) -> None:
+        """Raises Unauthenticated, in the service's words, for a token whose program is over; Unavailable if the service
+        does not answer."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                answer = await self._ask(authorization, project)
+        except (OSError, TimeoutError) as failure:
+            raise _silent() from failure
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status = _STATUS.match(head)
+        if status is None or status[1].startswith(b"5"):
+            raise _silent()
+        if status[1] == b"401":
+            raise Unauthenticated(_message(body))
+
+    async def _ask(self, authorization: str, project: str) -> bytes:
+        # The cheapest question that needs a token of the project.
+        question = (
+            f"GET /v1/projects/{project} HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: {authorization}\r\nConnection: close\r\n\r\n"
+        )
+        with reachable(self._service) as short:
+            reader, writer = await asyncio.open_unix_connection(short)
+        try:
+            writer.write(question.encode("latin-1"))
+            answer = b""
+            while len(answer) < _LONGEST_ANSWER and (data := await reader.read(_LONGEST_ANSWER)):
+                answer += data
+            return answer
+        finally:
+            writer.close()
+
+
+def _message(body: bytes) -> str:
+    """What an error of the API says."""
+    try:
+        return str(msgspec.json.decode(body)["error"]["message"])
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return "The access token is that of a program that is over: use a token of your own."
+
+
+def _silent() -> Unavailable:
+    return Unavailable(
+        "The service does not say whether the program that this token was given to still runs: it is restarting. "
+        "Try again in a moment."
+    )

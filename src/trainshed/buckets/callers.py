@@ -1,11 +1,21 @@
-"""Who makes a request of the storage API, as a value. Owns its form on the way between two processes. Pure."""
+"""Who makes a request of the storage API: as a value, by a key in an address, and by a refresh token. Pure.
+
+A key follows from a token, so whoever has the token has the address ``http://HOST:PORT/with/KEY/…``, here or on another
+machine, and it ends with the token. Nobody can go back from a key to its token, and a key opens the buckets alone.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
+import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -94,3 +104,57 @@ def introduced(line: bytes) -> Introduction:
     if not said.project:
         raise UnreadableCaller("it names no project")
     return said
+
+
+_PURPOSE = b"trainshed storage address"
+_BYTES = 24
+_PREFIX = re.compile(rb"/with/([A-Za-z0-9_-]{32})(?=/|$)")
+
+
+def storage_key(token: str) -> str:
+    """The key that belongs to a token."""
+    return key_of_digest(hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest())
+
+
+def key_of_digest(digest: bytes) -> str:
+    """The key that belongs to a token of which only the SHA-256 is known."""
+    mac = hmac.digest(digest, _PURPOSE, "sha256")
+    return base64.urlsafe_b64encode(mac[:_BYTES]).decode()
+
+
+def address_with_key(address: str, token: str) -> str:
+    """`http://HOST:PORT` as a client gets it that sends no token."""
+    return f"{address.rstrip('/')}/with/{storage_key(token)}"
+
+
+def split_key(raw_path: bytes) -> tuple[str, bytes]:
+    """The key in an undecoded path ("" if there is none) and the path without it."""
+    match = _PREFIX.match(raw_path)
+    if match is None:
+        return "", raw_path
+    return match.group(1).decode(), raw_path[match.end() :] or b"/"
+
+
+PATH = "/oauth2/token"
+_SECONDS = 3600
+"""After so long a client asks again, and learns then that a token counts no more."""
+
+
+async def exchanged(
+    body: bytes, is_known: Callable[[str], Awaitable[bool]]
+) -> tuple[int, dict[str, Any]]:
+    """(HTTP status, JSON answer) to a form with grant_type=refresh_token. `is_known`: whether a token is one of ours.
+
+    For clients that hold a refresh token and insist on fetching another for it (gsutil): they get the service's own token
+    again, if it is one. There is nothing to refresh, and nothing is stored.
+    """
+    form = parse_qs(body.decode("utf-8", "replace"))
+    if form.get("grant_type") != ["refresh_token"]:
+        return 400, {"error": "unsupported_grant_type"}
+    token = form.get("refresh_token", [""])[0]
+    if not token or not await is_known(token):
+        return 400, {
+            "error": "invalid_grant",
+            "error_description": "This token is not known here. `trainshed env` gives the one of today.",
+        }
+    return 200, {"access_token": token, "token_type": "Bearer", "expires_in": _SECONDS}

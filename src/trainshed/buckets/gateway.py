@@ -18,12 +18,11 @@ import httptools
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from trainshed.buckets.callers import Caller, encode_caller
-from trainshed.buckets.calls import IDENTITY_HEADER, VerbatimName
+from trainshed.buckets.callers import Caller, encode_caller, split_key
 from trainshed.buckets.errors import BucketsError, Unavailable
-from trainshed.buckets.keys import split_key
+from trainshed.buckets.rest.calls import IDENTITY_HEADER, VerbatimName
+from trainshed.buckets.rest.views import error_view
 from trainshed.buckets.sockets import reachable
-from trainshed.buckets.views import error_view
 from trainshed.eventloop.background import joined
 
 PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")

@@ -16,17 +16,14 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from trainshed.buckets.admission import readable, shown
-from trainshed.buckets.catalog import BucketRecord
+from trainshed.buckets.disk.catalog import BucketRecord
+from trainshed.buckets.disk.objects import OpenObject
+from trainshed.buckets.disk.tree import MARK, Walk, is_absent, open_directory, place_of
 from trainshed.buckets.errors import BucketsError, Forbidden, NotFound
-from trainshed.buckets.layout import MARK, place_of
-from trainshed.buckets.objects import OpenObject
-from trainshed.buckets.paths import validate_object_name
-from trainshed.buckets.port import Draft, Query
-from trainshed.buckets.records import ObjectRecord
-from trainshed.buckets.rules import PLAIN, BucketRules
+from trainshed.buckets.names import validate_object_name
+from trainshed.buckets.port import Draft, ObjectRecord, Query
+from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.buckets.stores import open_buckets
-from trainshed.buckets.tree import is_absent, open_directory
-from trainshed.buckets.walk import Walk
 
 _TICK = 10**8
 """ns within which a second change of a directory may leave its time as it is."""

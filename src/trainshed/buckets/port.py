@@ -5,18 +5,58 @@ A place has buckets, and `at` finds the store of one. All methods block and may 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from trainshed.buckets.catalog import BucketCatalog
 from trainshed.buckets.conditions import ALWAYS, Conditions
-from trainshed.buckets.digests import UNKNOWN, Checksums
-from trainshed.buckets.records import ObjectRecord
-from trainshed.buckets.staging import Staged
+from trainshed.buckets.content import UNKNOWN, Checksums, Staged
+from trainshed.buckets.disk.catalog import BucketCatalog
 
 MAX_RESULTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What changes when somebody writes to, or replaces, a file; times in ns since the epoch."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @staticmethod
+    def of(stat: os.stat_result) -> FileIdentity:
+        """The identity that a stat result shows."""
+        return FileIdentity(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRecord:
+    """Everything that is known of one generation of an object beside its bytes.
+
+    ``md5`` and ``crc32c`` are base64, or '' while unknown; ``fields`` are the editable properties
+    under their public names (contentType, cacheControl, …); times in ns since the epoch.
+    """
+
+    file: FileIdentity
+    generation: int
+    metageneration: int
+    created_ns: int
+    updated_ns: int
+    md5: str = ""
+    crc32c: str = ""
+    fields: dict[str, str] = field(default_factory=dict[str, str])
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    components: int = 0
+    epoch: str = field(default="", compare=False)
+    """In which ``file`` is what it says; "" in records of older versions."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of content."""
+        return self.file.size
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,11 @@ from types import FrameType
 import uvicorn
 
 from trainshed.access.job_tokens import KEY_FILE, JobTokens
-from trainshed.buckets.access_log import AccessLog
-from trainshed.buckets.authentication import Authenticator, TokenFile
-from trainshed.buckets.catalog import state_directory
-from trainshed.buckets.http import BucketsApp
-from trainshed.buckets.listeners import Listener, protocol
-from trainshed.buckets.liveness import Liveness
+from trainshed.buckets.authentication import Authenticator, Listener, Liveness, TokenFile, protocol
+from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.metadata import Metadata
+from trainshed.buckets.rest.access_log import AccessLog
+from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.buckets.stores import open_buckets

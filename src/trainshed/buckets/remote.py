@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import obstore
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
-from trainshed.buckets.digests import BLOCK, Checksums, verify
+from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
 from trainshed.buckets.errors import (
     InvalidRequest,
     NotFound,
@@ -26,23 +26,31 @@ from trainshed.buckets.errors import (
     Unavailable,
     no_such_object,
 )
-from trainshed.buckets.port import Draft, Page, Query
-from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.port import Draft, ObjectRecord, Page, Query
 from trainshed.buckets.remote_access import all_of, translated
-from trainshed.buckets.remote_listing import list_page
-from trainshed.buckets.remote_records import (
-    Version,
-    attributes_of,
-    checked_name,
-    version_of,
-    written_ns,
-)
-from trainshed.buckets.rules import BucketTable
-from trainshed.buckets.staging import Staged
+from trainshed.buckets.setup import BucketTable
 
 if TYPE_CHECKING:
     from obstore import Attributes, ObjectMeta
     from obstore.store import ObjectStore
+from typing import TYPE_CHECKING
+
+from trainshed.buckets.listing import Search, common_prefix, compile_glob, encode_token, floor_of
+from trainshed.buckets.port import MAX_RESULTS
+from trainshed.buckets.remote_access import level_of
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from trainshed.buckets.names import validate_object_name
+from trainshed.buckets.port import FileIdentity
+
+if TYPE_CHECKING:
+    from obstore import Attributes, ObjectMeta, UpdateVersion
 
 CONDITIONAL = 32 << 20
 """Bytes up to which a precondition goes to the store with the content, which is then in memory as a whole."""
@@ -252,3 +260,162 @@ class OpenRemote:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def list_page(
+    store: ObjectStore, query: Query, record: Callable[[ObjectMeta], ObjectRecord]
+) -> Page:
+    """One page; raises ``InvalidRequest`` (token, glob), and what the store's library raises.
+
+    A level of directories is asked for as such, which costs the store little however much lies below it; everything else is
+    read in the order of the names, from the page's first one on.
+    """
+    limit = max(1, min(query.max_results, MAX_RESULTS))
+    glob = compile_glob(query.match_glob) if query.match_glob else None
+    objects: list[tuple[str, ObjectRecord]] = []
+    prefixes: list[str] = []
+    search = Search(glob)
+    for name, meta in _entries(store, query, is_level=query.delimiter == "/" and glob is None):
+        if query.end_offset and name.encode() >= query.end_offset.encode():
+            break
+        if search.is_over():
+            return Page(objects, prefixes, encode_token(name.encode()))
+        if not search.passes(name):
+            continue
+        summed = name if meta is None else common_prefix(name, query)
+        if summed is not None and prefixes and prefixes[-1] == summed:
+            continue
+        if len(objects) + len(prefixes) >= limit:
+            return Page(objects, prefixes, encode_token(name.encode()))
+        if summed is not None:
+            prefixes.append(summed)
+        elif meta is not None:
+            objects.append((name, record(meta)))
+    return Page(objects, prefixes, "")
+
+
+def _entries(
+    store: ObjectStore, query: Query, *, is_level: bool
+) -> Iterator[tuple[str, ObjectMeta | None]]:
+    """Names from the page's first one on, in order, each with its object; a common prefix has none."""
+    floor = floor_of(query)
+    for name, meta in _level(store, query) if is_level else _all(store, query, floor):
+        beyond = name.encode() >= floor or (meta is None and floor.startswith(name.encode()))
+        if beyond and name.startswith(query.prefix):
+            yield name, meta
+
+
+def _level(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta | None]]:
+    objects, directories = level_of(store, _directory(query.prefix))
+    level: dict[str, ObjectMeta | None] = {f"{name}/": None for name in directories}
+    level.update((meta["path"], meta) for meta in objects)
+    yield from sorted(level.items(), key=lambda entry: entry[0].encode())
+
+
+def _all(store: ObjectStore, query: Query, floor: bytes) -> Iterator[tuple[str, ObjectMeta]]:
+    # The store begins behind the name that it is given, and the page's first name belongs to it.
+    before = floor.decode("utf-8", "ignore")[:-1].rstrip("/")
+    offset = before if before and before.isprintable() and "//" not in before else None
+    for meta in all_of(store, _directory(query.prefix), offset):
+        yield meta["path"], meta
+
+
+def _directory(prefix: str) -> str | None:
+    """The directory in which everything with a prefix lies; None is the whole bucket."""
+    above = prefix.rpartition("/")[0]
+    return above or None
+
+
+_OWN = "trainshed-"
+_MD5, _CRC32C, _COMPONENTS, _UPLOAD = (
+    f"{_OWN}{key}" for key in ("md5", "crc32c", "components", "upload")
+)
+_FIELDS = {
+    "contentType": "Content-Type",
+    "contentEncoding": "Content-Encoding",
+    "contentDisposition": "Content-Disposition",
+    "contentLanguage": "Content-Language",
+    "cacheControl": "Cache-Control",
+}
+_METADATA_BYTES = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of an object, as the store tells of it. `exact`: what to name it by in a
+    precondition. `token`: of the upload that wrote it, "" = not ours."""
+
+    record: ObjectRecord
+    etag: str
+    exact: UpdateVersion
+    token: str
+
+
+def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
+    """What the store says of an object, read."""
+    etag, version = meta["e_tag"] or "", meta["version"] or ""
+    given = {str(key): value for key, value in attributes.items()}
+    moment = written_ns(meta)
+    record = ObjectRecord(
+        file=FileIdentity(0, meta["size"], moment),
+        generation=_generation(moment, etag),
+        metageneration=1,
+        created_ns=moment,
+        updated_ns=moment,
+        md5=given.get(_MD5, ""),
+        crc32c=given.get(_CRC32C, ""),
+        fields={ours: given[theirs] for ours, theirs in _FIELDS.items() if given.get(theirs)},
+        metadata={
+            key: value
+            for key, value in given.items()
+            if key not in _FIELDS.values() and not key.startswith(_OWN)
+        },
+        components=int(given.get(_COMPONENTS, "0")),
+    )
+    exact = {key: value for key, value in (("e_tag", etag), ("version", version)) if value}
+    return Version(record, etag, cast("UpdateVersion", exact), given.get(_UPLOAD, ""))
+
+
+def written_ns(meta: ObjectMeta) -> int:
+    """When it was written (ns since the epoch)."""
+    return int(meta["last_modified"].timestamp() * 1_000_000) * 1000
+
+
+def _generation(moment: int, etag: str) -> int:
+    """Later for a later second, and another one for another tag. Of what a store says when one object is asked for,
+    and likewise in a list: that leaves out its own numbers of versions, and parts of a second."""
+    digest = hashlib.blake2b(etag.encode(), digest_size=8).digest()
+    seconds = moment // 1_000_000_000
+    return seconds * 1_000_000 + int.from_bytes(digest, "big") % 1_000_000
+
+
+def checked_name(name: str) -> str:
+    """The name, if such a store can keep it; raises ``InvalidRequest``."""
+    validate_object_name(name)
+    segments = name.split("/")
+    if not all(segments) or {".", ".."}.intersection(segments) or not name.isprintable():
+        raise InvalidRequest(
+            f"Invalid object name: {name!r}: the bucket lies in a store elsewhere, whose names have no empty part "
+            "between slashes, no '.' or '..' and no control characters. Choose another name."
+        )
+    return name
+
+
+def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) -> Attributes:
+    """What is kept with an object at the store; ``token``: of the upload that writes it. Raises ``InvalidRequest``."""
+    found = {theirs: draft.fields[ours] for ours, theirs in _FIELDS.items() if ours in draft.fields}
+    unknown = [key for key in draft.fields if key not in _FIELDS and key != "storageClass"]
+    for key, value in draft.metadata.items():
+        plain = f"{key}{value}"
+        if not plain.isascii() or not plain.isprintable() or key != key.lower():
+            unknown.append(f"metadata.{key}")
+        found[key] = value
+    if unknown or sum(len(key) + len(value) for key, value in found.items()) > _METADATA_BYTES:
+        raise InvalidRequest(
+            "The bucket lies in a store elsewhere, which cannot keep these properties: "
+            f"{', '.join(unknown) or 'they are too long'}. Metadata there has keys in lower case and ASCII texts, "
+            f"{_METADATA_BYTES} bytes in all."
+        )
+    own = {_CRC32C: sums.crc32c, _UPLOAD: token}
+    own |= {_COMPONENTS: str(components)} if components else {_MD5: sums.md5}
+    return cast("Attributes", {**found, **own})

@@ -30,7 +30,7 @@ from trainshed.buckets.errors import (
     condition_failed,
     no_such_object,
 )
-from trainshed.buckets.rules import S3, BucketTable
+from trainshed.buckets.setup import S3, BucketTable
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainshed.buckets.objects import ObjectStore
+from trainshed.buckets.content import Staged
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.port import Buckets, BucketStore
-from trainshed.buckets.rules import PLAIN, BucketRules, BucketTable
-from trainshed.buckets.staging import Staged
+from trainshed.buckets.setup import PLAIN, BucketRules, BucketTable
 
 
 def open_buckets(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
-from trainshed.buckets.digests import Checksums
+from trainshed.buckets.content import Checksums
 from trainshed.buckets.errors import (
     InvalidRequest,
     NotModified,
@@ -18,8 +18,7 @@ from trainshed.buckets.errors import (
     Unavailable,
     condition_failed,
 )
-from trainshed.buckets.port import Buckets, Draft, Opened
-from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.port import Buckets, Draft, ObjectRecord, Opened
 
 MAX_COMPONENTS = 32
 

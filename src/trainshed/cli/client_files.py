@@ -8,7 +8,7 @@ service in the background ("regional access boundary"), where a local secret has
 
 from typing import Any
 
-from trainshed.buckets.token_exchange import PATH
+from trainshed.buckets.callers import PATH
 
 BOTO_FILE = "boto.cfg"
 """In the data directory, mode 0600: it holds the owner's token."""

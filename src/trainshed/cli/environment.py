@@ -12,7 +12,7 @@ from typing import assert_never
 
 import click
 
-from trainshed.buckets.keys import address_with_key
+from trainshed.buckets.callers import address_with_key
 from trainshed.cli.client_files import BOTO_FILE
 from trainshed.cli.connection import (
     Endpoint,

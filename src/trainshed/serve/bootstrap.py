@@ -17,8 +17,7 @@ from trainshed.access import sealing
 from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
-from trainshed.buckets.rules import BucketRules
-from trainshed.buckets.setup import BucketSetup
+from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.buckets.sockets import listen_tcp
 from trainshed.core.errors import Unauthenticated
 from trainshed.engines.local.zygotes import ZygoteHandle

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from trainshed.buckets.access_log import AccessLine, read_back
-from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.tree import encode_segment
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
-from trainshed.buckets.layout import encode_segment
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.paths import parse_gs_uri
+from trainshed.buckets.names import parse_gs_uri
+from trainshed.buckets.rest.access_log import AccessLine, read_back
 from trainshed.core.resume.traffic import Access
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import MARK, Directory, EventFile

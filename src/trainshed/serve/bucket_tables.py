@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainshed.buckets.errors import BucketsError
-from trainshed.buckets.paths import validate_bucket_name
-from trainshed.buckets.rules import GCS, LOCAL, S3, STORES, BucketRules, BucketTable
+from trainshed.buckets.names import validate_bucket_name
+from trainshed.buckets.setup import GCS, LOCAL, S3, STORES, BucketRules, BucketTable
 
 _FIELDS = {field.name: field.type for field in fields(BucketTable)}
 _S3_ONLY = ("access_key_env", "secret_key_env", "session_token_env")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_o
 import msgspec
 
 if TYPE_CHECKING:
-    from trainshed.buckets.rules import BucketTable
+    from trainshed.buckets.setup import BucketTable
     from trainshed.runtimes.image_map import MappedImage
 
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
@@ -145,7 +145,7 @@ def _check_region(region: str) -> None:
 
 def _check_bucket(name: str) -> None:
     from trainshed.buckets.errors import BucketsError
-    from trainshed.buckets.paths import validate_bucket_name
+    from trainshed.buckets.names import validate_bucket_name
 
     try:
         validate_bucket_name(name)

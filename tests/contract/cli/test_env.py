@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import TOKEN, FakeService
-from trainshed.buckets.keys import address_with_key
+from trainshed.buckets.callers import address_with_key
 from trainshed.cli.client_files import credentials_document
 
 

@@ -19,7 +19,7 @@ from tests.contract.buckets_service import Service
 from tests.contract.replica.conftest import PATIENCE
 from tests.contract.replica.relays import running
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
-from trainshed.buckets.rules import BucketRules
+from trainshed.buckets.setup import BucketRules
 from trainshed.replica.endpoint import conversation
 from trainshed.serve import certificates
 

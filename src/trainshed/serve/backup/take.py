@@ -24,14 +24,14 @@ import click
 
 from trainshed.access import sealing
 from trainshed.access.job_tokens import KEY_FILE
-from trainshed.buckets.catalog import state_directory
+from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.objects import ObjectStore, OpenObject
+from trainshed.buckets.disk.records import FILE as RECORDS
+from trainshed.buckets.disk.records import RecordTable
+from trainshed.buckets.disk.tree import DIRECTORY_MODE
 from trainshed.buckets.errors import BucketsError, NotFound
-from trainshed.buckets.objects import ObjectStore, OpenObject
+from trainshed.buckets.port import FileIdentity, ObjectRecord
 from trainshed.buckets.process import ACCESS_LOG
-from trainshed.buckets.record_table import FILE as RECORDS
-from trainshed.buckets.record_table import RecordTable
-from trainshed.buckets.records import FileIdentity, ObjectRecord
-from trainshed.buckets.tree import DIRECTORY_MODE
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.serve import clock
 from trainshed.serve.backup.manifest import FORMAT, Contents, Entry, RunningJob, encode

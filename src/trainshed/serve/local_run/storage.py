@@ -11,8 +11,7 @@ import os
 import socket
 from pathlib import Path
 
-from trainshed.buckets.rules import BucketRules
-from trainshed.buckets.setup import BucketSetup
+from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.buckets.sockets import reachable
 from trainshed.eventloop.background import keep
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve

@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from trainshed.buckets.admission import admit_project, held, nobody
 from trainshed.buckets.callers import Kind
-from trainshed.buckets.calls import Call, json_answer
-from trainshed.buckets.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
+from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotSupported
-from trainshed.buckets.views import bucket_view, layout_view, policy_view
+from trainshed.buckets.rest.calls import Call, json_answer
+from trainshed.buckets.rest.views import bucket_view, layout_view, policy_view
 
 _MAX_RESULTS = 1000
 _PROJECT = re.compile(r"[A-Za-z0-9.:_-]{1,100}")

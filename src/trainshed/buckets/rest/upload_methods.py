@@ -10,16 +10,14 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from trainshed.buckets.calls import Call, json_answer, parse_json, with_header
 from trainshed.buckets.conditions import read_digits
-from trainshed.buckets.digests import Checksums, parse_goog_hash
+from trainshed.buckets.content import Checksums, Staged, parse_goog_hash
 from trainshed.buckets.errors import InvalidRequest, NotSupported, UploadCancelled
-from trainshed.buckets.multipart import MultipartReader
-from trainshed.buckets.port import Draft
-from trainshed.buckets.records import ObjectRecord
-from trainshed.buckets.staging import Staged
-from trainshed.buckets.uploads import Committed, UploadSpec, UploadWriter
-from trainshed.buckets.views import custom_metadata, editable_fields, object_view
+from trainshed.buckets.port import Draft, ObjectRecord
+from trainshed.buckets.rest.calls import Call, json_answer, parse_json, with_header
+from trainshed.buckets.rest.multipart import MultipartReader
+from trainshed.buckets.rest.uploads import Committed, UploadSpec, UploadWriter
+from trainshed.buckets.rest.views import custom_metadata, editable_fields, object_view
 
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)")
 

@@ -1,4 +1,4 @@
-"""The metadata of one object, kept with its file so that it can never describe another content.
+"""The metadata of objects, kept with their files so that it can never describe another content.
 
 A record names the file it was written for (inode, size, modification time). It counts only while
 the file still has that identity: a write through the directory (``/gcs``) makes it stale, and the
@@ -7,76 +7,39 @@ object then has a fresh generation that is a function of the new identity alone.
 Kept in an extended attribute where the file system has them and the record fits, else in a sidecar
 file that is named by the identity and lies outside the visible tree.
 
-A copy of the directory has other inodes, often other times, and no attributes. So each record lies in a table as well, by the
-object's name, and names its epoch (``epochs``). One of an earlier epoch counts for a file at its path that has its size and
-time, or its size and checksums, and is bound to that file then (ADR 43).
+A copy of the directory has other inodes, often other times, and no attributes. So each record lies in a table as well, by
+the object's name, and names its epoch: the time between two copies. A record of an earlier epoch counts for a file at its
+path that has its size and time, or its size and checksums, and is bound to that file then (ADR 43). Taking a directory that
+was not copied for a copy is harmless: what was rewritten in it is then told by its content instead of by its inode.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
+import logging
 import os
+import sqlite3
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import msgspec
 
-from trainshed.buckets.digests import digest_file
-from trainshed.buckets.durably import write_durably
-from trainshed.buckets.epochs import Epoch, alone, current_epoch
-from trainshed.buckets.record_table import FILE, RecordTable
+from trainshed.buckets.content import digest_file
+from trainshed.buckets.disk.durable import sync_directory, write_durably
+from trainshed.buckets.port import FileIdentity, ObjectRecord
 
 _ATTRIBUTE = "user.trainshed.object"
 _NO_ATTRIBUTES = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _TOO_LARGE = {errno.ENOSPC, errno.E2BIG, errno.ERANGE, errno.EDQUOT}
 _DIRECT_GENERATION_BASE = 4 * 10**18
 _DIRECT_GENERATIONS = 5 * 10**18
-
-
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
-    """What changes when somebody writes to, or replaces, a file; times in ns since the epoch."""
-
-    inode: int
-    size: int
-    mtime_ns: int
-
-    @staticmethod
-    def of(stat: os.stat_result) -> FileIdentity:
-        """The identity that a stat result shows."""
-        return FileIdentity(stat.st_ino, stat.st_size, stat.st_mtime_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectRecord:
-    """Everything that is known of one generation of an object beside its bytes.
-
-    ``md5`` and ``crc32c`` are base64, or '' while unknown; ``fields`` are the editable properties
-    under their public names (contentType, cacheControl, …); times in ns since the epoch.
-    """
-
-    file: FileIdentity
-    generation: int
-    metageneration: int
-    created_ns: int
-    updated_ns: int
-    md5: str = ""
-    crc32c: str = ""
-    fields: dict[str, str] = field(default_factory=dict[str, str])
-    metadata: dict[str, str] = field(default_factory=dict[str, str])
-    components: int = 0
-    epoch: str = field(default="", compare=False)
-    """In which ``file`` is what it says; "" in records of older versions."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of content."""
-        return self.file.size
 
 
 def direct_record(identity: FileIdentity) -> ObjectRecord:
@@ -280,3 +243,185 @@ def _has_content_of(fd: int, record: ObjectRecord, identity: FileIdentity) -> bo
     if FileIdentity.of(os.fstat(fd)) != identity:
         return False  # It is being written at this moment.
     return sums.crc32c == record.crc32c and record.md5 in ("", sums.md5)
+
+
+log = logging.getLogger(__name__)
+
+FILE = "records.db"
+_BUSY_TIMEOUT_S = 5
+_SCHEMA = (
+    "PRAGMA journal_mode = WAL",
+    # A crash of the machine may take the last rows: the records themselves are durable.
+    "PRAGMA synchronous = NORMAL",
+    "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, epoch TEXT NOT NULL, record BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS complete (epoch TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+
+
+class RecordTable:
+    """Encoded records by key (``BUCKET/NAME``) with their epochs, in a file that every way of copying takes along.
+
+    A second copy: what counts is attached to the object's file. It is asked only in a directory that was copied, so what
+    cannot be written here fails no request, and what cannot be read begins anew. Blocking; safe to use from several threads
+    and processes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._connection = _open(path)
+
+    def get(self, key: str) -> bytes | None:
+        """The record of an object."""
+        row = self._first("SELECT record FROM records WHERE key = ?", (key,))
+        return None if row is None else row[0]
+
+    def put(self, key: str, epoch: str, record: bytes) -> None:
+        """Keep an object's record in place of an earlier one."""
+        self._do("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (key, epoch, record))
+
+    def put_missing(self, key: str, epoch: str, record: bytes) -> None:
+        """Keep a record unless there is one of this epoch, which is newer."""
+        self._do(
+            "INSERT INTO records VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE "
+            "SET epoch = ?2, record = ?3 WHERE epoch <> ?2",
+            (key, epoch, record),
+        )
+
+    def drop(self, key: str) -> None:
+        """Forget the record of an object that is gone."""
+        self._do("DELETE FROM records WHERE key = ?", (key,))
+
+    def is_complete(self, epoch: str) -> bool:
+        """Whether every object has been looked at in this epoch."""
+        return self._first("SELECT 1 FROM complete WHERE epoch = ?", (epoch,)) is not None
+
+    def completed(self, epoch: str) -> None:
+        """Every object has been looked at."""
+        self._do("INSERT OR IGNORE INTO complete VALUES (?)", (epoch,))
+
+    def count(self) -> int:
+        """How many records there are; 0 if that cannot be told."""
+        row = self._first("SELECT count(*) FROM records", ())
+        return row[0] if row else 0
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._connection is not None:
+            with self._lock:
+                self._connection.close()
+
+    def _first(self, statement: str, values: tuple[Any, ...]) -> Any:
+        return self._guarded(lambda table: table.execute(statement, values).fetchone())
+
+    def _do(self, statement: str, values: tuple[Any, ...]) -> None:
+        self._guarded(lambda table: table.execute(statement, values))
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+        if self._connection is None:
+            return None
+        try:
+            with self._lock:
+                return work(self._connection)
+        except sqlite3.Error as error:
+            log.warning("buckets: %s is not kept up to date: %s", FILE, error)
+            return None
+
+
+def _open(path: Path) -> sqlite3.Connection | None:
+    try:
+        return _connect(path)
+    except sqlite3.OperationalError as error:
+        # Not the file's fault: no room, no permission, no handles.
+        log.warning(
+            "buckets: %s cannot be opened: %s. Copies of the buckets may lose metadata", path, error
+        )
+        return None
+    except sqlite3.DatabaseError as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        log.warning(
+            "buckets: %s is damaged (%s); it is made anew, the old one is %s", path, error, aside
+        )
+        path.replace(aside)
+        for end in ("-wal", "-shm"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+        return _connect(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    try:
+        for statement in _SCHEMA:
+            connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+_FILE = "epoch.json"
+_ANCHOR = "anchor"
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """`earlier`: there was another one before, so that there may be records of it."""
+
+    id: str
+    earlier: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """`anchor`: inode and time of the last change (ns) of an empty file that nobody touches. No way of copying keeps that
+    time. `root`: the inode of the directory of the buckets."""
+
+    epoch: Epoch
+    anchor: tuple[int, int]
+    root: int
+
+
+def current_epoch(root: Path, state: Path) -> Epoch:
+    """The epoch of the buckets in `root`, a new one if they were copied or had none. Durable; the caller holds `alone`."""
+    try:
+        written = msgspec.json.decode((state / _FILE).read_bytes(), type=_Written)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        written = None
+    if written and (written.anchor, written.root) == (_look(state / _ANCHOR), _inode(root)):
+        return written.epoch
+    epoch = Epoch(os.urandom(8).hex(), earlier=written is not None)
+    _begin(epoch, root, state)
+    return epoch
+
+
+def _begin(epoch: Epoch, root: Path, state: Path) -> None:
+    anchor = state / _ANCHOR
+    anchor.unlink(missing_ok=True)
+    anchor.touch()
+    sync_directory(state)
+    written = _Written(epoch, _look(anchor), _inode(root))
+    write_durably(state / _FILE, msgspec.json.encode(written))
+
+
+def _look(anchor: Path) -> tuple[int, int]:
+    try:
+        status = anchor.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_ino, status.st_ctime_ns
+
+
+def _inode(path: Path) -> int:
+    return path.stat().st_ino
+
+
+@contextmanager
+def alone(directory: Path) -> Generator[None]:
+    """Keep other processes out that come the same way."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

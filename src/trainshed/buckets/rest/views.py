@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from trainshed.buckets.catalog import BucketRecord
+from trainshed.buckets.disk.catalog import BucketRecord
 from trainshed.buckets.errors import BucketsError, NotSupported, require_object
-from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.port import ObjectRecord
 
 EDITABLE = (
     "contentType",

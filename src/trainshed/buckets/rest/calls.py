@@ -13,18 +13,18 @@ from typing import Any, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from trainshed.buckets.authentication import Listener
 from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
-from trainshed.buckets.digests import BLOCK
+from trainshed.buckets.content import BLOCK
 from trainshed.buckets.errors import BucketsError, InvalidRequest
-from trainshed.buckets.listeners import Listener
 from trainshed.buckets.port import Buckets
+from trainshed.buckets.rest.uploads import UploadSessions
+from trainshed.buckets.rest.views import error_view
 from trainshed.buckets.routes import Target
-from trainshed.buckets.uploads import UploadSessions
-from trainshed.buckets.views import error_view
 from trainshed.core.names import project_number
 
 IDENTITY_HEADER = "x-trainshed-identity"
@@ -117,9 +117,7 @@ class Call:
                 if len(pending) >= BLOCK:
                     yield bytes(pending)
                     pending.clear()
-        except BucketsError:
-            raise
-        except Exception:
+        except ClientDisconnect:
             if pending:
                 yield bytes(pending)
             raise

@@ -16,14 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.buckets.catalog import state_directory
 from trainshed.buckets.conditions import ALWAYS, Conditions
-from trainshed.buckets.digests import BLOCK, UNKNOWN, Checksums, Digest
-from trainshed.buckets.durably import sync_directory, write_durably
+from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, write_all
+from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.durable import sync_directory, write_durably
 from trainshed.buckets.errors import BucketsError, NotFound, Unavailable
-from trainshed.buckets.port import Buckets, Draft
-from trainshed.buckets.records import ObjectRecord
-from trainshed.buckets.staging import Staged, write_all
+from trainshed.buckets.port import Buckets, Draft, ObjectRecord
 
 # The public service's: a session can be resumed for a week.
 LIFETIME_NS = 7 * 24 * 3600 * 1_000_000_000

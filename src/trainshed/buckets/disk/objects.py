@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainshed.buckets.catalog import BucketCatalog, state_directory
 from trainshed.buckets.conditions import ALWAYS, Conditions
-from trainshed.buckets.digests import BLOCK, Checksums, verify
+from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
+from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
+from trainshed.buckets.disk.durable import write_durably
+from trainshed.buckets.disk.files import ObjectFiles, key_of
+from trainshed.buckets.disk.records import RecordStore, RecordTable
+from trainshed.buckets.disk.tree import SHADOW_DIR, Entry, Walk, place_of, prune
 from trainshed.buckets.errors import (
     BucketsError,
     Forbidden,
@@ -30,18 +35,10 @@ from trainshed.buckets.errors import (
     no_such_bucket,
     no_such_object,
 )
-from trainshed.buckets.files import ObjectFiles, key_of
-from trainshed.buckets.generations import GenerationSource
-from trainshed.buckets.layout import SHADOW_DIR, place_of
 from trainshed.buckets.listing import list_objects
-from trainshed.buckets.paths import validate_object_name
-from trainshed.buckets.port import Draft, Page, Query
-from trainshed.buckets.record_table import RecordTable
-from trainshed.buckets.records import FileIdentity, ObjectRecord, RecordStore
-from trainshed.buckets.rules import PLAIN, BucketRules
-from trainshed.buckets.staging import Staged
-from trainshed.buckets.tree import prune
-from trainshed.buckets.walk import Entry, Walk
+from trainshed.buckets.names import validate_object_name
+from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, Page, Query
+from trainshed.buckets.setup import PLAIN, BucketRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,3 +330,35 @@ class ObjectStore:
         self._files.records.attach(staged.fd, record)
         os.fsync(staged.fd)
         return record
+
+
+_STEP = 60_000_000
+
+
+class GenerationSource:
+    """Generation numbers that never repeat, across crashes and clocks that step back.
+
+    A generation is microseconds since the epoch, like the public service's, raised above every number given out before. A
+    ceiling is on disk before any number below it is used. Blocking (a sync once a minute), safe from several threads.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], int]) -> None:
+        self._path = path
+        self._now = now
+        self._lock = threading.Lock()
+        try:
+            self._last = int(path.read_bytes())
+        except FileNotFoundError:
+            self._last = 0
+        self._ceiling = self._last
+
+    def next(self) -> int:
+        """The next generation."""
+        with self._lock:
+            number = max(self._now() // 1000, self._last + 1)
+            if number >= self._ceiling:
+                ceiling = number + _STEP
+                write_durably(self._path, str(ceiling).encode())
+                self._ceiling = ceiling
+            self._last = number
+            return number

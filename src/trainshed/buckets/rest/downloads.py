@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from trainshed.buckets.calls import Call, header_text
 from trainshed.buckets.conditions import read_digits
-from trainshed.buckets.digests import BLOCK
+from trainshed.buckets.content import BLOCK
 from trainshed.buckets.errors import NotModified, RangeNotSatisfiable
-from trainshed.buckets.port import Opened
-from trainshed.buckets.records import ObjectRecord
-from trainshed.buckets.views import etag_of, hash_header
+from trainshed.buckets.port import ObjectRecord, Opened
+from trainshed.buckets.rest.calls import Call, header_text
+from trainshed.buckets.rest.views import etag_of, hash_header
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _HASH_LIMIT = 64 << 20

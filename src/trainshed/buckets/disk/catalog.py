@@ -18,7 +18,8 @@ import msgspec
 
 from trainshed.buckets.admission import Holding
 from trainshed.buckets.conditions import ALWAYS, Conditions
-from trainshed.buckets.durably import sync_directory, write_durably
+from trainshed.buckets.disk.durable import sync_directory, write_durably
+from trainshed.buckets.disk.tree import DIRECTORY_MODE, Walk
 from trainshed.buckets.errors import (
     Conflict,
     InvalidRequest,
@@ -26,10 +27,8 @@ from trainshed.buckets.errors import (
     no_such_bucket,
     require_object,
 )
-from trainshed.buckets.paths import validate_bucket_name
-from trainshed.buckets.rules import PLAIN, BucketRules
-from trainshed.buckets.tree import DIRECTORY_MODE
-from trainshed.buckets.walk import Walk
+from trainshed.buckets.names import validate_bucket_name
+from trainshed.buckets.setup import PLAIN, BucketRules
 
 DEFAULT_LOCATION = "US"
 _FIXED = frozenset(

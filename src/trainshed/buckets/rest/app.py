@@ -15,14 +15,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from trainshed.buckets import bucket_methods, object_methods, token_exchange
-from trainshed.buckets.access_log import AccessLine, AccessLog
+from trainshed.buckets import callers
 from trainshed.buckets.admission import admit, wanted
-from trainshed.buckets.authentication import Authenticator
-from trainshed.buckets.batch import InnerRequest, answer_batch
-from trainshed.buckets.callers import ANONYMOUS, UNKNOWN, Caller, Kind, decode_caller
-from trainshed.buckets.calls import IDENTITY_HEADER, Call, error_answer
-from trainshed.buckets.downloads import download
+from trainshed.buckets.authentication import CALLER, Authenticator, Listener, Liveness, listener_of
+from trainshed.buckets.callers import (
+    ANONYMOUS,
+    UNKNOWN,
+    Caller,
+    Kind,
+    decode_caller,
+    exchanged,
+    split_key,
+)
 from trainshed.buckets.errors import (
     BucketsError,
     Forbidden,
@@ -33,15 +37,16 @@ from trainshed.buckets.errors import (
     Unauthenticated,
     Unavailable,
 )
-from trainshed.buckets.keys import split_key
-from trainshed.buckets.listeners import CALLER, Listener, listener_of
-from trainshed.buckets.liveness import Liveness
 from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.port import Buckets
+from trainshed.buckets.rest import bucket_methods, object_methods
+from trainshed.buckets.rest.access_log import AccessLine, AccessLog
+from trainshed.buckets.rest.calls import IDENTITY_HEADER, Call, error_answer
+from trainshed.buckets.rest.downloads import download
+from trainshed.buckets.rest.multipart import InnerRequest, answer_batch
+from trainshed.buckets.rest.upload_methods import upload
+from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.routes import Door, parse_target
-from trainshed.buckets.token_exchange import exchanged
-from trainshed.buckets.upload_methods import upload
-from trainshed.buckets.uploads import UploadSessions
 
 _THREADS = 32
 """Workers for blocking file work: more than cores, since most of the time is spent in fsync."""
@@ -70,7 +75,7 @@ class BucketsApp:
         self._store = store
         self._sessions = UploadSessions(store)
         self._access_log = access_log
-        self._authenticator = authenticator
+        self._doorkeeper = authenticator
         self._metadata = metadata
         self._liveness = liveness
         self._pool = pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
@@ -132,9 +137,9 @@ class BucketsApp:
 
     async def _at_port(self, authorization: str | None, key: str) -> Caller:
         """Raises Unauthenticated, Unavailable."""
-        if self._authenticator is None:
+        if self._doorkeeper is None:
             return ANONYMOUS
-        caller = self._authenticator.caller(authorization, key)
+        caller = self._doorkeeper.caller(authorization, key)
         if caller.kind is Kind.REPLICA and authorization and self._liveness is not None:
             await self._liveness.require(authorization, caller.project)
         return caller
@@ -166,7 +171,7 @@ class BucketsApp:
 
     async def _answer(self, call: Call, who: Callable[[], Awaitable[Caller]]) -> Response:
         try:
-            if call.path == token_exchange.PATH and call.request.method == "POST":
+            if call.path == callers.PATH and call.request.method == "POST":
                 return await self._exchanged(call)
             call.caller = await who()
             if (told := self._told(call)) is not None:
@@ -189,7 +194,7 @@ class BucketsApp:
                 text = f"The storage is out of room: {error.strerror}. Free some and try again."
                 return error_answer(Unavailable(text))
             return error_answer(BucketsError(f"Internal error: {error.strerror}. Try again."))
-        except Exception:
+        except Exception:  # The last frame that knows the request: a fault of ours is an answer, and a traceback in the log.
             _log.exception("request failed: %s %s", call.request.method, call.path)
             text = "Internal error, see the bucket service's log. Try again."
             return error_answer(BucketsError(text))

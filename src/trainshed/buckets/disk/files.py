@@ -13,7 +13,20 @@ from contextlib import suppress
 from dataclasses import replace
 
 from trainshed.buckets.conditions import Conditions
-from trainshed.buckets.digests import digest_file
+from trainshed.buckets.content import Staged, digest_file
+from trainshed.buckets.disk.records import RecordStore
+from trainshed.buckets.disk.tree import (
+    SHADOW_DIR,
+    Found,
+    Place,
+    find,
+    is_absent,
+    look,
+    make_directories,
+    make_directory,
+    open_directory,
+    place_of,
+)
 from trainshed.buckets.errors import (
     Conflict,
     Forbidden,
@@ -21,19 +34,8 @@ from trainshed.buckets.errors import (
     condition_failed,
     no_such_object,
 )
-from trainshed.buckets.layout import SHADOW_DIR, Place, place_of
-from trainshed.buckets.paths import validate_object_name
-from trainshed.buckets.records import FileIdentity, ObjectRecord, RecordStore
-from trainshed.buckets.staging import Staged
-from trainshed.buckets.tree import (
-    Found,
-    find,
-    is_absent,
-    look,
-    make_directories,
-    make_directory,
-    open_directory,
-)
+from trainshed.buckets.names import validate_object_name
+from trainshed.buckets.port import FileIdentity, ObjectRecord
 
 _LOCKS = 256
 _ATTEMPTS = 50

@@ -10,14 +10,13 @@ from typing import Any, Final, cast
 
 from starlette.responses import Response
 
-from trainshed.buckets.calls import Call, json_answer
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
-from trainshed.buckets.downloads import download
 from trainshed.buckets.errors import InvalidRequest, NotSupported, require_object
-from trainshed.buckets.port import MAX_RESULTS, Draft, Query
-from trainshed.buckets.records import ObjectRecord
+from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, Query
+from trainshed.buckets.rest.calls import Call, json_answer
+from trainshed.buckets.rest.downloads import download
+from trainshed.buckets.rest.views import EDITABLE, custom_metadata, editable_fields, object_view
 from trainshed.buckets.transfers import Source, compose, copy, move
-from trainshed.buckets.views import EDITABLE, custom_metadata, editable_fields, object_view
 
 _HASH_LIMIT = 1 << 30
 """Bytes up to which a get computes missing checksums (some seconds of work): a larger file that was

@@ -1,0 +1,400 @@
+"""The visible directory tree of a bucket: where an object lies in it, and opening, making, pruning and walking it safely.
+
+The tree is plain: object ``a/b`` is the file ``a/b``, so that ``/gcs/BUCKET`` can be a bind mount.
+Only what a file system cannot say is escaped, always with a name that begins with ``MARK``:
+
+* ``.gs~=SEGMENT``  a segment that is empty, ``.``, ``..`` or itself begins with the mark;
+* ``.gs~+CHUNK/…/.gs~=REST``  a segment of more than 255 bytes, cut into directories;
+* ``.gs~file/LEAF``  object ``a`` where ``a`` is a directory already (because ``a/b`` exists).
+
+The mapping is one-to-one on valid object names; a marked name that the mapping would not produce is not an object.
+
+Programs write to the same tree through ``/gcs``, so nothing in it is trusted: every step is taken relative to an open
+directory without following symbolic links, only regular files are objects, and a directory may vanish or appear at any
+moment. A walk yields the objects in the order of their full names' UTF-8 bytes, which is not that of a plain directory
+walk: ``a-b`` comes before ``a/b``. It skips directories that were closed to the service. Whatever opens or walks blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_module
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from trainshed.buckets.names import MAX_OBJECT_DEPTH
+
+MARK = ".gs~"
+SHADOW_DIR = MARK + "file"
+ESCAPED = MARK + "="
+CHUNK = MARK + "+"
+_MAX_COMPONENT_BYTES = 255
+_CHUNK_BYTES = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A physical place below a bucket: directories from the top, then the file's own name."""
+
+    dirs: tuple[str, ...]
+    leaf: str
+
+
+def place_of(name: str) -> Place:
+    """The place of a valid object name (its shadow place is ``dirs + SHADOW_DIR``, same leaf)."""
+    components: list[str] = []
+    for segment in name.split("/"):
+        components.extend(encode_segment(segment))
+    return Place(tuple(components[:-1]), components[-1])
+
+
+def encode_segment(segment: str) -> tuple[str, ...]:
+    """One segment of an object name as one or, when it is too long, several path components."""
+    special = segment in {"", ".", ".."} or segment.startswith(MARK)
+    size = len(segment.encode())
+    if not special and size <= _MAX_COMPONENT_BYTES:
+        return (segment,)
+    if size <= _CHUNK_BYTES:
+        return (ESCAPED + segment,)
+    chunks: list[str] = []
+    rest = segment.encode()
+    while len(rest) > _CHUNK_BYTES:
+        cut = _CHUNK_BYTES
+        while rest[cut] & 0xC0 == 0x80:  # never inside a UTF-8 character
+            cut -= 1
+        chunks.append(CHUNK + rest[:cut].decode())
+        rest = rest[cut:]
+    return (*chunks, ESCAPED + rest.decode())
+
+
+def decode_component(component: str) -> tuple[str, bool] | None:
+    """(text, complete) of one path component; None if the mapping never produces it.
+
+    ``complete`` is False for a chunk, whose text continues in the components below it. The caller
+    compares the joined segment with ``encode_segment``, which settles what is canonical.
+    """
+    if component.startswith(ESCAPED):
+        return component[len(ESCAPED) :], True
+    if component.startswith(CHUNK):
+        return component[len(CHUNK) :], False
+    if component.startswith(MARK):
+        return None
+    return component, True
+
+
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a pipe that a program left in the tree must not hang us.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+_CLOSED = {errno.EACCES, errno.EPERM}
+_NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
+
+DIRECTORY_MODE = 0o777
+"""Wide open inside a bucket: the store's root (mode 0700) keeps others out, and a job that sees the
+bucket by a bind mount runs as whatever user its sandbox gives it."""
+
+
+def is_absent(error: OSError) -> bool:
+    """Whether an error says that there is no such thing at the place."""
+    return error.errno in _ABSENT
+
+
+def is_closed(error: OSError) -> bool:
+    """Whether an error says that a program took away the permission to look there."""
+    return error.errno in _CLOSED
+
+
+def open_directory(base: int, components: tuple[str, ...]) -> int:
+    """Open ``base/components``; the caller closes it. Raises OSError (see ``is_absent``)."""
+    current = os.dup(base)
+    for component in components:
+        try:
+            below = os.open(component, DIRECTORY_FLAGS, dir_fd=current)
+        finally:
+            os.close(current)
+        current = below
+    return current
+
+
+def make_directories(
+    base: int, components: tuple[str, ...], make_way: Callable[[tuple[str, ...]], None]
+) -> int:
+    """Open ``base/components`` and create what is missing, durably; the caller closes it.
+
+    ``make_way(path)`` is called when a file stands where a directory is needed; it has to move
+    the file away. Raises FileNotFoundError if a directory is pruned meanwhile (try again).
+    """
+    current = os.dup(base)
+    try:
+        for depth, component in enumerate(components):
+            try:
+                below = os.open(component, DIRECTORY_FLAGS, dir_fd=current)
+            except OSError as error:
+                if not is_absent(error):
+                    raise
+                if error.errno != errno.ENOENT:
+                    make_way(components[: depth + 1])
+                make_directory(current, component)
+                below = os.open(component, DIRECTORY_FLAGS, dir_fd=current)
+            os.close(current)
+            current = below
+    except BaseException:
+        os.close(current)
+        raise
+    return current
+
+
+def make_directory(parent: int, component: str) -> None:
+    """Create one directory if it is not there, and make its entry durable."""
+    try:
+        os.mkdir(component, dir_fd=parent)
+    except FileExistsError:
+        return
+    fd = os.open(component, DIRECTORY_FLAGS, dir_fd=parent)
+    try:
+        os.fchmod(fd, DIRECTORY_MODE)  # mkdir's mode goes through the umask, this one does not
+    finally:
+        os.close(fd)
+    os.fsync(parent)
+
+
+def prune(base: int, components: tuple[str, ...]) -> None:
+    """Remove ``base/components`` and its parents as far as they are empty."""
+    for depth in range(len(components), 0, -1):
+        try:
+            parent = open_directory(base, components[: depth - 1])
+        except OSError as error:
+            if not is_absent(error):
+                raise
+            continue
+        try:
+            os.rmdir(components[depth - 1], dir_fd=parent)
+        except OSError as error:
+            if error.errno in _NOT_EMPTY:
+                return
+            if not is_absent(error):
+                raise
+        finally:
+            os.close(parent)
+
+
+def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
+    """Open a regular file of a directory; raises FileNotFoundError for anything else."""
+    try:
+        fd = os.open(leaf, _FILE, dir_fd=parent)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO, errno.ENOTDIR}:
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", leaf) from error
+        raise
+    status = os.fstat(fd)
+    if not stat_module.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", leaf)
+    return fd, status
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object's file, open for reading, and where it lies; the holder closes ``fd``."""
+
+    fd: int
+    stat: os.stat_result
+    dirs: tuple[str, ...]
+    leaf: str
+
+
+def look(base: int, place: Place) -> os.stat_result:
+    """What a directory says of the object at a place, or at its shadow place, without opening it. Raises OSError."""
+    for dirs in (place.dirs, (*place.dirs, SHADOW_DIR)):
+        try:
+            parent = open_directory(base, dirs)
+        except OSError as error:
+            if not is_absent(error):
+                raise
+            continue
+        try:
+            status = os.stat(place.leaf, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        finally:
+            os.close(parent)
+        if stat_module.S_ISREG(status.st_mode):
+            return status
+    raise FileNotFoundError(errno.ENOENT, "no such object", place.leaf)
+
+
+def find(base: int, place: Place) -> Found:
+    """Open the object at a place, or at its shadow place; raises FileNotFoundError."""
+    for dirs in (place.dirs, (*place.dirs, SHADOW_DIR)):
+        try:
+            parent = open_directory(base, dirs)
+        except OSError as error:
+            if not is_absent(error):
+                raise
+            continue
+        try:
+            fd, status = open_file(parent, place.leaf)
+        except FileNotFoundError:
+            continue
+        finally:
+            os.close(parent)
+        return Found(fd, status, dirs, place.leaf)
+    raise FileNotFoundError(errno.ENOENT, "no such object", place.leaf)
+
+
+_MAX_CHUNKS = 8  # more than a name of 1,024 bytes can fill
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object that a walk met: its full name and its file's place."""
+
+    name: str
+    dirs: tuple[str, ...]
+    leaf: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    key: bytes
+    segment: str
+    below: tuple[str, ...]
+    leaf: str
+    is_directory: bool
+
+
+class Walk:
+    """The objects of a bucket in the order of their names' UTF-8 bytes, from ``floor`` on.
+
+    Raising ``floor`` between two steps skips ahead without reading what lies between.
+    """
+
+    def __init__(self, base: int, prefix: str, floor: bytes) -> None:
+        self._base = base
+        self._prefix = prefix.encode()
+        self.floor = max(floor, self._prefix)
+
+    def __iter__(self) -> Iterator[Entry]:
+        stack: list[tuple[str, tuple[str, ...], Iterator[_Member]]] = []
+        above, _, _ = self._prefix.decode().rpartition("/")
+        start = f"{above}/" if "/" in self._prefix.decode() else ""
+        segments = above.split("/") if start else []
+        dirs = tuple(part for segment in segments for part in encode_segment(segment))
+        stack.append((start, dirs, iter(self._members(dirs))))
+        while stack:
+            name, dirs, members = stack[-1]
+            member = next(members, None)
+            if member is None:
+                stack.pop()
+                continue
+            full = name.encode() + member.key
+            if not self._wanted(full, directory=member.is_directory):
+                continue
+            inner = (*dirs, *member.below)
+            if not member.is_directory:
+                yield Entry(name + member.segment, inner, member.leaf)
+            elif len(stack) <= MAX_OBJECT_DEPTH:
+                child = f"{name}{member.segment}/"
+                stack.append((child, inner, iter(self._members(inner))))
+
+    def _wanted(self, full: bytes, *, directory: bool) -> bool:
+        if directory:
+            reaches = full >= self.floor or self.floor.startswith(full)
+            return reaches and (full.startswith(self._prefix) or self._prefix.startswith(full))
+        return full >= self.floor and full.startswith(self._prefix)
+
+    def _members(self, dirs: tuple[str, ...]) -> list[_Member]:
+        try:
+            fd = open_directory(self._base, dirs)
+        except OSError as error:
+            if is_absent(error) or is_closed(error):
+                return []
+            raise
+        found: dict[bytes, _Member] = {}
+        try:
+            _collect(fd, (), "", found)
+        finally:
+            os.close(fd)
+        return [found[key] for key in sorted(found)]
+
+
+def _collect(fd: int, below: tuple[str, ...], text: str, found: dict[bytes, _Member]) -> None:
+    """Read one directory's members, with the chunks of over-long segments joined."""
+    with os.scandir(fd) as entries:
+        listed = [(entry.name, _kind(entry)) for entry in entries]
+    for component, kind in listed:
+        if kind is None or not _is_text(component):
+            continue
+        if component == SHADOW_DIR and kind:
+            _collect_shadows(fd, below, text, found)
+            continue
+        decoded = decode_component(component)
+        if decoded is None:
+            continue
+        segment = text + decoded[0]
+        if not decoded[1]:
+            if kind and len(below) < _MAX_CHUNKS:
+                _collect_below(fd, component, below, segment, found)
+            continue
+        path = (*below, component)
+        if encode_segment(segment) != path:
+            continue
+        key = segment.encode() + (b"/" if kind else b"")
+        place = path if kind else below
+        found[key] = _Member(key, segment, place, component, kind)
+
+
+def _collect_below(
+    fd: int, component: str, below: tuple[str, ...], text: str, found: dict[bytes, _Member]
+) -> None:
+    try:
+        inner = os.open(component, DIRECTORY_FLAGS, dir_fd=fd)
+    except OSError as error:
+        if is_absent(error) or is_closed(error):
+            return
+        raise
+    try:
+        _collect(inner, (*below, component), text, found)
+    finally:
+        os.close(inner)
+
+
+def _collect_shadows(
+    fd: int, below: tuple[str, ...], text: str, found: dict[bytes, _Member]
+) -> None:
+    try:
+        inner = os.open(SHADOW_DIR, DIRECTORY_FLAGS, dir_fd=fd)
+    except OSError as error:
+        if is_absent(error) or is_closed(error):
+            return
+        raise
+    try:
+        with os.scandir(inner) as entries:
+            leaves = [entry.name for entry in entries if _kind(entry) is False]
+    finally:
+        os.close(inner)
+    for leaf in leaves:
+        decoded = decode_component(leaf) if _is_text(leaf) else None
+        if decoded is None or not decoded[1]:
+            continue
+        segment = text + decoded[0]
+        if encode_segment(segment) == (*below, leaf):
+            key = segment.encode()
+            # The plain file, if it came back meanwhile, is the newer one and wins.
+            found.setdefault(key, _Member(key, segment, (*below, SHADOW_DIR), leaf, False))
+
+
+def _kind(entry: os.DirEntry[str]) -> bool | None:
+    """True for a directory, False for a regular file, None for what is neither."""
+    if entry.is_dir(follow_symlinks=False):
+        return True
+    return False if entry.is_file(follow_symlinks=False) else None
+
+
+def _is_text(component: str) -> bool:
+    try:
+        component.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\n" not in component and "\r" not in component
