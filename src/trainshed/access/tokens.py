@@ -5,12 +5,9 @@ plain hash is enough: there is nothing to guess, and a slow password hash would 
 section 7).
 """
 
-import contextlib
 import hashlib
 import json
-import os
 import secrets
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +15,7 @@ from typing import Any, Final
 from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
 from trainshed.access.principals import Principal, Role
 from trainshed.core.errors import Unauthenticated
+from trainshed.replica.system import durable
 
 _FORMAT: Final = 1
 _HOW: Final = (
@@ -143,23 +141,7 @@ class TokenAuthority:
             for digest, (principal, created) in principals.items()
         ]
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # mkstemp makes the file readable by its owner alone, before a byte is in it.
-        handle, name = tempfile.mkstemp(prefix=".tokens-", dir=self._path.parent)
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump({"format": _FORMAT, "tokens": rows}, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self._path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                Path(name).unlink()
-            raise
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        durable.write(str(self._path), json.dumps({"format": _FORMAT, "tokens": rows}, indent=1))
 
 
 def _digest(token: str) -> bytes:

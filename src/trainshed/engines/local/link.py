@@ -2,15 +2,13 @@
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 from trainshed.engines.port import Fault
 from trainshed.replica import protocol
-
-_LONGEST_ADDRESS = 90
+from trainshed.replica.system import unix_sockets
 
 
 class Link:
@@ -74,18 +72,9 @@ def connect(slot: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A shim that accepts nothing any more must not make its caller wait.
     connection.setblocking(False)
-    address = str(slot / protocol.SOCKET)
-    handle = -1
     try:
-        if len(os.fsencode(address)) > _LONGEST_ADDRESS and Path("/proc/self/fd").is_dir():
-            # Socket addresses have room for about 100 bytes: go by an open directory.
-            handle = os.open(slot, os.O_RDONLY | os.O_DIRECTORY)
-            address = f"/proc/self/fd/{handle}/{protocol.SOCKET}"
-        connection.connect(address)
+        unix_sockets.connect(connection, str(slot / protocol.SOCKET))
     except OSError:
         connection.close()
         raise
-    finally:
-        if handle >= 0:
-            os.close(handle)
     return connection

@@ -92,7 +92,7 @@ def connected(path: str, preamble: bytes = b"") -> "socket.socket | None":
     except OSError:
         return None
     try:
-        _connect(connection, path)
+        connect(connection, path)
         # Nothing is in the way of so little: it does not wait for anybody to read.
         connection.sendall(preamble)
     except OSError:
@@ -101,7 +101,8 @@ def connected(path: str, preamble: bytes = b"") -> "socket.socket | None":
     return connection
 
 
-def _connect(connection: socket.socket, path: str) -> None:
+def connect(connection: socket.socket, path: str) -> None:
+    """Connect to a path of any length: the kernel takes about a hundred bytes. Raises OSError."""
     if len(os.fsencode(path)) <= _KERNEL_LIMIT or not kernel.LINUX:
         connection.connect(path)
         return
