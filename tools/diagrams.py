@@ -1,13 +1,15 @@
-"""Writes the pages that are made from tables, docs/lifecycle.md and docs/failure-table.md, and the table of frameworks in
-docs/reduction-server.md.
+"""Writes the pages that are made from tables, docs/lifecycle.md, docs/failure-table.md and docs/api.md, and the table of
+frameworks in docs/reduction-server.md.
 
-Run from anywhere: `python tools/diagrams.py`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
+Run in the root: `python -m tools.diagrams`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from tools import api_reference
 
 from trainshed.core.failure.messages import Message
 from trainshed.core.failure.rules import Action, Match, Rule
@@ -49,6 +51,7 @@ def pages() -> Mapping[str, str]:
         "lifecycle.md": lifecycle(),
         "failure-table.md": failure_table(),
         "reduction-server.md": reduction_server(),
+        "api.md": api_reference.page((TEXTS / "api.md").read_text()),
     }
 
 

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 from tools import diagrams
 
+from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.failure.table import RULES
 from trainshed.core.lifecycle import tables
@@ -42,3 +43,12 @@ def test_the_examples_for_operators_are_taken_as_they_stand() -> None:
     assert len(examples) >= 4
     for example in examples:
         assert table_with(tomllib.loads(example)["failure_rules"]) != RULES
+
+
+def test_the_reference_names_every_method_and_its_records() -> None:
+    """What a method takes and answers is a record that has a section of its own."""
+    text = diagrams.pages()["api.md"]
+    methods = re.findall(r"^### (?:GET|POST|PUT|DELETE) ", text, re.MULTILINE)
+    assert len(methods) == len(METHODS)
+    sections = {name.lower() for name in re.findall(r"^### (\w+)$", text, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#(\w+)\)", text)) <= sections

@@ -1,7 +1,7 @@
-"""A job's story by attempts, replicas and incarnations, worked out from its timeline. Pure.
+"""A job's history by attempts, replicas and incarnations, worked out from its timeline; and as records. Pure.
 
-Reads the entries' details (`core.lifecycle.timeline`), never their texts. What an entry does not say stays unknown: a story that
-an older service began is told as far as it goes.
+Reads the entries' details (`core.lifecycle.story`), never their texts. What an entry does not say stays unknown: a history that
+an older service began is shown as far as it goes.
 """
 
 from collections.abc import Iterable, Mapping

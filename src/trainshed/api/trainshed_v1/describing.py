@@ -1,10 +1,10 @@
-"""What is true of a work now, looked at in two steps: cheaply, to see whether anything changed, then described in full.
+"""What is true of a job, tuning job or pipeline now, once or at each change.
 
-What a description holds is told in `views`.
+It is looked at in two steps: cheaply, to see whether anything changed, then described in full.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, assert_never
 
@@ -15,10 +15,12 @@ from trainshed.api.aiplatform_v1 import pipeline_views, tuning_views
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.calls.services import Services
 from trainshed.api.ml_v1 import views as ml
-from trainshed.api.resources.jobs import queue_position
+from trainshed.api.resources.jobs import find_work, queue_position
 from trainshed.api.resources.web_access import links_of
 from trainshed.api.trainshed_v1 import views
-from trainshed.api.trainshed_v1.tuning_views import pipeline_view, trial_view, tuning_view
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
+from trainshed.api.trainshed_v1.views import pipeline_view, trial_view, tuning_view
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
@@ -270,3 +272,39 @@ async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str
         case _:
             assert_never(work)
     return wire_json.to_public(message)
+
+
+async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
+    """`GET /trainshed/v1/jobs/{job}/watch`: a `JobDescription` now and after each change, until the job is over. That of a
+    tuning job has its trials beside the public resource, not in it as well."""
+    work, _ = await find_work(call.services.reader, call.target)
+    return _descriptions(call, work.uid)
+
+
+async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
+    services, notices = call.services, call.services.notices
+    pace, memory = Pace(notices), Memory()
+    sent: object = None
+    listened = frozenset({uid})
+    while True:
+        await pace.begin()
+        counts = {each: notices.count(each) for each in listened}
+        try:
+            seen = await look(services, uid)
+        except NotFound:
+            return
+        # Why a job waits changes with other jobs, too: that is looked at whenever there is a reason to look.
+        if seen.mark != sent:
+            sent = seen.mark
+            told = line(await described(services, call.principal, seen, memory, whole=False))
+            pace.looked()
+            pace.spoke()
+            yield told
+        if seen.work.state.is_final:
+            return
+        if pace.is_silent():
+            yield SIGN_OF_LIFE
+        listened = seen.news
+        # Of one that was not listened for there may have been news already: look again.
+        if listened <= counts.keys():
+            await pace.news({each: counts[each] for each in listened})

@@ -1,7 +1,6 @@
-"""Drills of a job: order one, list them (SPEC §8).
+"""Drills of a job, and plans of drills that jobs order by their label `trainshed-drill` (SPEC §8).
 
-A drill: `number, kind, replica, task, state, atLine, after, orderTime, fireTime, attempt, incarnation`. `state`: "ordered"
-(not yet written into the job), "armed", "fired" (being injected) or "done"; `attempt` and `incarnation`: what it hit, 0 before.
+Without `project` the service's own is meant.
 """
 
 import re
@@ -36,12 +35,7 @@ _BY_ROLE: Final = re.compile(rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6
 
 
 async def drill(call: JsonCall) -> records.Drill:
-    """`POST /trainshed/v1/jobs/{job}:drill {kind, replica, atLine, after}`: the drill.
-
-    `kind`: one of `DrillKind`. `replica`: `workerpool1-0`, `worker 0` or `worker-replica-0`; the primary if it is left out.
-    `atLine`: a regular expression of RE2; the drill waits for a line of that replica that matches. `after`: seconds that the
-    replica has to run, as a number or `"30s"`. Without both it comes at once. Raises FailedPrecondition if the job is over.
-    """
+    """`POST /trainshed/v1/jobs/{job}:drill`: order a drill. Raises FailedPrecondition if the job is over."""
     services = call.services
     job, _ = await find_job(services.reader, call.target)
     fields = call.fields()
@@ -61,7 +55,7 @@ async def drill(call: JsonCall) -> records.Drill:
 
 
 async def list_(call: JsonCall) -> records.DrillList:
-    """`GET /trainshed/v1/jobs/{job}/drills`: `{name, drills: [drill]}`, in the order in which they were ordered."""
+    """`GET /trainshed/v1/jobs/{job}/drills`: the job's drills."""
     job, _ = await find_job(call.services.reader, call.target)
     return records.DrillList(
         name=str(job.name),
@@ -192,7 +186,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 
 
 async def list_plans(call: JsonCall) -> records.DrillPlanList:
-    """`GET /trainshed/v1/drillPlans[?project=P]`: `{project, plans: [plan]}`, by name."""
+    """`GET /trainshed/v1/drillPlans[?project=P]`: the project's plans."""
     project = _asked_project(call)
     plans = await call.services.reader.drill_plans(project)
     return records.DrillPlanList(project=project, plans=tuple(_plan_view(plan) for plan in plans))
@@ -204,8 +198,8 @@ async def get_plan(call: JsonCall) -> records.DrillPlan:
 
 
 async def put_plan(call: JsonCall) -> records.DrillPlan:
-    """`PUT /trainshed/v1/drillPlans/{name} {project, drills}`, `POST /trainshed/v1/drillPlans {name, project, drills}`: the
-    plan, stored in place of one of that name. Jobs that exist keep the drills that they have."""
+    """`PUT /trainshed/v1/drillPlans/{name}`, `POST /trainshed/v1/drillPlans`: store a plan, in place of one of that name. Jobs
+    that exist keep the drills that they have."""
     fields = call.fields()
     name = fields.text("name", required=not call.target) or call.target
     if call.target and name != call.target:
@@ -230,7 +224,7 @@ async def put_plan(call: JsonCall) -> records.DrillPlan:
 
 
 async def delete_plan(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/drillPlans/{name}[?project=P]`: `{}`. Raises NotFound. Jobs that exist keep the drills that
+    """`DELETE /trainshed/v1/drillPlans/{name}[?project=P]`: forget a plan. Raises NotFound. Jobs that exist keep the drills that
     they have."""
     await call.services.intake.delete_drill_plan(_asked_project(call), call.target)
     return Nothing()

@@ -11,7 +11,7 @@ from trainshed.api.calls.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
 from trainshed.api.resources.submission import new_job, with_planned_drills
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.room_views import waiting_view
+from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
@@ -28,15 +28,9 @@ _SEARCHES: Final = ("trialJobSpec", "trial_job_spec")
 
 
 async def explain(call: JsonCall) -> records.Explanation:
-    """`POST /trainshed/v1/jobs:explain {api: "vertex" | "ml", project, location, job}`: `{api, project, location,
-    displayName, admitted, places, waiting, position, notices, warnings, machines}`.
+    """`POST /trainshed/v1/jobs:explain`: whether a job would be admitted now, and on what. Stores nothing.
 
-    `job` is what the API's own create takes, and is checked as that checks it: a custom job or a tuning job of Vertex, a job
-    of `ml`. Of a tuning job one trial's job is explained. `places`: `{replica, task, node}` of each
-    replica, if it would be admitted; else `waiting`, as in a job's description, and how many jobs would stand before it,
-    plus one (`position`). `machines`: per pool `{pool, replicas, machineType, vcpus, memoryBytes, memoryLimitBytes,
-    accelerators, diskGb}`.
-    """
+    `job` is checked as the API's own create checks it. Of a tuning job one trial's job is explained."""
     fields = call.fields()
     settings = call.services.settings
     api = fields.choice("api", tuple(api.value for api in Api))

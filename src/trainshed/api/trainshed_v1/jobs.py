@@ -1,4 +1,4 @@
-"""All that clients create, in both APIs: list, describe, timeline, cancel. Answers are described in `trainshed_v1.views`."""
+"""All that clients create, in both APIs: list, describe, timeline, cancel; and the status of the service."""
 
 from collections.abc import Callable
 from typing import Final
@@ -26,9 +26,7 @@ _LARGEST_PAGE: Final = 500
 
 
 async def status(call: JsonCall) -> records.Status:
-    """`GET /trainshed/v1/status`: `{version, principal, apis, project, region, bucket, engine, eventLoop}`; project, region and
-    bucket are what clients take by default, `engine` says what it can promise on its machine. `eventLoop`: `{recentLag,
-    longestLag, longestLagTime, computed}`, how late the service's loop was (`eventloop.lag`), in seconds."""
+    """`GET /trainshed/v1/status`: the service, and what clients take by default."""
     settings = call.services.settings
     return records.Status(
         version=settings.version,
@@ -52,12 +50,10 @@ def _lag(lag: Lag) -> records.LoopLag:
 
 
 async def list_(call: JsonCall) -> records.JobList:
-    """`GET /trainshed/v1/jobs?project=P[&state=S][&limit=N][&pageToken=T]`: `{jobs: [summary],
-    nextPageToken}`, newest first; `project=-`: of all projects. A short page with a token means that there
-    is more to look at.
+    """`GET /trainshed/v1/jobs?project=P[&state=S][&limit=N][&pageToken=T]`: what clients made, newest first; `project=-`: of
+    all projects.
 
-    Only what clients made is listed. `?parent=NAME` in place of the project lists what a work made: the jobs of a tuning
-    job's trials, a pipeline's job."""
+    `?parent=NAME` in place of the project lists what a tuning job or pipeline made: the jobs of its trials, its job."""
     state = _state(call.parameter("state"))
     size = page_size(
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
@@ -102,7 +98,7 @@ async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int)
 
 
 async def describe(call: JsonCall) -> records.JobDescription:
-    """`GET /trainshed/v1/jobs/{job}`: the description."""
+    """`GET /trainshed/v1/jobs/{job}`: the job in full."""
     work, etag = await find_work(call.services.reader, call.target)
     return await described(
         call.services, call.principal, await seen(call.services, work, etag), Memory()
@@ -110,9 +106,8 @@ async def describe(call: JsonCall) -> records.JobDescription:
 
 
 async def timeline(call: JsonCall) -> Timeline:
-    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: `{name, skipped, entries: [{at, kind, message, details}], attempts,
-    counters}`; the last two tell the same by attempts (`chronicle_views`), which only jobs with replicas of their own have.
-    `skip`: leave out the first N entries, for who has them; attempts and counters are told of all."""
+    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: what happened to a job. `skip`: leave out the first N entries, for
+    who has them."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
     history = chronicle(entries)
@@ -127,7 +122,7 @@ async def timeline(call: JsonCall) -> Timeline:
 
 
 async def cancel(call: JsonCall) -> Nothing:
-    """`POST /trainshed/v1/jobs/{job}:cancel`: `{}`; once more is fine."""
+    """`POST /trainshed/v1/jobs/{job}:cancel`: ask the job to stop; once more is fine."""
     services = call.services
     work, _ = await find_work(services.reader, call.target)
     await cancel_for_user(services, work.name)

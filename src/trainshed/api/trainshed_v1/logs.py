@@ -1,7 +1,7 @@
 """Live log lines as NDJSON: of a job its replicas', of a tuning job those of all its trials, of a pipeline those of its job.
 
 The lines of each replica come in their order and without gaps. Those that are there already come merged by time, whosever
-they are; what comes later is told as it comes.
+they are; what comes later is sent as it comes. A follower that comes back says what it has seen last of every writer.
 """
 
 import re
@@ -38,12 +38,11 @@ Replicas = frozenset[ReplicaId] | None
 
 
 async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET /trainshed/v1/jobs/{job}/logs[?follow=true][&trial=N][&replica=R][&tail=N][&since=TIME][&after=PLACES]`.
+    """`GET /trainshed/v1/jobs/{job}/logs[?follow=true][&trial=N][&replica=R][&tail=N][&since=TIME][&after=PLACES]`: lines of the
+    log, a `LogLine` each.
 
-    Lines `{at, replica, task, attempt, severity, message, n}`, and `trial` of those of trials. With `follow` the stream goes
-    on until the job is over and everything was sent. `trial`: of this one only, which has begun. `after`: for one who comes
-    back, what he has seen last of each writer (`log_places`).
-    """
+    With `follow` the stream goes on until the job is over and everything was sent. `trial`: of this one only, which has begun.
+    `after`: for one who comes back, what he has seen last of each writer, TRIAL/REPLICA/ATTEMPT/N."""
     work, _ = await find_work(call.services.reader, call.target)
     wanted = await _wanted(call, work)
     programs = _Programs(call.services, wanted)

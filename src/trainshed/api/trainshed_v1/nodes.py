@@ -1,10 +1,4 @@
-"""Nodes and their maintenance: list, drain, undrain (SPEC §2.1, last paragraph).
-
-A node: `name, condition, cause, vcpus, usedVcpus, memoryBytes, usedMemoryBytes`, `accelerators` of `{type, count,
-used}`, `replicas` of `{job, replica}`: what runs there, also what was asked to leave and has not left yet. In a list of
-nodes a replica that has accelerators says so, `{accelerator, accelerators, gpus}`: their type, how many, and the uuids of
-those that it was really given, as far as they are known.
-"""
+"""Nodes and their maintenance: list, drain, undrain (SPEC §2.1, last paragraph)."""
 
 from msgspec import structs
 
@@ -22,7 +16,7 @@ _LONGEST_REASON = 500
 
 
 async def list_(call: JsonCall) -> records.NodeList:
-    """`GET /trainshed/v1/nodes`: `{nodes: [node]}`."""
+    """`GET /trainshed/v1/nodes`: the nodes."""
     nodes = [node_view(node) for node in call.services.room.nodes()]
     for place, node in enumerate(nodes):
         if node.accelerators and node.replicas:
@@ -51,8 +45,8 @@ async def _with_gpus(call: JsonCall, view: records.NodeReplica) -> records.NodeR
 
 
 async def drain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:drain {reason}`: the node, which takes no more work and which what runs there
-    is asked to leave. Once more is fine. Raises NotFound with the nodes that there are."""
+    """`POST /trainshed/v1/nodes/{node}:drain`: let the node take no more work, and ask what runs there to leave. Once more is
+    fine. Raises NotFound with the nodes that there are."""
     services = call.services
     fields = call.fields()
     reason = fields.text("reason")
@@ -66,8 +60,8 @@ async def drain(call: JsonCall) -> records.Node:
 
 
 async def undrain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:undrain`: the node, which takes work again. One that is not drained is fine, and
-    so is one that is drained and gone. Raises NotFound with the nodes that there are."""
+    """`POST /trainshed/v1/nodes/{node}:undrain`: let the node take work again. One that is not drained is fine, and so is one
+    that is drained and gone. Raises NotFound with the nodes that there are."""
     services = call.services
     call.fields().refuse()
     if all(drain.node != call.target for drain in await services.reader.drained_nodes()):

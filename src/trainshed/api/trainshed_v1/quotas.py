@@ -1,9 +1,4 @@
-"""Quotas of a project in a region: see, set, clear (SPEC §2).
-
-A quota: `metric`, `limit` (a number, or "unlimited"), `used` (by jobs that have room), `waiting` (asked for by jobs that
-wait), `source`: "set" by an operator, "public" (the public default) or "none". Without `project` and `region` the service's
-own are meant.
-"""
+"""Quotas of a project in a region: see, set, clear (SPEC §2). Without `project` and `region` the service's own are meant."""
 
 from typing import Final
 
@@ -23,8 +18,8 @@ _LARGEST: Final = 10**12
 
 
 async def list_(call: JsonCall) -> records.QuotaList:
-    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: `{project, region, quotas: [quota]}`, by metric: each that
-    has a limit or is used; with `all` those of every metric that jobs may use."""
+    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: each quota that has a limit or is used; with `all` those of every
+    metric that jobs may use."""
     fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
     project, region = _place(call, fields)
     fields.refuse()
@@ -40,8 +35,7 @@ async def list_(call: JsonCall) -> records.QuotaList:
 
 
 async def set_(call: JsonCall) -> records.PlacedQuota:
-    """`POST /trainshed/v1/quotas:set {project, region, metric, limit}`: the quota. `limit`: a number of at least 0, or
-    "unlimited". A job that was admitted under another limit keeps its room."""
+    """`POST /trainshed/v1/quotas:set`: set a quota. A job that was admitted under another limit keeps its capacity."""
     services, fields = call.services, call.fields()
     key = _key(call, fields)
     limit = _limit(fields)
@@ -52,8 +46,7 @@ async def set_(call: JsonCall) -> records.PlacedQuota:
 
 
 async def clear(call: JsonCall) -> records.PlacedQuota:
-    """`POST /trainshed/v1/quotas:clear {project, region, metric}`: the quota with its default again. One that is not
-    set is fine."""
+    """`POST /trainshed/v1/quotas:clear`: go back to the default of a quota. One that is not set is fine."""
     services, fields = call.services, call.fields()
     key = _key(call, fields)
     fields.refuse()

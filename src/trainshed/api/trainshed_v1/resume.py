@@ -1,14 +1,4 @@
-"""The resume report: reads a job's log and its bucket's accesses around each drill, and lets `core.resume` judge.
-
-Report: `name`, `result`: PASS (all resumed), FAIL (one started over) or UNKNOWN; `drills`, each `{drill, outcome, why, lost,
-unit, advice, verdict, downSeconds, silentSeconds, restart, steps, checkpoints}`. `outcome`: "resumed", "started_over",
-"unknown", or "" for a drill that has not fired. `lost`: steps done again, null if not known, counted in `unit`. `verdict`: null or
-`{at, rule, effect, count, budget, message}`. `downSeconds`: from the end of what was hit to the next incarnation's start,
-`silentSeconds`: to its first line; null if there is none. `restart`: null or `{at, attempt, incarnation}`. `steps`:
-`{replica, first, before, after}`, each null or `{number, at}`. `checkpoints`: `{written, writtenCount, read, unknown}`: files
-`{uri, at, bytes}` that were written before, newest first, and those of them that were read after; `unknown`: why these are
-not known, "" if they are.
-"""
+"""The resume report: reads a job's log and its bucket's accesses around each drill, and lets `core.resume` judge."""
 
 import asyncio
 import time
@@ -42,8 +32,8 @@ _SHOWN: Final = 20
 
 
 async def report(call: JsonCall) -> records.ResumeReport:
-    """`GET /trainshed/v1/jobs/{job}/resumeReport[?stepPattern=REGEX]`: the report. `stepPattern`: the lines that match tell
-    the steps; the first group, or the whole match, is the number."""
+    """`GET /trainshed/v1/jobs/{job}/resumeReport[?stepPattern=REGEX]`: whether the job came back from its drills where it was.
+    `stepPattern`: the lines that match tell the steps; the first group, or the whole match, is the number."""
     job, _ = await find_job(call.services.reader, call.target)
     own = _own_series(call.parameter("stepPattern"))
     entries = await call.services.reader.timeline(job.uid)

@@ -1,8 +1,6 @@
 """Secrets of a project: set, list, delete; the key of all of them. No method gives a value back (SPEC §8).
 
-A secret: `{name, created, lastUsed, versions: [{version, created, lastUsed}]}`, newest version first; its own moments are
-the newest version's `created` and the last use of any. `lastUsed` "" = no program was given it yet. Without `project`
-the service's own is meant.
+Without `project` the service's own is meant.
 """
 
 import asyncio
@@ -23,7 +21,7 @@ from trainshed.wire.trainshed_v1.record import Nothing
 
 
 async def list_(call: JsonCall) -> records.SecretList:
-    """`GET /trainshed/v1/secrets[?project=P]`: `{project, secrets: [secret]}`, by name."""
+    """`GET /trainshed/v1/secrets[?project=P]`: the project's secrets."""
     fields = Fields({"project": call.parameter("project") or None})
     project = read_project(call, fields, "secrets")
     fields.refuse()
@@ -35,8 +33,8 @@ async def list_(call: JsonCall) -> records.SecretList:
 
 
 async def set_(call: JsonCall) -> records.StoredSecret:
-    """`POST /trainshed/v1/secrets {name, value, project}`: `{project, name, version, created}` of the new version, which
-    programs are given from now on where a job names no other one. Raises FailedPrecondition (the key is missing)."""
+    """`POST /trainshed/v1/secrets`: store a new version, which programs are given from now on where a job names no other one.
+    Raises FailedPrecondition (the key is missing)."""
     services, fields = call.services, call.fields()
     project = read_project(call, fields, "secrets")
     name = fields.text("name", required=True)
@@ -64,7 +62,7 @@ async def set_(call: JsonCall) -> records.StoredSecret:
 
 
 async def delete(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: `{}`. Without a version all of it. Raises NotFound.
+    """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete a version, or all of them. Raises NotFound.
     Programs that run keep what they were given; jobs that name it cannot start any more."""
     fields = Fields({"project": call.parameter("project") or None})
     project = read_project(call, fields, "secrets")
@@ -79,10 +77,9 @@ async def delete(call: JsonCall) -> Nothing:
 
 
 async def rotate_key(call: JsonCall) -> records.KeyRotation:
-    """`POST /trainshed/v1/secrets:rotateKey {}`: seals the secrets of all projects with a new key.
-    `{key, sealed, left: [{project, name, version}]}`: the key's fingerprint, how many versions were sealed, and those that
-    could not be opened and stay as they are. Raises FailedPrecondition (no key, or one that only the environment can
-    change). If it breaks off, all secrets can be opened as before, and it can be asked for again."""
+    """`POST /trainshed/v1/secrets:rotateKey`: seal the secrets of all projects with a new key. Raises FailedPrecondition (no
+    key, or one that only the environment can change). If it breaks off, all secrets can be opened as before, and it can be
+    asked for again."""
     call.fields().refuse()
     sealer, secrets = call.services.sealer, call.services.secrets
 

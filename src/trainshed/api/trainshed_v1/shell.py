@@ -1,8 +1,4 @@
-"""Shells in replicas that run, and in what failed ones left: tickets for them, and what there is to look at.
-
-An autopsy: `replica, task, attempt, incarnation, keptTime, expireTime, bytes` (-1 = not counted yet), `how` it ended, in
-words, `exitCode, signal, outOfMemory, lost, tail, argv`.
-"""
+"""Shells in replicas that run, and in what failed ones left: tickets for them, and what there is to look at."""
 
 from collections.abc import AsyncGenerator
 from typing import Final
@@ -24,13 +20,9 @@ _OFF: Final = "This service opens no shells: its operator has turned them off (s
 
 
 async def open_(call: JsonCall) -> records.ShellTicket:
-    """`POST /trainshed/v1/jobs/{job}:shell {replica, autopsy, attempt}`: `{token, expireTime, path, uri, job, replica,
-    task, attempt}`.
+    """`POST /trainshed/v1/jobs/{job}:shell`: a ticket for a shell in a replica that runs, or with `autopsy` in what it left.
 
-    The token opens one shell, once, within a minute: by a WebSocket at `path`, or by a browser at `uri`. `replica`: as for a
-    drill; the primary if it is left out. `autopsy`: in what it left when it failed, of the newest attempt unless `attempt`
-    says which. Raises FailedPrecondition: it does not run; nothing of it is kept.
-    """
+    Raises FailedPrecondition: it does not run; nothing of it is kept."""
     services, shells = call.services, _shells(call, open_=True)
     job, _ = await find_job(services.reader, call.target)
     replica, autopsy, attempt = _asked(call.fields(), job)
@@ -55,7 +47,7 @@ async def open_(call: JsonCall) -> records.ShellTicket:
 
 
 async def list_autopsies(call: JsonCall) -> records.AutopsyList:
-    """`GET /trainshed/v1/jobs/{job}/autopsies`: `{name, autopsies}`, by attempt and replica."""
+    """`GET /trainshed/v1/jobs/{job}/autopsies`: what is kept of the job's replicas that failed."""
     job, _ = await find_job(call.services.reader, call.target)
     return records.AutopsyList(
         name=str(job.name),
@@ -66,8 +58,8 @@ async def list_autopsies(call: JsonCall) -> records.AutopsyList:
 
 
 async def delete_autopsy(call: JsonCall) -> records.Deleted:
-    """`POST /trainshed/v1/jobs/{job}:deleteAutopsy {replica, attempt}`: `{deleted}`, how many; without a replica all of the
-    job. Raises FailedPrecondition: somebody has a shell open in it."""
+    """`POST /trainshed/v1/jobs/{job}:deleteAutopsy`: delete what is kept; without a replica all of the job. Raises
+    FailedPrecondition: somebody has a shell open in it."""
     job, _ = await find_job(call.services.reader, call.target)
     replica, _, attempt = _asked(call.fields(), job)
     shells = _shells(call)

@@ -33,6 +33,7 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
+    describing,
     drills,
     explain,
     jobs,
@@ -43,7 +44,6 @@ from trainshed.api.trainshed_v1 import (
     secrets,
     shell,
     usage,
-    watching,
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import NotFound, PermissionDenied
@@ -127,7 +127,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "jobs/*/autopsyFiles"): Method(
         "trainshed.v1.Jobs.AutopsyFiles", stream=shell.autopsy_files, kind=TAR
     ),
-    ("GET", "jobs/*/watch"): Method("trainshed.v1.Jobs.Watch", stream=watching.watch),
+    ("GET", "jobs/*/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
 }
 """By verb and shape of the path below the prefix; `*` is the encoded name of one thing, of a job also its id or uid."""
 

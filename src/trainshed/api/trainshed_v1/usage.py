@@ -1,33 +1,23 @@
-"""What a job's replicas use, and used: `{name, state, attempt, replicas, hints}`.
-
-A replica: `id, task, state, machineType, vcpus, limitBytes, incarnation, startTime, sampleTime, over, processes, cpus,
-meanCpus, mostCpus, memoryBytes, peakMemoryBytes, diskBytes, diskLimitBytes, gpus, points`. What `state` an earlier attempt's replica was in is not
-known: "". `limitBytes`: of memory, 0 = none; `sampleTime`: when it was last looked at, "" = not yet; `over`: it will not
-be looked at again; `cpus`: processors at work lately, then on average and at most; means and maxima are over all
-incarnations of the attempt, the rest is of the newest. `diskBytes`: what its files take, 0 = not known yet;
-`diskLimitBytes`: of the disk that was asked for, which nothing holds it to. A GPU: `{uuid, type, busy, meanBusy, memoryBytes,
-totalMemoryBytes, peakMemoryBytes}`, `busy` from 0 to 1, null where it does not tell. `points`: the newest ones, oldest
-first, `{at, cpus, memoryBytes, diskBytes, gpus}` with `gpus` the `busy` of each.
-
-In a job with reducers workers and reducers have `reduction` as well (`reduction` module).
-
-`hints`: sentences about what was asked for and hardly used, such as a machine that was four times too large.
-"""
+"""What a job's replicas use, and used; and what reducers, and the workers that use them, say of it (SPEC §7)."""
 
 from typing import Final
 
 from msgspec import UNSET, UnsetType
 
+from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.reduction import reduction_views
+from trainshed.core import reduction
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.job.spec import WorkerPool
+from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import ReplicaId, log_task_name
+from trainshed.core.lifecycle.timeline import REDUCTION_KINDS
+from trainshed.core.names import JobUid, ReplicaId, log_task_name
 from trainshed.core.sizing import Used, hints
+from trainshed.store.logs.reduction import ReplicaReduction
 from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
 from trainshed.wire.trainshed_v1 import usage as records
 
@@ -175,3 +165,73 @@ def _hints(job: Job, pool: WorkerPool, found: dict[ReplicaId, ReplicaUsage]) -> 
         return list(texts)
     name = log_task_name(job.name.api, ReplicaId(pool.position, 0)).partition("-")[0]
     return [f"{name}: {text}" for text in texts]
+
+
+_REDUCED, _NATIVE, _LOST = "mode", "native", "lost "
+"""Names of notes, the last one's beginning, as `trainshed_reduction` gives them."""
+
+
+async def reduction_views(
+    services: Services, job: Job, attempt: int
+) -> dict[ReplicaId, records.Reduction]:
+    """Of each replica that has a part in it; {} for a job without reducers, at no cost."""
+    taking_part = [each for each in job.spec.replicas() if reduction.takes_part(job.spec, each)]
+    if not taking_part:
+        return {}
+    found = {each.replica: each for each in await services.logs.reduction(job.uid, attempt)}
+    notes = await _notes(services, job.uid, attempt)
+    return {each: _view(found.get(each), notes.get(str(each), [])) for each in taking_part}
+
+
+async def _notes(
+    services: Services, uid: JobUid, attempt: int
+) -> dict[str, list[records.ReductionNote]]:
+    found: dict[str, list[records.ReductionNote]] = {}
+    for entry in await services.reader.timeline(uid):
+        if entry.kind in REDUCTION_KINDS and entry.details["attempt"] == attempt:
+            for replica in entry.details.get("replicas") or (entry.details["replica"],):
+                found.setdefault(replica, []).append(_note(entry))
+    return found
+
+
+def _note(entry: TimelineEntry) -> records.ReductionNote:
+    return records.ReductionNote(
+        at=text_micros(entry.at),
+        name=entry.details["note"],
+        severity=entry.details["severity"],
+        text=entry.details["text"],
+    )
+
+
+def _view(found: ReplicaReduction | None, notes: list[records.ReductionNote]) -> records.Reduction:
+    if found is None:
+        return records.Reduction(mode=_mode(notes), notes=tuple(notes))
+    last = found.samples[-1]
+    return records.Reduction(
+        incarnation=found.incarnation,
+        restarts=found.restarts,
+        sample_time=text_micros(last.at),
+        over=found.over,
+        metrics=dict(last.metrics),
+        totals=found.totals(),
+        per_second={name: round(rate, 1) for name, rate in found.rates().items()},
+        mode=_mode(notes),
+        notes=tuple(notes),
+    )
+
+
+def _mode(notes: list[records.ReductionNote]) -> records.ReductionMode | None:
+    ways = [place for place, note in enumerate(notes) if note.name in (_REDUCED, _NATIVE)]
+    if not ways:
+        return None
+    said = notes[ways[-1]]
+    lost = {n.name: n.at for n in notes[ways[-1] :] if n.name.startswith(_LOST)}
+    return records.ReductionMode(
+        since=said.at,
+        severity=said.severity,
+        text=said.text,
+        is_native=said.name == _NATIVE,
+        was_reduced=any(notes[place].name == _REDUCED for place in ways[:-1]),
+        lost_reducers=len(lost),
+        lost_since=max(lost.values(), default=""),
+    )

@@ -1,43 +1,32 @@
-"""Jobs, timelines and lines as plain JSON of ours, for the command line and the console.
-
-Times are RFC 3339 texts in UTC, "" where the moment has not come.
-
-Summary of a job, tuning job or pipeline: `name, api, kind, parent, trial, uid, project, jobId, displayName, state, createTime,
-startTime, endTime, updateTime, labels`, and `error {code, message}` once there is one. `kind`: "custom", "tuning" or
-"pipeline"; `parent`: name of the work that made it ("" = a client did), and `trial` which trial it evaluates (0 = none);
-`state`: a word of `JobState`, of pipelines as well.
-Description: the summary; `rule`, what decided the end: of a job a row of the failure table ("" before); `waiting`, why it has
-no room, null if it has (`room_views`); `waits`, the same, or what one that is not running yet waits for, as texts; `failure`,
-the typed facts beside the public error, null or `{rule, cause, replica, task, status, reason, tail}`; `resource`, the public
-resource. Besides, of a job: `attempt` and its `phase`; `retries` so far, by rule; `replicas`, each `{id, task, state, node,
-incarnation, startTime, restarts, leaving, exit}` with `restarts` in this attempt by rule, `leaving` why it was asked to leave
-its node, and `exit` null or `{exitCode, signal, outOfMemory, startTime, endTime, logLines}`; `autopsies`, what is kept of
-replicas that failed, each `{replica, task, attempt, expireTime}`; `webAccessUris`, the links to shells by `task`, of a job
-that has asked for them, while it runs. Of a tuning job: `tuning` and
-`trials` (`tuning_views`). Of a pipeline: `pipeline` (`tuning_views`), and `child`, the description of its job without the
-resource, null if that was deleted.
-"""
+"""Jobs, tuning jobs, pipelines, timelines and lines as the records of `/trainshed/v1`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
 from msgspec import UNSET, structs
 
+from trainshed.api.aiplatform_v1.views import sibling_name
 from trainshed.api.calls.timestamps import text_micros, text_nanos
-from trainshed.api.trainshed_v1.room_views import waiting_view
 from trainshed.core.capacity import Waiting
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import JobState, PipelineState
-from trainshed.core.names import Api, ReplicaId, log_task_name
+from trainshed.core.names import Api, Collection, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.study.spec import (
+    ConvexStopping,
+    DecayCurveStopping,
+    MedianStopping,
+    StudySpec,
+)
+from trainshed.core.study.trials import Measurement, Trial
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine
+from trainshed.wire.trainshed_v1 import capacity, timeline
 from trainshed.wire.trainshed_v1 import jobs as records
-from trainshed.wire.trainshed_v1 import timeline
 
 _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
     JobState.QUEUED: frozenset({"waiting"}),
@@ -206,3 +195,103 @@ def job_waits(job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | No
         return [text for text in (waiting.message, waiting.hint) if text]
     kinds = _WAITING.get(job.state, frozenset())
     return [entry.message for entry in timeline if entry.kind in kinds][-1:]
+
+
+def waiting_view(waiting: Waiting, position: int) -> capacity.Waiting:
+    return capacity.Waiting(
+        reason=waiting.reason.value,
+        message=waiting.message,
+        hint=waiting.hint,
+        blockers=tuple(waiting.blockers),
+        retry_time=text_micros(waiting.retry_at),
+        position=position,
+    )
+
+
+_POINTS: Final = 60
+"""Of a curve; more than a screen shows of it."""
+
+
+def tuning_view(job: TuningJob) -> records.Tuning:
+    spec = job.spec.study
+    return records.Tuning(
+        metric=spec.metrics[0].id,
+        goal=spec.metrics[0].goal.value,
+        algorithm=spec.algorithm.value,
+        max_trials=job.spec.max_trials,
+        parallel_trials=job.spec.parallel_trials,
+        first_trial=job.spec.first_trial,
+        replicas=len(job.spec.trial.replicas()),
+        succeeded=job.succeeded,
+        infeasible=job.infeasible,
+        failed=job.failed,
+        running=len(job.running),
+        best=job.best,
+        best_value=job.best_value if job.best else None,
+        exhausted=job.exhausted,
+        stopping=_stopping(spec),
+    )
+
+
+def trial_view(
+    job: TuningJob, trial: Trial, measured: Sequence[Measurement], state: JobState | None
+) -> records.Trial:
+    """`measured`: ascending by step; `state`: of the trial's job, None if it was deleted."""
+    metric = job.spec.study.metrics[0].id
+    final = trial.final
+    stopping = {each.number: each.stopping for each in job.running}.get(trial.number, "")
+    return records.Trial(
+        number=trial.number,
+        state=trial.state.value,
+        parameters=dict(trial.parameters),
+        value=final.value(metric) if final else None,
+        step=final.step if final else 0,
+        metrics=dict(final.metrics) if final else {},
+        create_time=text_micros(trial.created),
+        start_time=text_micros(trial.started),
+        end_time=text_micros(trial.ended),
+        job=trial_job_name(job, trial),
+        job_state=state.value if state else "",
+        stopped_early=trial.stopped_early,
+        reason=trial.infeasible_reason or stopping,
+        curve=_thinned([(m.step, v) for m in measured if (v := m.value(metric)) is not None]),
+    )
+
+
+def trial_job_name(job: TuningJob, trial: Trial) -> str:
+    """The public name of the job that evaluates a trial."""
+    if job.name.api is Api.ML:
+        return str(job.name.of_trial(trial.number))
+    return sibling_name(job.name, trial.job, Collection.CUSTOM_JOBS)
+
+
+def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> records.Pipeline:
+    """`job`: the name of its backing job, and `state` that one's, None if it was deleted."""
+    return records.Pipeline(
+        task=pipeline.spec.task.value,
+        job=job,
+        job_state=state.value if state else "",
+        best_job=sibling_name(pipeline.name, pipeline.best_job, Collection.CUSTOM_JOBS),
+        model=pipeline.model,
+    )
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    if len(points) <= _POINTS:
+        return tuple(points)
+    last = len(points) - 1
+    return tuple(points[round(index * last / (_POINTS - 1))] for index in range(_POINTS))
+
+
+def _stopping(spec: StudySpec) -> str:
+    match spec.stopping:
+        case None:
+            return ""
+        case MedianStopping():
+            return "median"
+        case DecayCurveStopping():
+            return "decay_curve"
+        case ConvexStopping():
+            return "convex"
+        case _:
+            assert_never(spec.stopping)
