@@ -176,9 +176,10 @@ class Client:
             return Unreachable(f"Nothing answers at {self.address}. {self._advice}")
         if isinstance(failure, ssl.SSLCertVerificationError):
             return Unreachable(
-                f"The certificate of {self.address} is not trusted: {failure.verify_message}. If it is of the service's own "
-                "authority, take the file tls/ca.pem of its data directory and give it with --ca (or TRAINSHED_CA); if the "
-                "name does not match, add it to the service's setting allowed_hosts."
+                f"The certificate of {self.address} is not trusted: {failure.verify_message}. If it is of "
+                "the service's own authority, take the file tls/ca.pem of its data directory and give it "
+                "with --ca (or TRAINSHED_CA); if the name does not match, add it to the service's setting "
+                "allowed_hosts."
             )
         cause = str(failure) or type(failure).__name__
         return Unreachable(f"The service at {self.address} did not answer: {cause}. {self._advice}")

@@ -58,8 +58,9 @@ def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
     named = os.environ.get("TRAINSHED_ENDPOINT", "").rstrip("/")
     if named and named != endpoint.rest and not chosen:
         raise click.ClickException(
-            f"This shell was pointed at {named} (TRAINSHED_ENDPOINT), and the service with its data in {endpoint.data} "
-            f"is at {endpoint.rest}. Say which one is meant: trainshed down --data DIRECTORY"
+            f"This shell was pointed at {named} (TRAINSHED_ENDPOINT), and the service with its data in "
+            f"{endpoint.data} is at {endpoint.rest}. Say which one is meant: trainshed down --data "
+            "DIRECTORY"
         )
 
 

@@ -210,8 +210,8 @@ def _rule(found: Plan, *, met: bool) -> str:
         spare = found.reducers.count - found.needed
         return "met" + (f", with {spare} more than needed" if spare else "")
     return (
-        f"not met: {found.needed} would be enough ({found.needed * found.reducers.gbps:g} Gbps); a job with fewer gets a "
-        "warning, and runs"
+        f"not met: {found.needed} would be enough ({found.needed * found.reducers.gbps:g} Gbps); a job "
+        "with fewer gets a warning, and runs"
     )
 
 
@@ -242,17 +242,24 @@ def _times(found: Plan, size: int) -> str:
 
 
 def _advice(found: Plan) -> Iterator[str]:
-    yield f"DistributedDataParallel(model, bucket_cap_mb={BUCKET_CAP_MB}): larger operations fill the links (default 25)."
     yield (
-        f"HOROVOD_FUSION_THRESHOLD={FUSION_THRESHOLD} is the public advice for Horovod; here Horovod does not use reducers."
+        f"DistributedDataParallel(model, bucket_cap_mb={BUCKET_CAP_MB}): larger operations fill the links "
+        "(default 25)."
+    )
+    yield (
+        f"HOROVOD_FUSION_THRESHOLD={FUSION_THRESHOLD} is the public advice for Horovod; here Horovod does "
+        "not use reducers."
     )
     if found.reducer_vcpus and found.reducer_vcpus < RECOMMENDED_VCPUS:
         yield (
-            f"{found.reducers.machine} has {found.reducer_vcpus:g} vCPUs; reducers of {RECOMMENDED_VCPUS} and more are "
-            "recommended, which have more bandwidth each."
+            f"{found.reducers.machine} has {found.reducer_vcpus:g} vCPUs; reducers of {RECOMMENDED_VCPUS} "
+            "and more are recommended, which have more bandwidth each."
         )
     if found.needed > MAX_REPLICAS:
-        yield f"A worker pool has at most {MAX_REPLICAS} replicas: choose machines with more bandwidth for reducers."
+        yield (
+            f"A worker pool has at most {MAX_REPLICAS} replicas: choose machines with more bandwidth for "
+            "reducers."
+        )
 
 
 def _seconds(length: float) -> str:

@@ -123,7 +123,8 @@ def plan_(
     reduces = _machine(reducer_machine, "'--reducer-machine'")
     if reduces.needs_accelerators:
         raise click.BadParameter(
-            f"{reduces.name} comes with accelerators, which reducers do not use; choose a CPU machine, such as {MACHINE}.",
+            f"{reduces.name} comes with accelerators, which reducers do not use; choose a CPU machine, "
+            f"such as {MACHINE}.",
             param_hint="'--reducer-machine'",
         )
     if reducer_gbps is None:

@@ -90,8 +90,9 @@ def set_(
     """
     if rest:
         raise click.UsageError(
-            "The value is not given on the command line, where everybody on this machine can read it and the shell keeps"
-            " it. Type it when asked, or use --from-file or --from-env. If this was a real one, it is no secret any more."
+            "The value is not given on the command line, where everybody on this machine can read it and "
+            "the shell keeps it. Type it when asked, or use --from-file or --from-env. If this was a real "
+            "one, it is no secret any more."
         )
     if file is not None and variable is not None:
         raise click.UsageError("Give --from-file or --from-env, not both.")
@@ -102,8 +103,8 @@ def set_(
     }
     stored = endpoint.client().post(_SECRETS, asked)
     click.echo(
-        f"{name}  version {stored['version']} is stored for {stored['project']}. A job gets it by a variable with the"
-        f" value $(secret:{name})"
+        f"{name}  version {stored['version']} is stored for {stored['project']}. A job gets it by a "
+        f"variable with the value $(secret:{name})"
     )
 
 
@@ -184,8 +185,8 @@ def _value(name: str, file: Path | None, variable: str | None) -> str:
         return content.decode()
     except UnicodeDecodeError:
         raise click.ClickException(
-            f"{file or 'What comes in'} is no text: a variable can hold text only. Store it as base64, and have the"
-            " program decode it."
+            f"{file or 'What comes in'} is no text: a variable can hold text only. Store it as base64, and "
+            "have the program decode it."
         ) from None
 
 

@@ -181,8 +181,8 @@ def _images(settings: Settings, engine: Engine) -> Images:
         if engine.capabilities().images:
             return ""
         return (
-            "Container images need namespaces, so that their files can take the place of the machine's, and this service "
-            f"has none (its isolation is {engine.capabilities().isolation})."
+            "Container images need namespaces, so that their files can take the place of the machine's, "
+            f"and this service has none (its isolation is {engine.capabilities().isolation})."
         )
 
     return Images(

@@ -105,8 +105,8 @@ def _open_in_order(
     """The store first: its lock says whether the data directory is ours."""
     if (settings.data / UNFINISHED).exists():
         raise StartFailed(
-            f"A restore into {settings.data} is under way, or was not finished. Wait for its end, or empty the directory and "
-            "restore the backup again."
+            f"A restore into {settings.data} is under way, or was not finished. Wait for its end, or empty "
+            "the directory and restore the backup again."
         )
     try:
         store = open_store(settings.database, settings.data)

@@ -68,22 +68,23 @@ def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:
     remote = [table for table in tables if table.is_remote]
     if remote and find_spec("obstore") is None:
         return (
-            f"The bucket {remote[0].name!r} lies in a store of the kind {remote[0].store}, and the library that "
-            "reaches it is not installed. Install it: pip install 'trainshed[remote]'"
+            f"The bucket {remote[0].name!r} lies in a store of the kind {remote[0].store}, and the library "
+            "that reaches it is not installed. Install it: pip install 'trainshed[remote]'"
         )
     here = set(local)
     for table in remote:
         if table.name in here:
             return (
-                f"The bucket {table.name!r} has a [[buckets]] table that says it lies elsewhere, and a directory "
-                "of our own with objects. Give the table another name, or move the directory away."
+                f"The bucket {table.name!r} has a [[buckets]] table that says it lies elsewhere, and a "
+                "directory of our own with objects. Give the table another name, or move the directory "
+                "away."
             )
         for key in (*_S3_ONLY, "service_account_env"):
             variable = str(getattr(table, key))
             if variable and not os.environ.get(variable):
                 return (
-                    f"The bucket {table.name!r} takes its credentials from the environment variable {variable} "
-                    f"({key}), which is not set. Set it for the service."
+                    f"The bucket {table.name!r} takes its credentials from the environment variable "
+                    f"{variable} ({key}), which is not set. Set it for the service."
                 )
     return ""
 
@@ -108,7 +109,10 @@ def _faults(row: dict[str, Any]) -> Iterator[str]:
     for key in (*_S3_ONLY, "service_account_env"):
         if key in given and not _VARIABLE.fullmatch(given[key]):
             # Not the value: it may be the secret itself.
-            yield f"{key}: is not the name of an environment variable; the secret itself does not stand in a file"
+            yield (
+                f"{key}: is not the name of an environment variable; the secret itself does not stand in a "
+                "file"
+            )
     if bool(given.get("access_key_env")) != bool(given.get("secret_key_env")):
         yield "access_key_env: goes together with secret_key_env; give both, or neither"
     endpoint = urlsplit(given.get("endpoint", "http://unset"))

@@ -167,8 +167,9 @@ def _check(chain: Path, key: Path) -> None:
         else:
             cause = f"it, or the key {key}, is not in PEM ({failure})"
         raise CertificatesUnusable(
-            f"The certificate {chain} cannot be served: {cause}. Give --tls-cert the server's certificate, followed by "
-            "those between it and its root, and --tls-key its key; or neither, for an authority of the service's own."
+            f"The certificate {chain} cannot be served: {cause}. Give --tls-cert the server's certificate, "
+            "followed by those between it and its root, and --tls-key its key; or neither, for an "
+            "authority of the service's own."
         ) from None
 
 
@@ -214,8 +215,8 @@ def _make_elsewhere(files: Signed, names: tuple[str, ...], now: float) -> None:
             return
         cause = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
     raise CertificatesUnusable(
-        f"The certificates in {files.chain.parent} cannot be made: {cause}. Mend that, give certificates of your own "
-        "with --tls-cert and --tls-key, or serve without gRPC (the setting grpc = false)."
+        f"The certificates in {files.chain.parent} cannot be made: {cause}. Mend that, give certificates "
+        "of your own with --tls-cert and --tls-key, or serve without gRPC (the setting grpc = false)."
     )
 
 
@@ -232,8 +233,8 @@ def make(files: Signed, names: tuple[str, ...], now: float) -> None:
     if ca.exists():
         if not ca_key.exists():
             raise CertificatesUnusable(
-                f"{ca_key} is missing, which {ca} belongs to; restore it, or move {ca} away: then a new authority is "
-                "made, and clients have to be told of it"
+                f"{ca_key} is missing, which {ca} belongs to; restore it, or move {ca} away: then a new "
+                "authority is made, and clients have to be told of it"
             )
         authority = Authority.read(ca.read_bytes(), ca_key.read_bytes())
         if authority.ends - now < RENEW_DAYS * _DAY:

@@ -125,8 +125,8 @@ def build_terms(
     def terms() -> Terms:
         if not isinstance(engine, LocalEngine):
             raise BuildFailed(
-                f"The engine {settings.engine} does not say how programs are kept apart on this machine, so that no packages "
-                "of jobs are installed here; use an image that has them."
+                f"The engine {settings.engine} does not say how programs are kept apart on this machine, "
+                "so that no packages of jobs are installed here; use an image that has them."
             )
         try:
             host = engine.host

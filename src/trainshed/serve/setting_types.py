@@ -118,7 +118,8 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
         kind, _, count = part.strip().partition("=")
         if kind not in types:
             raise ValueError(
-                f"{kind!r} is no accelerator type; the types are {', '.join(sorted(types))}.{near(kind, types)}"
+                f"{kind!r} is no accelerator type; the types are "
+                f"{', '.join(sorted(types))}.{near(kind, types)}"
             )
         if not count.isdecimal() or not int(count):
             raise ValueError(f"{part!r} is not of the form TYPE=COUNT with a count of 1 or more")
@@ -186,7 +187,8 @@ def _check_tuning_engine(name: str) -> None:
         extra, module = needed[name]
         if find_spec(module) is None:
             raise ValueError(
-                f"the engine {name} needs a library that is not installed; install trainshed[{extra}], or choose gp-bandit"
+                f"the engine {name} needs a library that is not installed; install trainshed[{extra}], or "
+                "choose gp-bandit"
             )
 
 
@@ -203,8 +205,8 @@ def _check_hosts(text: str) -> None:
     wrong = [name for name in listed(text) if not _HOST.fullmatch(name)]
     if wrong:
         raise ValueError(
-            f"{', '.join(wrong)}: a host is a name without scheme and port, training.example.org, or *.example.org for all "
-            "below one; * = any"
+            f"{', '.join(wrong)}: a host is a name without scheme and port, training.example.org, or "
+            "*.example.org for all below one; * = any"
         )
 
 
@@ -214,7 +216,8 @@ def _check_origins(text: str) -> None:
     wrong = [origin for origin in listed(text) if not _ORIGIN.fullmatch(origin)]
     if wrong:
         raise ValueError(
-            f"{', '.join(wrong)}: an origin is scheme, host and port of a page, https://console.example.org:8443"
+            f"{', '.join(wrong)}: an origin is scheme, host and port of a page, "
+            "https://console.example.org:8443"
         )
 
 

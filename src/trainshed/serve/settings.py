@@ -168,8 +168,8 @@ class Settings:
     images: MappedImages = ()
     #: Tables of buckets that lie elsewhere, or belong to other projects.
     buckets: BucketTables = ()
-    #: Tables of engines that other packages bring, by name, as they stand in the file: each engine checks its own. Those of
-    #: the local engine are the settings of `LOCAL_ENGINE`.
+    #: Tables of engines that other packages bring, by name, as they stand in the file: each engine checks its
+    #: own. Those of the local engine are the settings of `LOCAL_ENGINE`.
     engines: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
 
@@ -246,7 +246,7 @@ def engine_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _flattened(config: Path, document: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
-    """The document with what stands in `[engines.local]` at its top, where those settings stood first and still may."""
+    """The document with `[engines.local]` at its top, where those settings stood first and still may."""
     found = document.pop("engines", {})
     tables = cast("dict[str, Any]", found) if isinstance(found, dict) else {"NAME": found}
     engines: dict[str, dict[str, Any]] = {}
@@ -286,8 +286,8 @@ def exposed(settings: Settings) -> str:
     host = settings.host or "0.0.0.0"
     up = f"trainshed up --host {host}"
     return (
-        f"--host {host}: others would reach the service there, and tokens and what is typed into shells would "
-        "go over the network as they are. Choose one:\n"
+        f"--host {host}: others would reach the service there, and tokens and what is typed into shells "
+        "would go over the network as they are. Choose one:\n"
         f"  {up} --tls                                      TLS, by an authority of the service's own\n"
         f"  {up} --tls-cert cert.pem --tls-key key.pem      TLS, by a certificate of yours\n"
         f"  {up} --insecure                                 plain HTTP: behind a proxy that speaks TLS"

@@ -149,12 +149,13 @@ def command(
         )
         if settings.anonymous_storage:
             say(
-                "NOTE: anonymous_storage is on: every program, and whoever reaches the buckets, has all of them."
+                "NOTE: anonymous_storage is on: every program, and whoever reaches the buckets, has all of "
+                "them."
             )
         if not (is_loopback(settings.host) or speaks_tls(settings)):
             say(
-                f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as they are; "
-                "gRPC has a port with TLS."
+                f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} "
+                "as they are; gRPC has a port with TLS."
             )
         if ready_file is not None:
             # Without the token: at some levels programs are the same user, and see this file.

@@ -90,8 +90,9 @@ class Vault:
             raise EngineUnavailable(f"The secrets cannot be read: {failure}") from None
         if missing := sorted(ref for ref in refs if ref not in found):
             raise SecretMissing(
-                f"The project {project_id} has no secret {' and no secret '.join(map(str, missing))} any more: it was "
-                "deleted after the job was created. Set it again with `trainshed secrets set`, and submit the job anew."
+                f"The project {project_id} has no secret {' and no secret '.join(map(str, missing))} any "
+                "more: it was deleted after the job was created. Set it again with `trainshed secrets "
+                "set`, and submit the job anew."
             )
         ids = {ref: SecretId(project_id, ref.name, found[ref].version) for ref in refs}
         try:

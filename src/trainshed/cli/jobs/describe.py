@@ -212,7 +212,10 @@ def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
     latest = max((each.attempt for each in job.autopsies), default=0)
     kept = [each for each in job.autopsies if each.attempt == latest]
     for each in kept[:_NAMED]:
-        yield f"{each.task}, until {local_moment(each.expires, zone)}: trainshed jobs autopsy {job.id} {each.task}"
+        yield (
+            f"{each.task}, until {local_moment(each.expires, zone)}: trainshed jobs autopsy {job.id} "
+            f"{each.task}"
+        )
     if len(kept) > _NAMED or len(kept) < len(job.autopsies):
         yield f"all that is kept: trainshed jobs autopsy {job.id} --list"
 

@@ -98,7 +98,8 @@ class Patience:
             if self._since is None:
                 self._since = now
                 click.echo(
-                    f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for the service ...",
+                    f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for "
+                    "the service ...",
                     err=True,
                 )
             left = self._since + PATIENCE - now
@@ -108,7 +109,9 @@ class Patience:
             cause = failure.message
         if left <= 0:
             raise Unreachable(
-                f"{cause}\nIt was waited for, for {PATIENCE:g} s. The job goes on; when the service is back: {self._again}"
+                f"{cause}\n"
+                f"It was waited for, for {PATIENCE:g} s. The job goes on; when the service is back: "
+                f"{self._again}"
             )
         time.sleep(min(_PAUSE, left))
 

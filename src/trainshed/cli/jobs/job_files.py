@@ -105,7 +105,8 @@ def _yaml(text: str, no_json: ValueError) -> Any:
         yaml: Any = importlib.import_module("yaml")
     except ImportError:
         raise Unreadable(
-            f"It is not JSON ({no_json}), and to read YAML the package PyYAML must be installed beside trainshed."
+            f"It is not JSON ({no_json}), and to read YAML the package PyYAML must be installed beside "
+            "trainshed."
         ) from None
     try:
         # Dates are texts here: everything of a job has a JSON form.

@@ -95,8 +95,8 @@ def decode(lines: Iterable[bytes]) -> tuple[Contents, list[Entry]]:
         contents = msgspec.json.decode(parts[0], type=Contents)
         if contents.format > FORMAT:
             raise BackupUnusable(
-                f"It was made by version {contents.version}, in a form that this one does not know. Restore it with that "
-                "version, or a later one."
+                f"It was made by version {contents.version}, in a form that this one does not know. "
+                "Restore it with that version, or a later one."
             )
         entries = [msgspec.json.decode(part, type=Entry) for part in parts[1:]]
     except (msgspec.MsgspecError, IndexError) as failure:

@@ -80,7 +80,8 @@ def _fill(source: Path | BinaryIO, place: Path) -> Contents:
         check_database(place / DATABASE_FILE)
     except (StoreUnreadable, StoreTooNew) as failure:
         raise BackupUnusable(
-            f"Its database cannot be used by this version ({failure}); the backup was made by {contents.version}."
+            f"Its database cannot be used by this version ({failure}); the backup was made by "
+            f"{contents.version}."
         ) from failure
     for entry in entries:
         (place / entry.path).chmod(entry.mode)
@@ -209,8 +210,8 @@ def command(source: str, data: Path | None) -> None:
 
 def _tell(contents: Contents, data: Path, has_settings: bool) -> None:
     click.echo(
-        f"Restored {counted(contents.jobs, 'job')} and {counted(contents.objects, 'object')} as of {local_moment(contents.created)} "
-        f"(version {contents.version}) from a backup of {contents.data}."
+        f"Restored {counted(contents.jobs, 'job')} and {counted(contents.objects, 'object')} as of "
+        f"{local_moment(contents.created)} (version {contents.version}) from a backup of {contents.data}."
     )
     if running := contents.running:
         click.echo(f"{len(running)} of the jobs ran or waited then, and will again:")

@@ -83,7 +83,9 @@ class TarSink:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._tar = tarfile.open(mode="w|", fileobj=stream, format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed by `finish`
+        self._tar = tarfile.open(  # noqa: SIM115 - closed by `finish`
+            mode="w|", fileobj=stream, format=tarfile.PAX_FORMAT
+        )
 
     def add(self, entry: Entry, blocks: Iterable[bytes]) -> Entry | None:
         reader = _Padded(blocks, entry.size)

@@ -168,7 +168,8 @@ class _Taking:
             for entry in store.walk(bucket):
                 parents = ["/".join(entry.dirs[:depth]) for depth in range(1, len(entry.dirs) + 1)]
                 if files.intersection(parents):
-                    continue  # An object was where its directory is now, so it is younger than what was taken.
+                    # An object was where its directory is now, so it is younger than what was taken.
+                    continue
                 path = "/".join((*entry.dirs, entry.leaf))
                 for parent in parents:
                     if parent not in directories:
@@ -293,8 +294,8 @@ def command(target: str, data: Path | None, config: Path | None) -> None:
         raise
     running = f", {len(contents.running)} of them not over" if contents.running else ""
     click.echo(
-        f"Backed up {place} as of {local_moment(contents.created)}: {counted(contents.jobs, 'job')}{running}, "
-        f"{counted(contents.objects, 'object')}.",
+        f"Backed up {place} as of {local_moment(contents.created)}: "
+        f"{counted(contents.jobs, 'job')}{running}, {counted(contents.objects, 'object')}.",
         err=True,
     )
     for cause in contents.left_out:
@@ -309,8 +310,8 @@ def _require_ours(data: Path) -> None:
     owner = data.stat().st_uid
     if owner != os.geteuid():
         raise click.ClickException(
-            f"{data} belongs to the user with number {owner}. Take the backup as that user: files that another one makes "
-            "there would keep the service out."
+            f"{data} belongs to the user with number {owner}. Take the backup as that user: files that "
+            "another one makes there would keep the service out."
         )
 
 

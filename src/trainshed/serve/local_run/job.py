@@ -80,8 +80,8 @@ def _misspelt(image: str) -> str:
     if "/" in word or ":" in word or not (near := difflib.get_close_matches(word, names, 1)):
         return ""
     return (
-        f"There is no runtime {word}; did you mean {near[0]}? An image of that name is localhost/{word} or has its registry "
-        "before it."
+        f"There is no runtime {word}; did you mean {near[0]}? An image of that name is localhost/{word} or "
+        "has its registry before it."
     )
 
 
@@ -168,8 +168,8 @@ def _machine(request: LocalRunRequest) -> dict[str, str]:
     }
     if not types:
         raise NotRun(
-            f"--gpu: no GPU goes with machine type {request.machine_type}; name another one by --machine-type, for example "
-            "n1-standard-8."
+            f"--gpu: no GPU goes with machine type {request.machine_type}; name another one by "
+            "--machine-type, for example n1-standard-8."
         )
     kind = next((each for each in types if each.endswith("_T4")), next(iter(types)))
     return {**found, "acceleratorType": kind, "acceleratorCount": str(min(types[kind]))}
@@ -178,7 +178,8 @@ def _machine(request: LocalRunRequest) -> dict[str, str]:
 def _check_secrets(env: Iterable[tuple[str, str]], given: Mapping[SecretRef, str]) -> None:
     named = [(name, ref) for name, value in env for ref in references(value)]
     missing = [
-        f"--env {name}: the secret {ref} is not given; a local run knows those of --secret {ref.name}=VARIABLE only."
+        f"--env {name}: the secret {ref} is not given; a local run knows those of --secret "
+        f"{ref.name}=VARIABLE only."
         for name, ref in named
         if ref not in given
     ]

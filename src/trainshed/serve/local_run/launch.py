@@ -34,8 +34,8 @@ def run(request: LocalRunRequest, settings: Settings) -> int:
         workspace = Workspace(settings.data)
     except OSError as failure:
         raise NotRun(
-            f"The data directory {settings.data} cannot be used: {failure.strerror}. Choose another one with --data or "
-            "$TRAINSHED_DATA."
+            f"The data directory {settings.data} cannot be used: {failure.strerror}. Choose another one "
+            "with --data or $TRAINSHED_DATA."
         ) from None
     try:
         return _run_in(workspace, request, settings, zygotes.start())
@@ -74,8 +74,8 @@ def _run_in(
         return _INTERRUPTED
     except OSError as failure:
         raise NotRun(
-            f"The run could not be put together: {failure}. Check the disk of {settings.data}, and that the program's files can be "
-            "read."
+            f"The run could not be put together: {failure}. Check the disk of {settings.data}, and that "
+            "the program's files can be read."
         ) from failure
     return _told(ended, request)
 
@@ -114,8 +114,9 @@ def _told(ended: "Ended", request: LocalRunRequest) -> int:
     record, status = ended.record, status_of(ended.record)
     if record.oom:
         tell(
-            f"The program ran out of memory and was killed: its limit is {ended.memory_limit / 2**30:.1f} GiB "
-            f"(machine type {request.machine_type}, the setting memory_per_replica and what this machine has, whichever is least)."
+            f"The program ran out of memory and was killed: its limit is {ended.memory_limit / 2**30:.1f} "
+            f"GiB (machine type {request.machine_type}, the setting memory_per_replica and what this "
+            "machine has, whichever is least)."
         )
     elif record.child_oom:
         tell(

@@ -78,8 +78,12 @@ def requirements_wheel(needed: Sequence[str]) -> bytes:
     """A package that holds nothing and needs these: the same ones make the same bytes."""
     lines = "".join(f"Requires-Dist: {text}\n" for text in needed)
     files = {
-        f"{_INFO}/METADATA": f"Metadata-Version: 2.1\nName: local-run-requirements\nVersion: 1.0\n{lines}",
-        f"{_INFO}/WHEEL": "Wheel-Version: 1.0\nGenerator: trainshed\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{_INFO}/METADATA": (
+            f"Metadata-Version: 2.1\nName: local-run-requirements\nVersion: 1.0\n{lines}"
+        ),
+        f"{_INFO}/WHEEL": (
+            "Wheel-Version: 1.0\nGenerator: trainshed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
     }
     files[f"{_INFO}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{_INFO}/RECORD"))
     made = io.BytesIO()
@@ -166,8 +170,9 @@ def _title(directory: Path) -> tuple[str, str]:
         raise NotRun(f"The project in {directory} cannot be read: {failure}.") from failure
     if not found.get("name"):
         raise NotRun(
-            f"The name of the project in {directory} cannot be told without running it. Build it (python3 -m build --sdist), "
-            "move what was built and the program into a directory without setup.py, and give it by --extra-packages."
+            f"The name of the project in {directory} cannot be told without running it. Build it (python3 "
+            "-m build --sdist), move what was built and the program into a directory without setup.py, "
+            "and give it by --extra-packages."
         )
     version = found.get("version", "")
     return found["name"], version if version[:1].isdigit() else "0"
@@ -201,8 +206,8 @@ def requirement(text: str) -> str:
     text = _HASH.sub("", text).strip()
     if text.startswith("-"):
         raise ValueError(
-            "options are not read here; the index and the like are set for pip and uv by PIP_INDEX_URL, UV_INDEX_URL and "
-            "PIP_FIND_LINKS in the environment"
+            "options are not read here; the index and the like are set for pip and uv by PIP_INDEX_URL, "
+            "UV_INDEX_URL and PIP_FIND_LINKS in the environment"
         )
     if re.match(r"(git\+|https?:|hg\+|svn\+)", text):
         egg = _EGG.search(text)

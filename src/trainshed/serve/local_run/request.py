@@ -59,20 +59,20 @@ def _faults(request: LocalRunRequest, private: tuple[Path, ...]) -> list[str]:
     faults: list[str] = []
     if not request.entry and (request.extra_dirs or request.requirements or request.extra_packages):
         faults.append(
-            "--extra-dirs, --extra-packages and --requirements go with --script or --python-module: without one the image "
-            "runs as it is."
+            "--extra-dirs, --extra-packages and --requirements go with --script or --python-module: "
+            "without one the image runs as it is."
         )
     if request.entry and directory in private:
         faults.append(
-            f"--local-package-path: {directory} holds more than a program. Put the program into a directory of its own and name "
-            "that, or run this there."
+            f"--local-package-path: {directory} holds more than a program. Put the program into a "
+            "directory of its own and name that, or run this there."
         )
     if request.script and not (directory / request.script).is_file():
         faults.append(f"--script: there is no file {request.script} in {directory}.")
     if request.module and not _is_module(directory, request.module):
         faults.append(
-            f"--python-module: there is no module {request.module} in {directory}; name the directory that holds its package by "
-            "--local-package-path."
+            f"--python-module: there is no module {request.module} in {directory}; name the directory that "
+            "holds its package by --local-package-path."
         )
     faults += [
         f"--extra-dirs: there is no directory {name} in {directory}."

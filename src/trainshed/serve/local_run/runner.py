@@ -191,8 +191,8 @@ class Run:
         name = self._request.output[5:].partition("/")[0]
         if door.bucket_location(name) is None or door.is_closed(name, self._place.project):
             raise NotRun(
-                f"--base-output-dir: there is no bucket {name!r} for the project {self._place.project!r}; the default one is "
-                f"gs://{self._settings.default_bucket}."
+                f"--base-output-dir: there is no bucket {name!r} for the project {self._place.project!r}; "
+                f"the default one is gs://{self._settings.default_bucket}."
             )
 
     async def _prepare(self, runtimes: LocalRuntimes, job: Job) -> PreparedRuntime:
