@@ -80,7 +80,7 @@ OPTION_FILES = frozenset(
     }
 )
 # Marked as output only in the protos, and yet what a client sends: measurements that it adds or
-# completes a trial with (CLIENTS section 1, VizierService), and trials that it creates itself.
+# completes a trial with (spec/clients#surface, VizierService), and trials that it creates itself.
 TAKEN_AS_INPUT = {
     "google.cloud.aiplatform.v1.Measurement": {"elapsed_duration", "step_count", "metrics"},
     "google.cloud.aiplatform.v1.Measurement.Metric": {"metric_id", "value"},
@@ -129,8 +129,8 @@ def main() -> None:
 
 
 def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Fetch the packages and compile the served protos, then those of all other services, with all their imports, in
-    build order."""
+    """Fetch the packages and compile the served protos, then those of all other services, with all their
+    imports, in build order."""
     folders = [
         fetched(package, scratch / str(number)) / "package" / protos
         for number, (package, protos) in enumerate(zip(PACKAGES, PROTOS, strict=True))
@@ -192,8 +192,8 @@ def fetched(package: str, folder: Path) -> Path:
 
 
 def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
-    """Drop every option but http routes, field behaviour, packing and map entries; and calls that stream, since nothing here
-    does."""
+    """Drop every option but http routes, field behaviour, packing and map entries; and calls that stream,
+    since nothing here does."""
     file.ClearField("options")
     file.ClearField("source_code_info")
     file.ClearField("extension")

@@ -1,4 +1,5 @@
-"""What must become of a job, by SPEC §2 and §2.1 alone: a small second reading of the rules, knowing no code of ours."""
+"""What must become of a job, by spec/lifecycle and spec/failures alone: a small second reading of the rules,
+knowing no code of ours."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -60,8 +61,9 @@ CANCELLED: Final = "The job was cancelled by the user."
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A cancel as its sender knows it, in ns: the service accepted it between `sent` and `answered`, if `accepted`;
-    else it was refused in the end, after `tries` requests of which all but the last got no answer."""
+    """A cancel as its sender knows it, in ns: the service accepted it between `sent` and `answered`, if
+    `accepted`; else it was refused in the end, after `tries` requests of which all but the last got no
+    answer."""
 
     sent: int
     answered: int
@@ -71,8 +73,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How often the actor had to leave its node. `lives`: the numbers of those that were ended so. `silent`: by attempt, how
-    many of its processes were ended before they could say anything."""
+    """How often the actor had to leave its node. `lives`: the numbers of those that were ended so. `silent`:
+    by attempt, how many of its processes were ended before they could say anything."""
 
     lives: frozenset[int] = frozenset()
     silent: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -80,8 +82,8 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was done and seen from outside. `ended`: between which moments (ns) the program whose end decides ended
-    by itself; None if it never did."""
+    """What was done and seen from outside. `ended`: between which moments (ns) the program whose end decides
+    ended by itself; None if it never did."""
 
     cancel: Cancel | None = None
     ended: tuple[int, int] | None = None
@@ -97,7 +99,7 @@ class Course:
 
 
 def course(plan: JobPlan, moves: Moves | None = None) -> Course:
-    """SPEC §2.1, row by row."""
+    """spec/failures#rules, row by row."""
     moves = moves or Moves()
     pool = plan.replicas[plan.actor]
     lives = [0]
@@ -124,10 +126,11 @@ def course(plan: JobPlan, moves: Moves | None = None) -> Course:
 
 
 def expected(plan: JobPlan, natural: Outcome | None, history: History) -> tuple[Outcome, ...]:
-    """Every outcome that is right; two only where a cancel and an end were too close to tell apart. `natural`: how the
-    job's course ends.
+    """Every outcome that is right; two only where a cancel and an end were too close to tell apart.
+    `natural`: how the job's course ends.
 
-    SPEC §2: after an accepted cancel the job ends CANCELLED, unless the primary had already exited.
+    spec/lifecycle#cancel: after an accepted cancel the job ends CANCELLED, unless the primary had already
+    exited.
     """
     cancelled = Outcome("CANCELLED", 1, CANCELLED)
     cancel = history.cancel

@@ -1,6 +1,8 @@
-"""The chaos run: jobs, kills, and the verification of what became of the jobs (`python -m tests.chaos --help`).
+"""The chaos run: jobs, kills, and the verification of what became of the jobs (`python -m tests.chaos
+--help`).
 
-Linux only: who acts from outside learns process ids through a socket, and adopts what a killed service leaves behind.
+Linux only: who acts from outside learns process ids through a socket, and adopts what a killed service leaves
+behind.
 """
 
 import contextlib
@@ -54,7 +56,7 @@ _SUBREAPER: Final = 36
 
 
 def run(options: Options) -> int:
-    """The exit status: 0 if everything is as SPEC says."""
+    """The exit status: 0 if everything is as docs/spec says."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     directory = Path(tempfile.mkdtemp(prefix="trainshed-chaos-"))
     directory.chmod(0o755)
@@ -178,7 +180,8 @@ def _state_at_end(address: Address, target: str, until: float) -> str:
 
 
 def _left_behind(directory: Path, mounted: Sequence[str]) -> Iterator[str]:
-    """Processes, mounts, control groups and slots that are still there when all is over. `mounted`: by the run itself."""
+    """Processes, mounts, control groups and slots that are still there when all is over. `mounted`: by the
+    run itself."""
     deadline = time.monotonic() + 10
     for pid in children(os.getpid()):
         with contextlib.suppress(ProcessLookupError, ChildProcessError):

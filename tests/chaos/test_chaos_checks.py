@@ -24,7 +24,7 @@ def plan(*ends: End, restart_whole: bool = False, no_retries: bool = False) -> J
 
 
 def test_a_crash_restarts_the_whole_job_three_times() -> None:
-    """SPEC §2.1, "transient": at most 3 times, then FAILED with the user-code message."""
+    """spec/failures#crashes: at most 3 times, then FAILED with the user-code message."""
     whole = course(plan(End.ABORTS))
     assert whole.lives == (1, 1, 1, 1)
     assert whole.outcome == Outcome(
@@ -35,7 +35,7 @@ def test_a_crash_restarts_the_whole_job_three_times() -> None:
 
 
 def test_a_lost_replica_is_restarted_five_times_in_an_attempt() -> None:
-    """SPEC §2.1, "replica lost": then the whole job is retried."""
+    """spec/failures#retries, "replica lost": then the whole job is retried."""
     whole = course(plan(*[End.KILLED] * 5, End.SHIM_KILLED, End.SUCCEEDS))
     assert whole.lives == (6, 1)
     assert whole.outcome == Outcome("SUCCEEDED")
@@ -44,7 +44,8 @@ def test_a_lost_replica_is_restarted_five_times_in_an_attempt() -> None:
 
 
 def test_a_drill_leads_where_its_kind_leads() -> None:
-    """SPEC §2.1: replica lost, transient, spot preemption, no capacity, internal error, out of memory."""
+    """spec/failures#out-of-memory: replica lost, transient, spot preemption, no capacity, internal error, out
+    of memory."""
     ends = (End.DRILLED_KILL, End.DRILLED_MAINTENANCE, End.DRILLED_SEGV, End.DRILLED_PREEMPT)
     assert course(plan(*ends, End.SUCCEEDS)).lives == (3, 1, 1)
     assert course(plan(End.DRILLED_INTERNAL)).lives == (1, 1, 1)
@@ -63,7 +64,7 @@ def test_every_end_has_a_course() -> None:
 
 
 def test_a_drain_costs_a_restart() -> None:
-    """SPEC §2.1, "replica lost": a node under maintenance; also where nobody could hear the program."""
+    """spec/failures#maintenance: a node under maintenance; also where nobody could hear the program."""
     job = plan(End.SUCCEEDS)
     assert course(job, Moves(frozenset({0, 1}))) == Course((3,), Outcome("SUCCEEDED"))
     assert course(job, Moves(frozenset({0, 1, 2}), {1: 3})).lives == (3, 1)
@@ -98,7 +99,7 @@ def started(attempt: int, incarnation: int, second: int) -> dict[str, Any]:
 
 
 def test_a_cancel_and_an_end_that_came_before_or_after_it() -> None:
-    """SPEC §2, "Cancel": CANCELLED, unless the primary had already exited."""
+    """spec/lifecycle#cancel: CANCELLED, unless the primary had already exited."""
     job = plan(End.FAILS)
     failed = course(job).outcome
     for ended, right in (
@@ -127,7 +128,7 @@ def spoken(token: str, *numbers: int, attempt: int = 1) -> list[logs.Line]:
 
 
 def test_a_gap_a_repetition_and_a_life_that_comes_back_are_seen() -> None:
-    """SPEC §5: no line lost, none twice, in order."""
+    """spec/logs#order: no line lost, none twice, in order."""
     one, two = "a" * 12, "b" * 12
     whole, wrong = logs.parts([*spoken(one, 0, 1, 2), *spoken(two, 0, 1, attempt=2)])
     assert whole == [logs.Part(one, 1, 3), logs.Part(two, 2, 2)]

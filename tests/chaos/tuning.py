@@ -1,4 +1,5 @@
-"""Tuning jobs among the load of a chaos run: whoever computes what to try next is killed as well, idle and busy.
+"""Tuning jobs among the load of a chaos run: whoever computes what to try next is killed as well, idle and
+busy.
 
 Each trial leaves a file for each time that its program was run, so that one that ran twice shows.
 """
@@ -67,7 +68,8 @@ class Tunings:
         self._hands.shutdown()
 
     def wrong(self, one: Tuning, address: Address) -> Iterator[str]:
-        """All that there is to check of one that is over: SPEC §6, no trial lost and none doubled."""
+        """All that there is to check of one that is over: spec/tuning#reproducible, no trial lost and none
+        doubled."""
         yield from one.trouble
         if not one.public:
             yield "it was never submitted"

@@ -28,8 +28,9 @@ _PAGE: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of one job. `lives`, `lines`: of all its replicas; `moved`: lives that a drain ended. `isolated`:
-    whether its programs had a process namespace of their own; both if some had and some had not."""
+    """What became of one job. `lives`, `lines`: of all its replicas; `moved`: lives that a drain ended.
+    `isolated`: whether its programs had a process namespace of their own; both if some had and some had
+    not."""
 
     name: str
     kind: str
@@ -45,8 +46,8 @@ class Report:
 def check(
     story: Story, address: Address, data: Path, diary: Path, drains: Sequence[Drain]
 ) -> Report:
-    """Everything that there is to check of one job that is over. What the service tells of one with which something
-    is wrong is kept beside the diary."""
+    """Everything that there is to check of one job that is over. What the service tells of one with which
+    something is wrong is kept beside the diary."""
     plan = story.plan
     if not story.public:
         return Report(plan.name, plan.kind, wrong=("it was never submitted", *story.trouble))
@@ -111,7 +112,7 @@ def _outcome(
     public: Mapping[str, Any],
     seen: Mapping[str, ReplicaSeen],
 ) -> Iterator[str]:
-    """State and message are what SPEC §2 and §2.1 say, and all surfaces say the same."""
+    """State and message are what spec/lifecycle and spec/failures say, and all surfaces say the same."""
     plan = story.plan
     if plan.cancel is not CancelAt.NEVER and story.cancel is None:
         yield "nobody came to cancel it"
@@ -144,7 +145,8 @@ def _is(told: Outcome, right: Outcome) -> bool:
 def _ended(
     plan: JobPlan, whole: Course, view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]
 ) -> tuple[int, int] | None:
-    """Between which moments the program whose end decides ended by itself; None if it did not come to that."""
+    """Between which moments the program whose end decides ended by itself; None if it did not come to
+    that."""
     replica, end = decisive(plan, whole)
     lives = seen[replica].lives
     wanted = sum(whole.lives) if replica == plan.actor else 1
@@ -158,7 +160,7 @@ def _ended(
 
 
 def _after_the_end(view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]) -> Iterator[str]:
-    """SPEC §2: nothing of a job lives once its end is published."""
+    """spec/lifecycle#end: nothing of a job lives once its end is published."""
     over = nanoseconds(view["endTime"])
     for replica, diary in seen.items():
         if diary.is_alive:
@@ -170,13 +172,15 @@ def _after_the_end(view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]) -> 
 
 
 def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -> Iterator[str]:
-    """No program started twice, none beside another, none restarted for nothing (SPEC §2.1)."""
+    """No program started twice, none beside another, none restarted for nothing
+    (spec/failures#lost-replicas)."""
     if fate.seen.doubled:
         yield "a life began while another one lived"
     starts = [(start.attempt, start.incarnation) for start in fate.starts]
     if twice := [start for start, count in Counter(starts).items() if count > 1]:
         yield f"the timeline tells starts twice: {twice}"
-    # A program may be stopped before it has come to its diary: in a cancelled job, beside the actor, or by a drain.
+    # A program may be stopped before it has come to its diary: in a cancelled job, beside the actor, or by a
+    # drain.
     silent = view["attempt"] if replica != plan.actor else view["state"] == "CANCELLED"
     if not 0 <= len(starts) - len(fate.seen.lives) <= silent + fate.asked_to_leave:
         yield f"{len(fate.seen.lives)} lives, and the timeline tells of {starts}"
@@ -185,7 +189,7 @@ def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -
 
 
 def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates) -> Iterator[str]:
-    """Restarts and attempts as SPEC §2.1 counts them."""
+    """Restarts and attempts as spec/failures#lost-replicas counts them."""
     counts = fate.counts
     mine = tuple(counts[number] for number in range(1, view["attempt"] + 1))
     if view["state"] == "CANCELLED":
@@ -201,7 +205,7 @@ def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates
 
 
 def _lines(plan: JobPlan, replica: str, diary: ReplicaSeen, files: logs.Files) -> Iterator[str]:
-    """SPEC §5: every line exactly once and in order, life after life."""
+    """spec/logs#order: every line exactly once and in order, life after life."""
     parts, wrong = logs.parts(files.lines.get(replica, ()))
     yield from wrong
     told = {part.token: part.lines for part in parts}
@@ -216,8 +220,8 @@ def _lines(plan: JobPlan, replica: str, diary: ReplicaSeen, files: logs.Files) -
 
 
 def _bounds(plan: JobPlan, replica: str, life: LifeSeen) -> tuple[int, int]:
-    """How many lines there may be. A program notes what it has written just after writing it; what is in the pipe
-    of a shim that is killed is lost with it (DESIGN §3.7)."""
+    """How many lines there may be. A program notes what it has written just after writing it; what is in the
+    pipe of a shim that is killed is lost with it (spec/invariants#durability)."""
     planned = plan.replicas[replica].life(life.number)
     if life.end:
         return life.said, life.said

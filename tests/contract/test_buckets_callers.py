@@ -97,7 +97,7 @@ def ask(
 
 
 def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Service) -> None:
-    """SPEC §3: no access to other projects' buckets, by any of the API's methods."""
+    """spec/program#isolation: no access to other projects' buckets, by any of the API's methods."""
     mine = program("p")
     assert ask(service, mine, "GET", "/storage/v1/b/bucket-p/o/x?alt=media") == (200, b"old")
     assert ask(service, mine, "GET", "/storage/v1/b/shared-1/o/x?alt=media") == (200, b"old")
@@ -128,7 +128,8 @@ def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Se
         "/bucket-q/{}",
         "/storage/v1/b/bucket-q/o/{}/acl",
     ):
-        # Names of buckets are everybody's, as in public: a taken one cannot be made. What lies in them is not.
+        # Names of buckets are everybody's, as in public: a taken one cannot be made. What lies in them is
+        # not.
         there, missing = (ask(service, mine, "GET", target.format(name)) for name in ("x", "no"))
         assert (there[0], missing) == (403, there)
     listed = ask(service, mine, "GET", "/storage/v1/b")[1]["items"]
@@ -171,7 +172,8 @@ def test_an_upload_session_belongs_to_its_bucket(service: Service) -> None:
 
 
 def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -> None:
-    """A second introduction, an identity header, a token of somebody else, a key: who it is was said before."""
+    """A second introduction, an identity header, a token of somebody else, a key: who it is was said
+    before."""
     forged = {
         "X-Trainshed-Identity": encode_caller(Caller(Kind.PERSON, "owner@test")).decode(),
         "X-Forwarded-Proto": "https",
@@ -226,7 +228,8 @@ def test_the_introduction_may_come_in_pieces_and_holds_for_the_connection(servic
 
 
 def test_addresses_in_answers_are_in_the_scheme_that_the_program_speaks(service: Service) -> None:
-    """A relay that takes calls of Google's hosts over TLS says so; the program goes on where it is told to."""
+    """A relay that takes calls of Google's hosts over TLS says so; the program goes on where it is told
+    to."""
     secured = json.dumps({**json.loads(program("p")), "scheme": "https"}).encode() + b"\n"
     told = {"Host": "www.googleapis.com"}
     view = ask(service, secured, "GET", "/storage/v1/b/bucket-p/o/x", headers=told)[1]
@@ -255,7 +258,8 @@ def test_grants_of_the_iam_policy_count(service: Service) -> None:
 
 
 def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
-    """SPEC §3: `/gcs/BUCKET` for the buckets that there are now, also when they were asked about a moment ago."""
+    """spec/program#storage: `/gcs/BUCKET` for the buckets that there are now, also when they were asked about
+    a moment ago."""
     # As if every change lay long back, so that what was found once is remembered.
     store = LocalStore(tmp_path / "buckets", now=lambda: time.time_ns() + 10**9, rules=RULES)
     store.ensure_bucket("bucket-1", project="p")
@@ -283,7 +287,7 @@ def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
 
 
 def test_what_is_mounted_is_what_is_admitted(service: Service) -> None:
-    """SPEC §3: `/gcs/BUCKET` shows no bucket that the storage API would refuse."""
+    """spec/program#storage: `/gcs/BUCKET` shows no bucket that the storage API would refuse."""
     (service.root / "operators-1").mkdir()
     store = LocalStore(service.root, rules=RULES)
     names = {project: [name for name, _ in store.shown(project)] for project in ("p", "q", "own")}
@@ -382,7 +386,8 @@ def test_links_in_answers_carry_the_key(address: str) -> None:
 def test_the_python_client_by_the_variable_alone(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLIENTS §2: with STORAGE_EMULATOR_HOST it sends no token, and resumable uploads go where it is told to."""
+    """spec/clients#recipes: with STORAGE_EMULATOR_HOST it sends no token, and resumable uploads go where it
+    is told to."""
     from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
 
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
@@ -422,7 +427,7 @@ else:
 
 
 def test_gcsfs(address: str, service: Service) -> None:
-    """SPEC §3: gs:// by gcsfs, unmodified, with the variables that `trainshed env` prints."""
+    """spec/program#storage: gs:// by gcsfs, unmodified, with the variables that `trainshed env` prints."""
     pytest.importorskip("gcsfs", reason="gcsfs is not installed: NOT TESTED")
     done = subprocess.run(
         [sys.executable, "-c", GCSFS],
@@ -453,7 +458,8 @@ gcs_utils.stage_local_data_in_gcs(os.environ["FILE"], "gs://bucket-p/data")
 
 
 def test_the_vertex_sdk_stages_files(service: Service, tmp_path: Path) -> None:
-    """CLIENTS §2: `CustomTrainingJob` and `from_local_script` upload what they run by this, without a token."""
+    """spec/clients#recipes: `CustomTrainingJob` and `from_local_script` upload what they run by this, without
+    a token."""
     script = tmp_path / "script.py"
     script.write_text("print('hello')\n")
     done = subprocess.run(
@@ -470,7 +476,8 @@ def test_the_vertex_sdk_stages_files(service: Service, tmp_path: Path) -> None:
 
 @pytest.mark.gcloud
 def test_gcloud_storage_with_its_token(service: Service, tmp_path: Path) -> None:
-    """At the port itself, small and resumable, as `trainshed env` points it there; and an error without delay."""
+    """At the port itself, small and resumable, as `trainshed env` points it there; and an error without
+    delay."""
     gcloud = shutil.which("gcloud")
     if gcloud is None:
         pytest.skip("NOT TESTED: there is no gcloud on this machine's PATH")

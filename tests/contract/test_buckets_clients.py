@@ -1,6 +1,6 @@
 """The bucket process as real clients meet it: directly, and through the API process's gateway.
 
-The clients are unmodified; only the address is theirs to choose (CLIENTS §2).
+The clients are unmodified; only the address is theirs to choose (spec/clients#recipes).
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ class TestGateway:
         assert seen == [("", "gateway"), ("owner@test", "gateway")]
 
     def test_keeps_addresses_capitals_and_chunked_bodies(self, service: Service) -> None:
-        """STACK §3: libcurl-based clients look for capitalised Location and Range."""
+        """spec/clients#tensorflow: libcurl-based clients look for capitalised Location and Range."""
         client_at(service.address()).create_bucket("bucket-1")
         known = {"Authorization": f"Bearer {service.token}"}
         with serving(service.gateway()) as port:

@@ -109,7 +109,7 @@ def door(service: Service, table: BucketTable) -> LocalStore:
 
 
 def test_the_python_client(bucket: Any, service: Service) -> None:
-    """SPEC §3: gs:// works the same wherever the bucket lies."""
+    """spec/program#storage: gs:// works the same wherever the bucket lies."""
     names = ["a b#1%é:c.txt", "d/e", "d/f/g", "d.txt", "z"]
     for name in names:
         blob = bucket.blob(name)
@@ -275,7 +275,8 @@ def test_what_such_a_store_cannot_keep_is_refused(bucket: Any) -> None:
 
 
 def test_other_parts_of_the_service(bucket: Any, door: LocalStore) -> None:
-    """Packages are fetched from such a bucket, a job directory there is probed; it is no directory under /gcs."""
+    """spec/submit#job-directory: it is probed there, too. Packages are fetched from such a bucket; it is no directory under
+    /gcs."""
     before = time.time_ns() - 2 * 10**9
     assert door.last_written("far-1", "out/") == 0
     bucket.blob("out/p.tar.gz").upload_from_string(b"package")
@@ -296,7 +297,8 @@ def test_other_parts_of_the_service(bucket: Any, door: LocalStore) -> None:
 
 
 def test_summaries_are_followed(bucket: Any, door: LocalStore, tmp_path: Path) -> None:
-    """The event files below a trial's directory: those of a project that may read them, each read again when it changed."""
+    """The event files below a trial's directory: those of a project that may read them, each read again when
+    it changed."""
     writer = EventWriter(tmp_path / "written")
     (path,) = (tmp_path / "written").iterdir()
     places = BucketSummaries(door)

@@ -1,4 +1,5 @@
-"""Google's own libraries in a program: through a replica's relay and a real bucket process (SPEC §3, Storage; STACK §7)."""
+"""Google's own libraries in a program: through a replica's relay and a real bucket process
+(spec/program#storage; spec/clients#metadata)."""
 
 import json
 import os
@@ -170,7 +171,8 @@ class Intercepted(HTTPConnection):
 
 
 def test_an_upload_by_googles_own_name_as_tensorflow_makes_it(replica: Replica) -> None:
-    """STACK §3: `Transfer-Encoding: identity` beside a length, a chunked body with a length, `Location` in capitals."""
+    """spec/clients#tensorflow: `Transfer-Encoding: identity` beside a length, a chunked body with a length,
+    `Location` in capitals."""
     connection = Intercepted(replica)
     made = json.dumps({"name": "intercepted"}).encode()
     length = {"Content-Length": str(len(made))}

@@ -25,7 +25,7 @@ needs_gcloud = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Gcloud:
-    """Runs gcloud with an environment as `trainshed env` prints it (CLIENTS §2)."""
+    """Runs gcloud with an environment as `trainshed env` prints it (spec/clients#recipes)."""
 
     service: Service
     configuration: Path

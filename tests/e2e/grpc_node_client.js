@@ -1,4 +1,4 @@
-// The Node client, unmodified, over both ports (CLIENTS §2): create, get, list in pages, cancel, delete, and errors.
+// The Node client, unmodified, over both ports (spec/clients#recipes): create, get, list in pages, cancel, delete, and errors.
 // Argument: the service's ready file. Prints one line of JSON with what it saw.
 const fs = require('fs');
 const { JobServiceClient } = require('@google-cloud/aiplatform').v1;

@@ -1,4 +1,4 @@
-// The Node client, unmodified, over the insecure gRPC port (CLIENTS §2): tuning jobs created, listed in pages and cancelled.
+// The Node client, unmodified, over the insecure gRPC port (spec/clients#recipes): tuning jobs created, listed in pages and cancelled.
 // Arguments: the service's ready file, an image, a program, and where it writes a byte as it begins. Prints one line of JSON.
 const fs = require('fs');
 const { JobServiceClient } = require('@google-cloud/aiplatform').v1;

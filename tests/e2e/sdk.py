@@ -1,4 +1,5 @@
-"""The Vertex SDK, unmodified, in the tests' own process, pointed at a service over REST (CLIENTS §2)."""
+"""The Vertex SDK, unmodified, in the tests' own process, pointed at a service over REST
+(spec/clients#recipes)."""
 
 import contextlib
 import importlib

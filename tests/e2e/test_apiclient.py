@@ -1,4 +1,5 @@
-"""google-api-python-client against a real service: `ml` v1 and Logging v2 (SPEC §1.4, facts §1.1, CLIENTS §2).
+"""google-api-python-client against a real service: `ml` v1 and Logging v2 (spec/submit#refusals,
+facts/resources#ml, spec/clients#recipes).
 
 The library is untyped: what it builds from a discovery document is `Any` here.
 """
@@ -119,7 +120,8 @@ def finished(ml: Any, service: Service) -> dict[str, dict[str, Any]]:
 
 
 def test_a_job_with_workers_in_an_image(finished: dict[str, Any], service: Service) -> None:
-    """SPEC §3: custom containers have CLUSTER_SPEC too; master, not chief; the job directory comes last."""
+    """spec/program#cluster_spec: custom containers have CLUSTER_SPEC too; master, not chief; the job
+    directory comes last."""
     job = finished["census_1"]
     assert job["trainingInput"]["workerCount"] == "2", "int64 is text in public JSON"
     assert job["trainingOutput"]["consumedMLUnits"] > 0
@@ -130,7 +132,8 @@ def test_a_job_with_workers_in_an_image(finished: dict[str, Any], service: Servi
     ):
         lines = service.lines(ref("census_1"), replica)
         if not any(line.startswith("TF_CONFIG ") for line in lines):
-            # The master may be done before a worker says anything: then it is stopped (SPEC §2).
+            # The master may be done before a worker says anything: then it is stopped
+            # (spec/lifecycle#success).
             assert role == "worker"
             continue
         assert said(lines, "ARGV") == ["--job-dir", "gs://trainshed/census"]
@@ -144,7 +147,7 @@ def test_a_job_with_workers_in_an_image(finished: dict[str, Any], service: Servi
 
 
 def test_list_filters_and_pages(finished: dict[str, Any], ml: Any) -> None:
-    """Facts §1.1."""
+    """facts/resources#ml."""
     jobs = ml.projects().jobs()
 
     def ids(**query: Any) -> list[str]:
@@ -241,7 +244,7 @@ REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_is_refused_with_all_fields_and_a_reason(case: str, ml: Any) -> None:
-    """SPEC §1.4: the reason is in the text, every field in the details, and nothing is stored."""
+    """spec/submit#refusals: the reason is in the text, every field in the details, and nothing is stored."""
     body, fields = REFUSED[case]
     jobs = ml.projects().jobs()
     with pytest.raises(HttpError) as refused:
@@ -257,7 +260,7 @@ def test_bad_input_is_refused_with_all_fields_and_a_reason(case: str, ml: Any) -
 
 
 def test_a_job_id_is_used_once(finished: dict[str, Any], ml: Any) -> None:
-    """SPEC §1.1."""
+    """spec/submit#ml-jobs."""
     with pytest.raises(HttpError) as refused:
         ml.projects().jobs().create(parent=PARENT, body=image_job("other", "")).execute()
     assert refused.value.status_code == 409
@@ -294,7 +297,7 @@ def test_the_served_discovery_document(finished: dict[str, Any], service: Servic
 
 
 def test_log_entries(finished: dict[str, Any], service: Service) -> None:
-    """CLIENTS §3.5: pages of a job's log in strict order, through the public client."""
+    """spec/clients#log-pages: pages of a job's log in strict order, through the public client."""
     entries = built(service, "logging", "v2").entries()
     body = {
         "resourceNames": [PARENT],

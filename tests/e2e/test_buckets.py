@@ -1,4 +1,5 @@
-"""Whose buckets a job's program reaches, by every way there is from inside (SPEC §3, "no access to other projects' buckets")."""
+"""Whose buckets a job's program reaches, by every way there is from inside (spec/program#isolation, "no
+access to other projects' buckets")."""
 
 import json
 import urllib.error

@@ -33,7 +33,9 @@ _PLAIN = ("--faults", "--tunings", "0")
     ],
 )
 def test_jobs_end_as_they_should_while_the_service_is_killed(options: tuple[str, ...]) -> None:
-    """SPEC §2, §2.1, §5, §8; DESIGN §3.3, §3.7, §3.8. On failure the output says what was wrong and how to run it again."""
+    """spec/lifecycle#end, spec/failures, spec/logs#durability, spec/operations;
+    spec/invariants#one-incarnation, spec/invariants#durability, spec/invariants#last-lines-first. On failure
+    the output says what was wrong and how to run it again."""
     run = subprocess.run(
         [sys.executable, "-m", "tests.chaos", *options, "--life", "0.2", "0.6"],
         cwd=ROOT,

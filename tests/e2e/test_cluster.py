@@ -1,4 +1,5 @@
-"""A job's replicas on one machine: who they are told they are, and that they reach each other (SPEC §3)."""
+"""A job's replicas on one machine: who they are told they are, and that they reach each other
+(spec/program)."""
 
 import json
 import zipfile
@@ -102,7 +103,7 @@ def gang(service: Service) -> Gang:
 
 
 def test_four_replicas_bind_port_2222_and_reach_each_other_by_name(gang: Gang) -> None:
-    """SPEC §3: every replica has its own hostname, and all can bind port 2222 at once."""
+    """spec/program#hostnames: every replica has its own hostname, and all can bind port 2222 at once."""
     assert gang.view["state"] == "SUCCEEDED", gang.view.get("error")
     reports = {name: gang.report(name) for name in gang.replicas}
     names = {report["mine"] for report in reports.values()}
@@ -117,7 +118,7 @@ def test_four_replicas_bind_port_2222_and_reach_each_other_by_name(gang: Gang) -
 
 
 def test_cluster_spec_leaves_out_the_empty_pool_in_every_replica(gang: Gang) -> None:
-    """SPEC §3: pools that were skipped are absent, positions keep their numbers."""
+    """spec/program: pools that were skipped are absent, positions keep their numbers."""
     clusters = [gang.report(name)["cluster"] for name in gang.replicas]
     for name, spec in zip(gang.replicas, clusters, strict=True):
         pool, index = name.split("-")
@@ -143,7 +144,7 @@ def test_cluster_spec_leaves_out_the_empty_pool_in_every_replica(gang: Gang) -> 
 
 
 def test_tf_config_names_chief_and_workers_and_never_evaluators(gang: Gang) -> None:
-    """SPEC §3, facts §3.3: TF_CONFIG of a distributed Vertex job."""
+    """spec/program#tf_config, facts/program#tf_config: TF_CONFIG of a distributed Vertex job."""
     roles = {
         "workerpool0-0": ("chief", 0),
         "workerpool1-0": ("worker", 0),
@@ -162,7 +163,7 @@ def test_tf_config_names_chief_and_workers_and_never_evaluators(gang: Gang) -> N
 
 
 def test_env_rendezvous_of_primary_and_workers(gang: Gang) -> None:
-    """SPEC §3: MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE as PyTorch's env:// uses them."""
+    """spec/program#ranks: MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE as PyTorch's env:// uses them."""
     place = {name: gang.report(name) for name in gang.replicas}
     ranked = {name: (said["rank"], said["world"]) for name, said in place.items()}
     assert ranked == {
@@ -178,7 +179,7 @@ def test_env_rendezvous_of_primary_and_workers(gang: Gang) -> None:
 
 
 def test_a_single_replica_has_a_cluster_spec_and_no_tf_config(service: Service) -> None:
-    """Facts §3.3: TF_CONFIG only for jobs of more than one replica."""
+    """facts/program#tf_config: TF_CONFIG only for jobs of more than one replica."""
     script = "import os; print('TF_CONFIG' in os.environ, 'CLUSTER_SPEC' in os.environ)"
     job_id = submit(service, container_job(script))
     service.finish(job_id)
@@ -218,7 +219,8 @@ print("NOW", pip.__version__, joblib.__version__, importlib.util.find_spec("trai
 
 
 def test_what_a_job_installs_stays_in_that_job(service: Service) -> None:
-    """SPEC §4: `pip install --user`, `--upgrade pip` and replaced packages never touch the shared runtime."""
+    """spec/runtimes#packages: `pip install --user`, `--upgrade pip` and replaced packages never touch the
+    shared runtime."""
     wheels = Path(service.extra["buckets"]) / BUCKET / "wheels"
     wheels.mkdir()
     _wheel(wheels, "trainshed_e2e_user", "3.0")
@@ -258,7 +260,8 @@ print("METRICS", os.listdir("/var/hypertune"))
 
 
 def test_buckets_and_metrics_from_inside(service: Service) -> None:
-    """SPEC §3: gs:// by google-cloud-storage and /gcs/BUCKET are one and the same; /var/hypertune is writable."""
+    """spec/program#metrics-file: gs:// by google-cloud-storage and /gcs/BUCKET are one and the same;
+    /var/hypertune is writable."""
     body = container_job(_STORAGE)
     body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://{BUCKET}/out"}
     job_id = submit(service, body)

@@ -1,4 +1,5 @@
-"""Jobs in container images, from the request to the program's own view (SPEC §1.3, §3, §4; facts §3.5).
+"""Jobs in container images, from the request to the program's own view (spec/submit#vertex-jobs,
+spec/program, spec/runtimes#images; facts/program#arguments).
 
 The images are made of this machine's own files and imported with podman, in a store of their own.
 """
@@ -80,7 +81,8 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
 
 
 def test_the_program_sees_its_image_and_its_job(yard: Yard) -> None:
-    """SPEC §3: entry point and CMD of the image, its variables and directory; hostname and buckets of the job."""
+    """spec/program#hostnames: entry point and CMD of the image, its variables and directory; hostname and
+    buckets of the job."""
     image = yard.image(
         "seen",
         SHELL,
@@ -95,13 +97,15 @@ def test_the_program_sees_its_image_and_its_job(yard: Yard) -> None:
     assert host.startswith("cmle-training-workerpool0-")
     assert host in cluster
     assert bucket == "trainshed"
-    # Nothing of the machine's own: only the image's directories and the ones that every program has (opt holds gsutil).
+    # Nothing of the machine's own: only the image's directories and the ones that every program has (opt
+    # holds gsutil).
     assert "boot" not in names
     assert {"bin", "gcs", "tmp", "proc"} <= set(names)
 
 
 def test_arguments_replace_cmd_and_a_command_the_entry_point(yard: Yard) -> None:
-    """Facts §3.5; SPEC §3: `$(VAR)` is expanded, with the image's variables as well."""
+    """facts/program#arguments; spec/program#arguments: `$(VAR)` is expanded, with the image's variables as
+    well."""
     image = yard.image("words", SHELL, 'CMD ["echo cmd"]', "ENV GREETING=hello")
     args: dict[str, Any] = {"imageUri": image, "args": ["echo '$(GREETING)' '$(NOBODY)' '$(OWN)'"]}
     args["env"] = [{"name": "OWN", "value": "<$(GREETING)>"}]
@@ -111,7 +115,7 @@ def test_arguments_replace_cmd_and_a_command_the_entry_point(yard: Yard) -> None
 
 
 def test_the_images_user_runs_the_program_and_owns_what_it_writes(yard: Yard) -> None:
-    """SPEC §3: the image's user, at home where the image says."""
+    """spec/program: the image's user, at home where the image says."""
     image = yard.image(
         "ada",
         SHELL,
@@ -133,7 +137,7 @@ def test_the_images_user_runs_the_program_and_owns_what_it_writes(yard: Yard) ->
 
 
 def test_what_a_program_changes_stays_its_own(yard: Yard) -> None:
-    """SPEC §4: shared and read-only; each job sees an image as it was made."""
+    """spec/runtimes#images: shared and read-only; each job sees an image as it was made."""
     image = yard.image("kept", SHELL, 'CMD ["ls /etc/new 2>&1; touch /etc/new; ls /etc/new"]')
     for _ in range(2):
         _, lines = yard.run({"containerSpec": {"imageUri": image}})
@@ -143,7 +147,7 @@ def test_what_a_program_changes_stays_its_own(yard: Yard) -> None:
 
 @pytest.mark.parametrize(("script", "status"), [("exit 3", "3"), ("kill -9 $$; sleep 60", "137")])
 def test_an_exit_is_published_as_in_process_mode(yard: Yard, script: str, status: str) -> None:
-    """SPEC §2.1: the code of the image's own program, told with its last lines."""
+    """spec/failures#messages: the code of the image's own program, told with its last lines."""
     image = yard.image("exits", SHELL)
     uid = submit(
         yard.service,
@@ -171,7 +175,8 @@ def test_an_exit_is_published_as_in_process_mode(yard: Yard, script: str, status
 
 
 def test_packages_are_installed_inside_an_executor_image_of_ones_own(yard: Yard) -> None:
-    """SPEC §3: packages installed first, then `python3 -m MODULE`, by the Python of the image."""
+    """spec/program#arguments: packages installed first, then `python3 -m MODULE`, by the Python of the
+    image."""
     image = yard.image("python", "ENV PATH=/usr/local/bin:/bin", python=True)
     content = wheel("shout", "import sys; print('shouted', sys.argv[1:])")
     yard.service.put("trainshed", "shout-0.1-py3-none-any.whl", content)
@@ -195,7 +200,8 @@ def test_packages_are_installed_inside_an_executor_image_of_ones_own(yard: Yard)
 def test_gcloud_packages_a_directory_and_its_image_runs(
     yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPEC §1, facts §5.5: `local-package-path`, by podman under docker's name; docs/containers.md says how."""
+    """spec/submit, facts/packaging#autopackaging: `local-package-path`, by podman under docker's name;
+    docs/containers.md says how."""
     base = yard.image("base", "ENV PATH=/usr/local/bin:/bin", python=True)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "task.py").write_text("import sys; print('packed', sys.argv[1:])")
@@ -225,7 +231,7 @@ def _documented_script() -> str:
 
 
 def test_an_image_that_is_nowhere_fails_the_job_with_what_to_do(yard: Yard) -> None:
-    """SPEC §2.1, §8: the cause is the job's error."""
+    """spec/failures#service-failures, spec/operations#errors: the cause is the job's error."""
     uid = submit(
         yard.service,
         {
@@ -248,7 +254,7 @@ def test_an_image_that_is_nowhere_fails_the_job_with_what_to_do(yard: Yard) -> N
 
 
 def test_without_a_tool_an_image_is_refused_at_create(tmp_path: Path) -> None:
-    """SPEC §4: refused at once, with the reason, and nothing is stored."""
+    """spec/runtimes#images: refused at once, with the reason, and nothing is stored."""
     config = tmp_path / "service.toml"
     config.write_text(f'cache = "{tmp_path}/cache"\ncontainer_tool = "none"\n')
     pool = {

@@ -1,4 +1,4 @@
-"""`trainshed doctor`: what a machine lets a service do (SPEC §3: doctor names the level)."""
+"""`trainshed doctor`: what a machine lets a service do (spec/program#isolation: doctor names the level)."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""Drills in a real service (SPEC §8): each kind hits a program that saves its step to a bucket, and the report is held
-against what the program itself logged."""
+"""Drills in a real service (spec/operations#drills): each kind hits a program that saves its step to a
+bucket, and the report is held against what the program itself logged."""
 
 import importlib
 import re
@@ -127,7 +127,7 @@ def runs(service: Service, job_id: str) -> list[list[int]]:
 def test_a_job_that_resumes_is_reported_so(
     service: Service, drilled: dict[str, str], kind: str, rule: str, effect: str
 ) -> None:
-    """SPEC §8: injected into a real job; §2.1: what the rule of that name decides."""
+    """spec/operations#drills: injected into a real job; spec/failures: what the rule of that name decides."""
     found = report(service, drilled[kind])
     assert (found["drill"]["kind"], found["drill"]["state"]) == (kind, "done")
     assert (found["verdict"]["rule"], found["verdict"]["effect"]) == (rule, effect)
@@ -154,7 +154,7 @@ def test_a_job_that_resumes_is_reported_so(
 def test_a_job_that_forgets_its_checkpoint_is_caught(
     service: Service, drilled: dict[str, str]
 ) -> None:
-    """SPEC §8: so that people find out before it matters."""
+    """spec/operations#drills: so that people find out before it matters."""
     found = report(service, drilled["forgetful"])
     assert (found["outcome"], found["result"]) == ("started_over", "FAIL")
     first, again = runs(service, drilled["forgetful"])
@@ -166,7 +166,7 @@ def test_a_job_that_forgets_its_checkpoint_is_caught(
 
 
 def test_a_job_that_runs_out_of_memory_is_over(service: Service, drilled: dict[str, str]) -> None:
-    """SPEC §2.1: out of memory is not retried, and so nothing is known of resuming."""
+    """spec/failures#out-of-memory: out of memory is not retried, and so nothing is known of resuming."""
     found = report(service, drilled["oom"])
     assert found["verdict"]["rule"] == "out_of_memory"
     assert (found["outcome"], found["restart"], found["result"]) == ("unknown", None, "UNKNOWN")

@@ -1,5 +1,6 @@
-"""A scripted run per row of the failure table (SPEC §2.1): real programs in a real service, judged by the public API,
-the timeline and the log. The last test says whether a row has none. What a program prints first is `stories.BEGUN`."""
+"""A scripted run per row of the failure table (spec/failures): real programs in a real service, judged by the
+public API, the timeline and the log. The last test says whether a row has none. What a program prints first
+is `stories.BEGUN`."""
 
 import json
 import os
@@ -73,7 +74,8 @@ def row(name: str) -> Callable[[Test], Test]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A short grace, little memory per replica, one node, failures of the service and reducers that are soon tried again."""
+    """A short grace, little memory per replica, one node, failures of the service and reducers that are soon
+    tried again."""
     data = tmp_path_factory.mktemp("rows")
     config = data / "settings.toml"
     config.write_text(
@@ -88,7 +90,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def gate(commons: Path) -> Path:
-    """A pipe that a program can wait at: `open(gate).read()`; `gate.write_text("")` lets one that waits go on."""
+    """A pipe that a program can wait at: `open(gate).read()`; `gate.write_text("")` lets one that waits go
+    on."""
     return make_pipe(commons / "gate")
 
 
@@ -104,7 +107,8 @@ def user_code(told: Story, status: int, replica: str = PRIMARY) -> None:
 
 @row("primary_succeeded")
 def test_the_primary_s_exit_0_is_the_job_s_success(service: Service, gate: Path) -> None:
-    """SPEC §2.1, first row; §2, "Success": the others are shut down, and their exit codes do not matter."""
+    """spec/failures#rules, first row; spec/lifecycle#success: the others are shut down, and their exit codes
+    do not matter."""
     worker = (
         "import os, signal\n"
         "def told(*_):\n    print('told to stop', flush=True); os._exit(7)\n"
@@ -130,7 +134,7 @@ def test_the_primary_s_exit_0_is_the_job_s_success(service: Service, gate: Path)
 
 @row("replica_completed")
 def test_a_worker_s_exit_0_is_its_own_affair(service: Service, gate: Path) -> None:
-    """SPEC §2.1: that replica is done, the job goes on, and it is not started again."""
+    """spec/failures#rules: that replica is done, the job goes on, and it is not started again."""
     job_id = run(service, at(gate), "pass")
     for view in service.watch(job_id):
         if view["replicas"][1]["state"] == "EXITED":
@@ -146,7 +150,7 @@ def test_a_worker_s_exit_0_is_its_own_affair(service: Service, gate: Path) -> No
 def test_a_reducer_that_never_comes_up_is_given_up_and_the_workers_are_told(
     service: Service,
 ) -> None:
-    """SPEC §2.1, reducers: 20 restarts within a minute, then the job goes on without it; never a retry."""
+    """spec/reduction#losses: 20 restarts within a minute, then the job goes on without it; never a retry."""
     hears = (
         "import os, pathlib, time\n"
         "lost = pathlib.Path(os.environ['TRAINSHED_REDUCTION_LOST_FILE'])\n"
@@ -176,7 +180,7 @@ HOG = f"x = bytearray({MEMORY_MIB * 3} << 20); print(len(x))"
 
 @row("out_of_memory")
 def test_out_of_memory_is_final(service: Service) -> None:
-    """SPEC §2.1: FAILED at once with its own message; a worker's as well as the primary's."""
+    """spec/failures#messages: FAILED at once with its own message; a worker's as well as the primary's."""
     jobs = {
         PRIMARY: run(service, HOG),
         WORKER: run(service, WAITS, HOG),
@@ -195,7 +199,8 @@ def test_out_of_memory_is_final(service: Service) -> None:
 
 @pytest.mark.parametrize(("code", "state"), [(0, "SUCCEEDED"), (5, "FAILED")])
 def test_a_child_s_out_of_memory_is_only_told(service: Service, code: int, state: str) -> None:
-    """SPEC §2.1: an OOM of a child alone is a timeline entry; the main process's own exit then decides."""
+    """spec/failures#out-of-memory: an OOM of a child alone is a timeline entry; the main process's own exit
+    then decides."""
     main = (
         "import subprocess, sys\n"
         f"assert subprocess.run([sys.executable, '-c', {HOG!r}]).returncode == -9\n"
@@ -229,7 +234,8 @@ THREE_RETRIES = [
 
 @row("transient_exit")
 def test_crashes_are_tried_three_times_more(service: Service) -> None:
-    """SPEC §2.1: exit codes 6, 134, 11, 139 and deaths by SIGABRT and SIGSEGV, in a container's spelling."""
+    """spec/failures#crashes: exit codes 6, 134, 11, 139 and deaths by SIGABRT and SIGSEGV, in a container's
+    spelling."""
     jobs = {run(service, script): status for script, status in TRANSIENT.items()}
     for job_id, status in jobs.items():
         told = story(service, job_id)
@@ -241,7 +247,8 @@ def test_crashes_are_tried_three_times_more(service: Service) -> None:
 
 
 def test_a_gang_that_crashes_together_is_retried_once_for_all(service: Service) -> None:
-    """SPEC §2.1: counters are the job's; whichever replica is heard of first, an attempt costs one retry."""
+    """spec/failures#retries: counters are the job's; whichever replica is heard of first, an attempt costs
+    one retry."""
     told = story(service, run(service, ABORTS, (ABORTS, 3)))
     assert told.state == "FAILED"
     assert [(v.effect, v.budget) for v in told.verdicts] == [
@@ -261,7 +268,7 @@ signal.pause()
 
 
 def test_crashes_of_packages_are_published_as_bare_signals(service: Service) -> None:
-    """SPEC §2.1: published as 6 and 11 for package jobs."""
+    """spec/failures#crashes: published as 6 and 11 for package jobs."""
     uri = upload(service, "rows/pkg-1.0.tar.gz", source_package(BY_ARGUMENT))
     jobs: dict[str, int] = {}
     for number in (signal.SIGABRT, signal.SIGSEGV):
@@ -276,7 +283,8 @@ def test_crashes_of_packages_are_published_as_bare_signals(service: Service) -> 
 
 
 def test_a_retry_is_the_whole_job_and_may_succeed(service: Service, gate: Path) -> None:
-    """SPEC §2.1: the whole job is restarted; §2: it is PREPARING again meanwhile, and startTime stays the first."""
+    """spec/failures#retries: the whole job is restarted; spec/lifecycle#time-limits: it is PREPARING again
+    meanwhile, and startTime stays the first."""
     told_to_crash = f"import os\nif open({str(gate)!r}).read():\n    os.abort()"
     # A worker that outlasts its grace: so long the job is between its attempts.
     job_id = run(service, told_to_crash, f"{DEAF}; print('deaf', flush=True); {WAITS}")
@@ -320,7 +328,8 @@ FINAL = {
 
 @row("user_code_failed")
 def test_any_other_end_of_the_program_s_own_is_final(service: Service) -> None:
-    """SPEC §2.1: other non-zero exits, codes of 129 and more among them, and signals of the program's own making."""
+    """spec/failures#user-code: other non-zero exits, codes of 129 and more among them, and signals of the
+    program's own making."""
     jobs = {run(service, script): status for script, status in FINAL.items()}
     for job_id, status in jobs.items():
         told = story(service, job_id)
@@ -331,7 +340,8 @@ def test_any_other_end_of_the_program_s_own_is_final(service: Service) -> None:
 
 
 def test_a_worker_s_failure_is_the_job_s(service: Service) -> None:
-    """SPEC §2.1: permanent for any replica, whose name the message gives; all others are shut down."""
+    """spec/failures#messages: permanent for any replica, whose name the message gives; all others are shut
+    down."""
     told = story(service, run(service, WAITS, "raise SystemExit('worker is sad')"))
     user_code(told, 1, WORKER)
     assert "worker is sad" in told.message
@@ -339,7 +349,7 @@ def test_a_worker_s_failure_is_the_job_s(service: Service) -> None:
 
 
 def test_replicas_of_ml_jobs_have_the_names_of_their_roles(service: Service) -> None:
-    """SPEC §2.1: `master 0`, `worker 1` in messages; through google-api-python-client."""
+    """spec/failures#messages: `master 0`, `worker 1` in messages; through google-api-python-client."""
     jobs = built(service, "ml", "v1").projects().jobs()
     sad = (
         "import json, os, signal, sys\n"
@@ -369,7 +379,7 @@ def test_replicas_of_ml_jobs_have_the_names_of_their_roles(service: Service) -> 
 
 @row("package_failed")
 def test_a_package_that_cannot_be_installed_is_the_job_s_own_fault(service: Service) -> None:
-    """SPEC §2.1, docs/failure-table.md: no retry would help."""
+    """spec/failures#rules, docs/failure-table.md: no retry would help."""
     told = story(service, submit(service, package_job("gs://trainshed/nowhere/pkg-1.0.tar.gz")))
     user_code(told, 1)
     assert "gs://trainshed/nowhere/pkg-1.0.tar.gz does not exist" in told.message
@@ -384,8 +394,8 @@ def test_a_package_that_cannot_be_installed_is_the_job_s_own_fault(service: Serv
 def test_a_replica_killed_from_outside_is_restarted_in_its_place(
     service: Service, gate: Path
 ) -> None:
-    """SPEC §2.1: on the same node with the same hostname, index and working directory, five times in an attempt; the
-    others' processes are not touched. The sixth time the whole job is retried."""
+    """spec/failures#lost-replicas: on the same node with the same hostname, index and working directory, five
+    times in an attempt; the others' processes are not touched. The sixth time the whole job is retried."""
     mark = new_mark()
     body = pools(f"print('up', flush=True)\n{at(gate)}", (f"{PLACE}{WAITS}", 2), mark=mark)
     job_id = submit(service, body)
@@ -437,8 +447,8 @@ def test_a_replica_killed_from_outside_is_restarted_in_its_place(
 
 
 def test_what_is_lost_again_and_again_fails_the_job_in_the_end(service: Service) -> None:
-    """SPEC §2.1: five restarts in each attempt, three retries of the job, then FAILED with code 3. A program that sends
-    itself SIGKILL cannot be told from one that somebody else killed."""
+    """spec/failures#budgets: five restarts in each attempt, three retries of the job, then FAILED with code
+    3. A program that sends itself SIGKILL cannot be told from one that somebody else killed."""
     told = story(service, run(service, "import os; os.kill(os.getpid(), 9)"))
     user_code(told, 137)
     each = [Verdict("replica_lost", "replica_restarts", budget=f"{n}/5") for n in range(1, 6)]
@@ -453,7 +463,7 @@ def test_what_is_lost_again_and_again_fails_the_job_in_the_end(service: Service)
 
 
 def test_a_killed_shim_is_a_lost_replica(service: Service, gate: Path) -> None:
-    """SPEC §2.1, "our shim killed": its program dies with it and is restarted in its place."""
+    """spec/failures#lost-replicas: its program dies with it and is restarted in its place."""
     mark = new_mark()
     job_id = submit(service, pools(at(gate), f"{PLACE}{WAITS}", mark=mark))
     log = service.follow(job_id, WORKER)
@@ -512,7 +522,8 @@ def sdk_job(sdk: Any, body: dict[str, Any], **wishes: bool) -> str:
 
 
 def test_restart_job_on_worker_restart(service: Service, sdk: Any, gate: Path) -> None:
-    """SPEC §2.1: any replica restart becomes a restart of the whole job, by the official SDK's own argument."""
+    """spec/failures#retries: any replica restart becomes a restart of the whole job, by the official SDK's
+    own argument."""
     fate = make_pipe(gate.with_name("fate"))
     worker = f"import os\nif open({str(fate)!r}).read():\n    os.kill(os.getpid(), 9)\n"
     body = pools(at(gate), worker + f"open({str(gate)!r}, 'w').close()\n{WAITS}")
@@ -530,7 +541,8 @@ def test_restart_job_on_worker_restart(service: Service, sdk: Any, gate: Path) -
 
 
 def test_disable_retries(service: Service, sdk: Any) -> None:
-    """SPEC §2.1: forbids job-level retries; a lost replica is restarted in its place all the same."""
+    """spec/failures#retries: forbids job-level retries; a lost replica is restarted in its place all the
+    same."""
     crash = sdk_job(sdk, pools(ABORTS), disable_retries=True)
     lost = run(service, "import os; os.kill(os.getpid(), 9)", disableRetries=True)
     told = story(service, crash)
@@ -550,7 +562,8 @@ def test_disable_retries(service: Service, sdk: Any) -> None:
 
 @row("internal_error")
 def test_what_the_service_fails_at_is_tried_three_times_in_all(service: Service) -> None:
-    """SPEC §2.1: code 13 and its message; the typed cause stands beside it. Here the engine has no place for a log."""
+    """spec/failures#service-failures: code 13 and its message; the typed cause stands beside it. Here the
+    engine has no place for a log."""
     logs = service.data / "logs"
     logs.rename(logs.with_name("logs-away"))
     logs.write_text("no directory")
@@ -577,7 +590,8 @@ def test_what_the_service_fails_at_is_tried_three_times_in_all(service: Service)
 
 @row("cancelled")
 def test_a_cancel_ends_a_job_that_would_be_restarted_for_ever(service: Service) -> None:
-    """SPEC §2: works in every state, restarts and retries under way included; §2.1: code 1, the reason in the message."""
+    """spec/lifecycle#cancel: works in every state, restarts and retries under way included;
+    spec/failures#rules: code 1, the reason in the message."""
     body = scheduled(container_job("", pools=(1,)))
     body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"] = [
         *("python3", "-c", telling("import os, time; time.sleep(0.05); os.kill(os.getpid(), 9)"))
@@ -595,7 +609,7 @@ def test_a_cancel_ends_a_job_that_would_be_restarted_for_ever(service: Service) 
 
 
 def test_the_running_limit_counts_from_the_first_start_over_all_attempts(service: Service) -> None:
-    """SPEC §2, "Running limits": cancels, with code 1; counted across retries."""
+    """spec/lifecycle#time-limits: cancels, with code 1; counted across retries."""
     script = "import os, time; time.sleep(0.5); os.abort()"
     told = story(service, run(service, script, timeout="1s"))
     assert (told.state, told.code) == ("CANCELLED", 1)
@@ -625,7 +639,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def test_restart_first(house: Service) -> None:
-    """SPEC §2.1, last paragraph: the operator's rule that has a failed replica restarted before the job ends."""
+    """spec/failures#overrides, last paragraph: the operator's rule that has a failed replica restarted before
+    the job ends."""
     told = story(house, run(house, "raise SystemExit(1)"))
     user_code(told, 1)
     assert told.verdicts == [
@@ -649,7 +664,8 @@ def test_a_row_of_the_house_with_words_of_its_own(house: Service) -> None:
 
 
 def test_workers_that_stop_early_and_crashes_that_are_final(house: Service, gate: Path) -> None:
-    """The primary's exit 3 is not meant by the row; with `transient_exit` gone a crash is like any other failure."""
+    """The primary's exit 3 is not meant by the row; with `transient_exit` gone a crash is like any other
+    failure."""
     job_id = run(house, at(gate), "raise SystemExit(3)")
     for view in house.watch(job_id):
         if view["replicas"][1]["state"] == "EXITED":
@@ -666,7 +682,8 @@ def test_workers_that_stop_early_and_crashes_that_are_final(house: Service, gate
 
 
 def test_more_memory_after_each_out_of_memory(house: Service) -> None:
-    """SPEC §2.1, issue "escalation": a program that needs 1.3 times what its machine gives runs at the second attempt."""
+    """spec/failures#out-of-memory, issue "escalation": a program that needs 1.3 times what its machine gives
+    runs at the second attempt."""
     needed = int(machine_types()[SMALL].memory_limit_bytes * 1.3)
     # All its pages at once, by the kernel: the fastest way to have that much.
     body = pools(

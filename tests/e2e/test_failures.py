@@ -1,4 +1,5 @@
-"""Jobs that fail, are cancelled or run out of something (SPEC §2, §2.1), over a real service."""
+"""Jobs that fail, are cancelled or run out of something (spec/lifecycle#cancel, spec/failures), over a real
+service."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -56,7 +57,7 @@ def kinds(service: Service, job_id: str) -> list[str]:
 
 
 def test_a_traceback_ends_in_the_public_message_with_last_lines_and_link(frail: Service) -> None:
-    """SPEC §2.1, "any other non-zero exit"."""
+    """spec/failures#user-code, "any other non-zero exit"."""
     job_id = run(frail, "print('so far so good')\nraise ValueError('no such luck')")
     view = frail.finish(job_id)
     assert view["state"] == "FAILED"
@@ -87,7 +88,7 @@ EXITS = {
 
 
 def test_a_container_s_signals_are_published_as_128_and_more(frail: Service) -> None:
-    """SPEC §2.1: SIGABRT and SIGSEGV of custom containers are 134 and 139."""
+    """spec/failures#crashes: SIGABRT and SIGSEGV of custom containers are 134 and 139."""
     jobs = {run(frail, script): status for script, status in EXITS.items()}
     for job_id, status in jobs.items():
         view = frail.finish(job_id)
@@ -108,7 +109,7 @@ def test_a_failing_worker_fails_the_job_and_everything_is_shut_down(frail: Servi
 
 
 def test_a_worker_that_is_done_early_does_not_end_the_job(frail: Service) -> None:
-    """SPEC §2.1, "non-primary exits 0"."""
+    """spec/failures#rules, "non-primary exits 0"."""
     waiting = by_role(
         "import os, time\nwhile not os.path.exists('/gcs/trainshed/go-on'): time.sleep(0.02)", ""
     )
@@ -123,7 +124,7 @@ def test_a_worker_that_is_done_early_does_not_end_the_job(frail: Service) -> Non
 
 
 def test_the_primary_s_success_ends_workers_that_ignore_sigterm(frail: Service) -> None:
-    """SPEC §2, "Success": SIGTERM, grace, SIGKILL; their exit codes do not matter."""
+    """spec/lifecycle#success: SIGTERM, grace, SIGKILL; their exit codes do not matter."""
     mark = new_mark()
     script = by_role("print('done')", f"{STUBBORN}; print('up', flush=True); time.sleep(600)")
     view = frail.finish(run(frail, f"{script} # {mark}", pools=(1, 2)))
@@ -132,7 +133,7 @@ def test_the_primary_s_success_ends_workers_that_ignore_sigterm(frail: Service) 
 
 
 def test_out_of_memory_has_its_own_message(frail: Service) -> None:
-    """SPEC §2.1, "out of memory"; §2.2: the limit is enforced."""
+    """spec/failures#out-of-memory; spec/machines#memory: the limit is enforced."""
     hog = f"print('filling', flush=True); x = bytearray({MEMORY_MIB * 3} << 20); print(len(x))"
     view = frail.finish(run(frail, hog))
     assert view["state"] == "FAILED"
@@ -144,7 +145,7 @@ def test_out_of_memory_has_its_own_message(frail: Service) -> None:
 
 
 def test_a_child_that_runs_out_of_memory_does_not_decide(frail: Service) -> None:
-    """SPEC §2.1: an OOM of a child alone; the main process's own exit then decides."""
+    """spec/failures#out-of-memory: an OOM of a child alone; the main process's own exit then decides."""
     child = f"x = bytearray({MEMORY_MIB * 3} << 20)"
     parent = (
         "import subprocess, sys\n"
@@ -187,7 +188,7 @@ def test_a_command_that_is_not_there_is_named(frail: Service) -> None:
 
 
 def test_cancel_while_running_ends_a_program_that_ignores_sigterm(frail: Service) -> None:
-    """SPEC §2, "Cancel": idempotent, leaves no process, FAILED_PRECONDITION after the end."""
+    """spec/lifecycle#cancel: idempotent, leaves no process, FAILED_PRECONDITION after the end."""
     mark = new_mark()
     job_id = run(frail, f"{STUBBORN}; print('up', flush=True); time.sleep(600) # {mark}")
     wait_for_line(frail, job_id, "up")
@@ -207,7 +208,7 @@ def test_cancel_while_running_ends_a_program_that_ignores_sigterm(frail: Service
 
 
 def test_cancel_lets_a_program_checkpoint_within_its_grace(frail: Service) -> None:
-    """SPEC §3: SIGTERM with a grace time before SIGKILL."""
+    """spec/program#stopping: SIGTERM with a grace time before SIGKILL."""
     script = (
         "import signal, sys, time\n"
         "def checkpoint(*_):\n"
@@ -222,7 +223,7 @@ def test_cancel_lets_a_program_checkpoint_within_its_grace(frail: Service) -> No
 
 
 def test_the_timeout_cancels_with_its_reason(frail: Service) -> None:
-    """SPEC §2, "Running limits"."""
+    """spec/lifecycle#time-limits."""
     body = container_job("import time; time.sleep(600)")
     body["jobSpec"]["scheduling"] = {"timeout": "1s"}
     view = frail.finish(submit(frail, body))
@@ -268,7 +269,9 @@ def test_packages_that_cannot_be_had_fail_the_job_clearly(frail: Service) -> Non
     assert "this setup does not work" in errors["broken"]
     assert "pkg-1.0.tar.gz" in errors["garbage"]
     assert "No module named trainer.missing" in errors["module"]
-    assert "non-zero status of 6." in errors["abort"]  # SPEC §2.1: package jobs publish 6, not 134
+    assert (
+        "non-zero status of 6." in errors["abort"]
+    )  # spec/failures#rules: package jobs publish 6, not 134
 
 
 def test_cancel_while_the_runtime_is_prepared(frail: Service) -> None:
@@ -285,7 +288,7 @@ def test_cancel_while_the_runtime_is_prepared(frail: Service) -> None:
 
 
 def test_cancel_while_queued(frail: Service) -> None:
-    """SPEC §2: a cancel works in every state before the end."""
+    """spec/lifecycle#cancel: a cancel works in every state before the end."""
     first = run(frail, "import time; time.sleep(600)", pools=(1, MAX_REPLICAS - 1))
     running_state(frail, first)
     second = run(frail, "print('never')")

@@ -1,4 +1,5 @@
-"""Followers of the command line while the service is killed and started again (SPEC §5): no line is lost or doubled."""
+"""Followers of the command line while the service is killed and started again (spec/logs#durability): no line
+is lost or doubled."""
 
 import json
 import subprocess
@@ -49,8 +50,8 @@ def until(process: subprocess.Popen[str], key: str, value: str) -> list[str]:
 
 
 def test_followers_outlast_a_killed_service(data: Path, commons: Path) -> None:
-    """The first time it comes back at the same port, the second time at another one. Lines that are written meanwhile are
-    told as well."""
+    """The first time it comes back at the same port, the second time at another one. Lines that are written
+    meanwhile are told as well."""
     port = str(free_port())
     gates = [commons / "first", commons / "second"]
     script = COUNTS.format(count=100, held=49, gate=str(gates[0])) + COUNTS.format(

@@ -1,5 +1,6 @@
-"""The real `gcloud ai-platform` against a real service: the public guide's two ways to submit, and all
-that people do to a job afterwards (SPEC §1, §2, §3, §4, CLIENTS §1).
+"""The real `gcloud ai-platform` against a real service: the public guide's two ways to submit, and all that
+people do to a job afterwards (spec/submit, spec/lifecycle, spec/program, spec/runtimes,
+spec/clients#surface).
 
 The jobs are submitted once, side by side, because gcloud looks whether a job is over every ten seconds.
 """
@@ -54,7 +55,7 @@ else:
         except ConnectionRefusedError:
             pass
     door.sendall((own + "\\n").encode())
-    # It would stay for ever: the job ends with its master (SPEC §2).
+    # It would stay for ever: the job ends with its master (spec/lifecycle#success).
     signal.pause()
 """
 
@@ -195,12 +196,15 @@ def described(gcloud: Gcloud, job_id: str) -> dict[str, Any]:
 
 
 def test_everything_by_flags(submitted: Submitted, gcloud: Gcloud) -> None:
-    """The guide's first form, without a runtime version (SPEC §1.2, §1.5, §3)."""
+    """The guide's first form, without a runtime version (spec/submit#gcloud, spec/submit#defaults,
+    spec/program)."""
     assert submitted.finish("by_flags")["state"] == "SUCCEEDED"
     lines = submitted.lines("by_flags")
     user = ["--epochs", "3", "--name=two words", "--quote", 'a "b"']
     assert said(lines, "ARGV") == [*user, "--job-dir", f"gs://{BUCKET}/by_flags"]
-    assert said(lines, "CLUSTER_SPEC") is None, "SPEC §3: only custom containers have one in ml v1"
+    assert said(lines, "CLUSTER_SPEC") is None, (
+        "spec/program#cluster_spec: only custom containers have one in ml v1"
+    )
     config = said(lines, "TF_CONFIG")
     assert config["environment"] == "cloud"
     assert (config["task"]["type"], config["task"]["index"]) == ("chief", 0)
@@ -212,7 +216,9 @@ def test_everything_by_flags(submitted: Submitted, gcloud: Gcloud) -> None:
     job = described(gcloud, "by_flags")
     assert job["state"] == "SUCCEEDED"
     assert job["createTime"] <= job["startTime"] <= job["endTime"]
-    assert job["trainingOutput"] == {"consumedMLUnits": 0.06}, "facts §4: ten node-minutes at least"
+    assert job["trainingOutput"] == {"consumedMLUnits": 0.06}, (
+        "facts/machines#ml-units: ten node-minutes at least"
+    )
     assert job["trainingInput"]["args"] == user
     (uri,) = job["trainingInput"]["packageUris"]
     assert uri.startswith(f"gs://{BUCKET}/by_flags/packages/")
@@ -221,13 +227,14 @@ def test_everything_by_flags(submitted: Submitted, gcloud: Gcloud) -> None:
 def test_a_custom_cluster_of_13_replicas_succeeds_with_its_master(
     submitted: Submitted, gcloud: Gcloud
 ) -> None:
-    """The guide's second form runs on this machine in relaxed mode (SPEC §2); the workers never end."""
+    """The guide's second form runs on this machine in relaxed mode (spec/lifecycle#end); the workers never
+    end."""
     streamed = submitted.by["custom"]
     assert "state: SUCCEEDED" in streamed.stdout
     log = streamed.stderr.splitlines()
     first = next(line for line in log if "\tservice\t" in line)
     assert first.startswith("NOTICE")
-    assert "No runtime version was asked for" in first, "SPEC §1.5"
+    assert "No runtime version was asked for" in first, "spec/submit#defaults"
     assert any("MET cmle-training-" in line for line in log)
     assert any(line.endswith("Job completed successfully.") for line in log), (
         "the last lines are missing in what submit --stream-logs showed:\n" + "\n".join(log)
@@ -252,7 +259,8 @@ def test_a_custom_cluster_of_13_replicas_succeeds_with_its_master(
 
 
 def test_a_program_that_fails(submitted: Submitted, gcloud: Gcloud) -> None:
-    """SPEC §2.1: the public message with the program's last lines; `submit --stream-logs` exits 1."""
+    """spec/failures#messages: the public message with the program's last lines; `submit --stream-logs` exits
+    1."""
     streamed = submitted.by["fails"]
     assert streamed.returncode == 1
     assert "state: FAILED" in streamed.stdout
@@ -268,7 +276,7 @@ def test_a_program_that_fails(submitted: Submitted, gcloud: Gcloud) -> None:
 
 
 def test_a_finished_job_is_streamed_to_its_last_line(submitted: Submitted, gcloud: Gcloud) -> None:
-    """Both names of the resource, and one task alone (CLIENTS §3.5)."""
+    """Both names of the resource, and one task alone (spec/clients#log-pages)."""
     submitted.finish("by_flags")
     answer = gcloud.run(
         *("ai-platform", "jobs", "stream-logs", "by_flags", "--task-name", "master-replica-0")
@@ -312,13 +320,15 @@ def test_a_job_is_listed_relabelled_and_cancelled(submitted: Submitted, gcloud: 
         "The job was cancelled by the user.",
     )
     log = submitted.lines("waits", "service")
-    assert any("NVIDIA_TESLA_K80" in line for line in log), "SPEC §2: a GPU spec runs with a notice"
+    assert any("NVIDIA_TESLA_K80" in line for line in log), (
+        "spec/queue#capacity: a GPU spec runs with a notice"
+    )
     again = gcloud.run("ai-platform", "jobs", "cancel", "waits", fails=True)
     assert "FAILED_PRECONDITION" in again.stderr
 
 
 def test_what_gcloud_shows_of_a_refusal(submitted: Submitted, gcloud: Gcloud, source: Path) -> None:
-    """SPEC §1.4: the reason in words and in fields; nothing is stored."""
+    """spec/submit#refusals: the reason in words and in fields; nothing is stored."""
     staging = ("--staging-bucket", f"gs://{BUCKET}")
     cases = {
         training("by_flags", "show", *staging): "exists or existed before",

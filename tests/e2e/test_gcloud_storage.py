@@ -1,5 +1,5 @@
-"""The real `gcloud storage` against the buckets of a real service (CLIENTS §1, §3.1), and the shell that
-`trainshed env` makes."""
+"""The real `gcloud storage` against the buckets of a real service (spec/clients#surface,
+spec/clients#uploads), and the shell that `trainshed env` makes."""
 
 import hashlib
 import os
@@ -140,8 +140,8 @@ END
 
 
 def test_a_shell_that_trainshed_env_made(service: Service, tmp_path: Path) -> None:
-    """CLIENTS §2: after `eval "$(trainshed env)"` the clients need nothing else to find the service, and ask
-    nobody else: the SDK's look-up of a project at Google alone would take a minute."""
+    """spec/clients#recipes: after `eval "$(trainshed env)"` the clients need nothing else to find the
+    service, and ask nobody else: the SDK's look-up of a project at Google alone would take a minute."""
     done = subprocess.run(
         ["sh", "-c", SHELL],
         env={

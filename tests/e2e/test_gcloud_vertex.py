@@ -1,4 +1,5 @@
-"""`gcloud ai custom-jobs`, unmodified (CLIENTS §2): create, list, describe, cancel, stream-logs, errors."""
+"""`gcloud ai custom-jobs`, unmodified (spec/clients#recipes): create, list, describe, cancel, stream-logs,
+errors."""
 
 import io
 import json
@@ -112,7 +113,7 @@ def test_create_by_flags_describe_and_list(gcloud: Gcloud, service: Service) -> 
     assert primary["containerSpec"]["imageUri"] == SKLEARN
     # Positions that were skipped stay where they are.
     assert (workers, servers, evaluators) == ({}, {}, primary)
-    # A filter is applied by gcloud itself, to what the service lists (CLIENTS §3).
+    # A filter is applied by gcloud itself, to what the service lists (spec/clients#filters).
     found = gcloud.run(
         *JOBS,
         "list",
@@ -141,7 +142,8 @@ def _sdist() -> bytes:
 
 
 def test_a_python_package_by_flags(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
-    """SPEC §1.3, §3: uploaded by gcloud, installed, run as a module with the arguments given."""
+    """spec/submit#vertex-jobs, spec/program#arguments: uploaded by gcloud, installed, run as a module with
+    the arguments given."""
     package = tmp_path / "trainer-0.1.tar.gz"
     package.write_bytes(_sdist())
     uri = f"gs://{BUCKET}/packages/trainer-0.1.tar.gz"
@@ -221,7 +223,8 @@ def test_create_by_config_in_beta(gcloud: Gcloud, service: Service, tmp_path: Pa
 
 
 def test_gcloud_storage_inside_a_job(gcloud: Gcloud, service: Service) -> None:
-    """CLIENTS §3.11: samples copy with gcloud from inside; SPEC §3: with nothing set up."""
+    """spec/clients#inside-jobs: samples copy with gcloud from inside; spec/program#storage: with nothing set
+    up."""
     job_id = create(
         gcloud,
         "--display-name=inside",
@@ -237,7 +240,7 @@ def test_gcloud_storage_inside_a_job(gcloud: Gcloud, service: Service) -> None:
 
 
 def test_cancel(gcloud: Gcloud, service: Service) -> None:
-    """SPEC §2: an accepted cancel ends in CANCELLED; a second one is a failed precondition."""
+    """spec/lifecycle#cancel: an accepted cancel ends in CANCELLED; a second one is a failed precondition."""
     job_id = create(
         gcloud,
         "--display-name=cancelled",
@@ -275,7 +278,7 @@ baseOutputDirectory: {{outputUriPrefix: "gs://no-such-bucket/here"}}
 def test_wrong_input_names_every_field_and_stores_nothing(
     gcloud: Gcloud, service: Service, tmp_path: Path
 ) -> None:
-    """SPEC §1.4: google.rpc.Status with a violation for each field, as gcloud shows it."""
+    """spec/submit#refusals: google.rpc.Status with a violation for each field, as gcloud shows it."""
 
     def stored() -> list[str]:
         return [job["name"] for job in service.call("GET", CUSTOM_JOBS).get("customJobs", ())]
@@ -304,7 +307,7 @@ def test_wrong_input_names_every_field_and_stores_nothing(
 
 
 def test_an_unknown_field_of_a_config_is_refused(gcloud: Gcloud, tmp_path: Path) -> None:
-    """CLIENTS §3: gcloud forwards what it does not know; the service must not drop it."""
+    """spec/clients#wire: gcloud forwards what it does not know; the service must not drop it."""
     config = tmp_path / "unknown.yaml"
     config.write_text(_CONFIG.format(image=SKLEARN, bucket=BUCKET) + "restartOnFull: true\n")
     refused = gcloud.run(
@@ -321,7 +324,8 @@ def test_an_unknown_job_is_not_found(gcloud: Gcloud) -> None:
 def test_stream_logs_shows_every_line_of_a_running_job_in_order(
     talk: Talk, service: Service
 ) -> None:
-    """CLIENTS §3.5, §3.6: nothing missing, nothing twice, nothing out of order, over several pages.
+    """spec/clients#log-pages, spec/clients#stream-logs: nothing missing, nothing twice, nothing out of order,
+    over several pages.
 
     Started on a running job it reads the job's state once and never ends by itself, so it is killed.
     """

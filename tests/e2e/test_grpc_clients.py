@@ -1,4 +1,5 @@
-"""The clients over gRPC, unmodified: Vertex SDK, generated clients of both versions, Node (CLIENTS §2; issue 4, item 1)."""
+"""The clients over gRPC, unmodified: Vertex SDK, generated clients of both versions, Node
+(spec/clients#recipes; issue 4, item 1)."""
 
 import importlib
 import json
@@ -146,7 +147,8 @@ def _job(name: str, script: str = "pass") -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_the_generated_clients(version: str, channel: Any, service: Service) -> None:
-    """Create, list in pages, get, delete by an operation with the version's own metadata; locations; permissions."""
+    """Create, list in pages, get, delete by an operation with the version's own metadata; locations;
+    permissions."""
     client = gapic(version, channel)
     mark = f"gapic-{version}"
     names = [client.create_custom_job(parent=PARENT, custom_job=_job(mark)).name for _ in range(3)]
@@ -203,7 +205,8 @@ def test_reflection_and_health(channel: Any) -> None:
 
 
 def test_the_node_client(service: Service, node_modules: Path, tmp_path: Path) -> None:
-    """Issue 4: creating, listing (paged) and cancelling over gRPC; CLIENTS §2, §3.4."""
+    """Issue 4: creating, listing (paged) and cancelling over gRPC; spec/clients#recipes,
+    spec/clients#numbers."""
     ready = tmp_path / "ready.json"
     ready.write_text(json.dumps(service.extra))
     variables = environment(service.data) | {

@@ -1,4 +1,5 @@
-"""Programs that mean harm, at every level of isolation: each is held as the table says that docs/isolation.md shows."""
+"""Programs that mean harm, at every level of isolation: each is held as the table says that docs/isolation.md
+shows."""
 
 import io
 import tarfile
@@ -43,8 +44,8 @@ def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
 
 
 def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
-    """SPEC §3: no access to the service's own files, other jobs' files, or other projects' buckets, enforced by the kernel
-    at the isolation levels that can."""
+    """spec/program#isolation: no access to the service's own files, other jobs' files, or other projects'
+    buckets, enforced by the kernel at the isolation levels that can."""
     wrong: list[str] = []
     for row in ROWS:
         got = siege.attack.verdicts.get(row.attempt)
@@ -73,7 +74,7 @@ def test_by_grpc_its_token_is_good_for_no_more(siege: Siege) -> None:
 def test_memory_beyond_the_limit_ends_the_program(
     siege: Siege, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """SPEC §2.1: out of memory; issue: killed, the peak and the delay reported."""
+    """spec/failures#out-of-memory: out of memory; issue: killed, the peak and the delay reported."""
     meal = siege.meals["touched"]
     by = "the kernel" if siege.kernel else "looking"
     with capsys.disabled():
@@ -92,7 +93,7 @@ def test_memory_that_nobody_has_mapped_counts_where_the_kernel_counts(siege: Sie
 
 
 def test_a_flood_of_output_does_not_swell_its_shim(siege: Siege) -> None:
-    """SPEC §5: every line of every replica; a line that does not end is cut."""
+    """spec/logs#lines: every line of every replica; a line that does not end is cut."""
     assert 0 < siege.attack.log_memory < 64 << 20
     assert siege.attack.error["code"] == 3, "it ended as it wished"
 

@@ -1,4 +1,5 @@
-"""`trainshed local-run`: a program in the environment of a replica, without a service (SPEC §3, §4; facts §5.5)."""
+"""`trainshed local-run`: a program in the environment of a replica, without a service
+(spec/program#local-runs; facts/packaging#autopackaging)."""
 
 import json
 import os
@@ -83,7 +84,7 @@ def ground(tmp_path: Path, cache: Path) -> Ground:
 
 
 def test_its_lines_and_its_exit_status_are_ours(ground: Ground) -> None:
-    """SPEC §3: output in its order and to its stream, arguments as given; nothing is left."""
+    """spec/program#arguments: output in its order and to its stream, arguments as given; nothing is left."""
     ground.write("task.sh", 'echo "out $1 $2"; echo wrong >&2; exit 3')
     ground.write("beside.txt", "")
     status, lines, errors = ground.run(
@@ -95,7 +96,8 @@ def test_its_lines_and_its_exit_status_are_ours(ground: Ground) -> None:
 
 
 def test_it_finds_what_a_replica_finds(ground: Ground, tmp_path: Path) -> None:
-    """SPEC §3: the same program as a job and as a local run sees the same variables, user, Python and machine."""
+    """spec/program#local-runs: the same program as a job and as a local run sees the same variables, user,
+    Python and machine."""
     ground.write("seen.py", SEEN)
     with running(tmp_path / "service") as service:
         program = {
@@ -134,7 +136,8 @@ def test_it_finds_what_a_replica_finds(ground: Ground, tmp_path: Path) -> None:
 
 
 def test_buckets_and_credentials_are_there_without_a_service(ground: Ground) -> None:
-    """SPEC §3: gs:// by the storage endpoint, /gcs where there are namespaces, default credentials."""
+    """spec/program#credentials: gs:// by the storage endpoint, /gcs where there are namespaces, default
+    credentials."""
     ground.write(
         "task.py",
         "import os\nfrom google.cloud import storage\nimport google.auth\n"
@@ -153,7 +156,8 @@ def test_buckets_and_credentials_are_there_without_a_service(ground: Ground) -> 
 
 
 def test_a_running_services_buckets_are_used_and_outlive_it(ground: Ground) -> None:
-    """SPEC §3: whoever serves the buckets, programs reach them; a service that starts and stops meanwhile is not held up."""
+    """spec/program#storage: whoever serves the buckets, programs reach them; a service that starts and stops
+    meanwhile is not held up."""
     ground.write(
         "task.py",
         "import os, sys, time, urllib.request\n"
@@ -191,7 +195,8 @@ def _read_some(process: "subprocess.Popen[str]", lines: int) -> None:
 
 
 def test_a_package_with_requirements_is_installed_once(ground: Ground) -> None:
-    """SPEC §4: packages are a layer that is kept; a module runs as in a job with a Python package."""
+    """spec/runtimes#packages: packages are a layer that is kept; a module runs as in a job with a Python
+    package."""
     ground.write("trainer/__init__.py", "")
     ground.write(
         "trainer/task.py",
@@ -209,7 +214,7 @@ def test_a_package_with_requirements_is_installed_once(ground: Ground) -> None:
 
 
 def test_a_requirement_that_nobody_has_is_told(ground: Ground) -> None:
-    """SPEC §8: the installer's words; our own exit status, since nothing ran."""
+    """spec/operations#errors: the installer's words; our own exit status, since nothing ran."""
     ground.write("task.py", "print('never')")
     ground.write("requirements.txt", "no-such-package-of-trainshed==9")
     status, lines, errors = ground.run("--executor-image-uri=python", "--script=task.py")
@@ -219,7 +224,7 @@ def test_a_requirement_that_nobody_has_is_told(ground: Ground) -> None:
 
 
 def test_all_that_is_wrong_is_told_by_option(ground: Ground) -> None:
-    """SPEC §1.4: the rules of a job, in the words of the command line."""
+    """spec/submit#refusals: the rules of a job, in the words of the command line."""
     ground.write("task.py", "")
     status, _, errors = ground.run(
         "--executor-image-uri=python",
@@ -233,7 +238,7 @@ def test_all_that_is_wrong_is_told_by_option(ground: Ground) -> None:
 
 
 def test_a_secret_reaches_the_program_and_not_the_output(ground: Ground) -> None:
-    """SPEC §4: named in env as in a job, its value from a variable of the caller's."""
+    """spec/program#local-runs: named in env as in a job, its value from a variable of the caller's."""
     ground.write("task.sh", 'echo "$PASSWORD"; test "$PASSWORD" = "a-value-of-mine" && echo same')
     secret = ("--executor-image-uri=python", "--script=task.sh", "--env=PASSWORD=$(secret:db)")
     status, lines, errors = ground.run(*secret, "--secret=db=MY_VALUE", MY_VALUE="a-value-of-mine")
@@ -244,7 +249,7 @@ def test_a_secret_reaches_the_program_and_not_the_output(ground: Ground) -> None
 
 
 def test_a_program_beyond_its_memory_is_killed_and_that_is_told(ground: Ground) -> None:
-    """SPEC §2.2: 137, and the limit."""
+    """spec/machines#memory: 137, and the limit."""
     ground.write("task.py", "held = []\nwhile True: held.append(bytearray(20 << 20))")
     config = ground.directory / "settings.toml"
     config.write_text("memory_per_replica = 200")
@@ -256,7 +261,7 @@ def test_a_program_beyond_its_memory_is_killed_and_that_is_told(ground: Ground) 
 
 
 def test_the_first_interrupt_asks_and_the_second_kills(ground: Ground) -> None:
-    """SPEC §2: SIGTERM with a time of grace; the exit status is still the program's."""
+    """spec/lifecycle#success: SIGTERM with a time of grace; the exit status is still the program's."""
     ground.write(
         "task.py",
         "import signal, sys, time\nsignal.signal(15, lambda *_: (print('asked', flush=True), patient or sys.exit(7)))\n"
@@ -277,7 +282,7 @@ def test_the_first_interrupt_asks_and_the_second_kills(ground: Ground) -> None:
 
 
 def test_whoever_reads_no_further_ends_the_program(ground: Ground) -> None:
-    """SPEC §3: as with any command in a pipe; nothing runs on unseen."""
+    """spec/program#local-runs: as with any command in a pipe; nothing runs on unseen."""
     mark = new_mark()
     ground.write("task.sh", "while :; do echo y; sleep 0.05; done")
     process = ground.start("--executor-image-uri=python", "--script=task.sh", f"--env=MARK={mark}")
@@ -291,7 +296,7 @@ def test_whoever_reads_no_further_ends_the_program(ground: Ground) -> None:
 
 
 def test_the_program_is_run_also_if_nobody_reads_what_is_said_beside_it(ground: Ground) -> None:
-    """SPEC §3: the exit status is the program's."""
+    """spec/program#local-runs: the exit status is the program's."""
     ground.write("task.sh", "echo y; kill -9 $$")
     process = ground.start("--executor-image-uri=python", "--script=task.sh")
     assert process.stderr is not None
@@ -303,7 +308,7 @@ def test_the_program_is_run_also_if_nobody_reads_what_is_said_beside_it(ground: 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a kernel that tells of ends")
 def test_a_run_that_is_killed_takes_its_program_along(ground: Ground) -> None:
-    """SPEC §2.1: nothing of it is left, neither processes nor files."""
+    """spec/program#local-runs: nothing of it is left, neither processes nor files."""
     process, programs = _killable(ground)
     caretakers = _caretakers(process.pid)
     process.kill()
@@ -315,7 +320,7 @@ def test_a_run_that_is_killed_takes_its_program_along(ground: Ground) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a kernel that tells of ends")
 def test_what_even_its_caretaker_left_goes_with_the_next_run(ground: Ground) -> None:
-    """SPEC §2.1: as after a loss of all processes of a run but its program's."""
+    """spec/program#local-runs: as after a loss of all processes of a run but its program's."""
     process, programs = _killable(ground)
     for pid in _caretakers(process.pid):
         os.kill(pid, signal.SIGKILL)
@@ -365,7 +370,8 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def test_files_are_kept_if_that_is_wanted(ground: Ground) -> None:
-    """SPEC §3: what a program has left in its working directory, until somebody deletes it."""
+    """spec/program#local-runs: what a program has left in its working directory, until somebody deletes
+    it."""
     ground.write("task.sh", "echo made > result.txt")
     wanted = ("--executor-image-uri=python", "--script=task.sh")
     _, _, errors = ground.run(*wanted, "--keep")
@@ -379,7 +385,8 @@ def test_files_are_kept_if_that_is_wanted(ground: Ground) -> None:
 def test_an_image_of_ones_own_runs_with_and_without_files(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """SPEC §3; facts §5.5: its own entry point; or a script in /usr/app, which belongs to nobody else."""
+    """spec/program#arguments; facts/packaging#autopackaging: its own entry point; or a script in /usr/app,
+    which belongs to nobody else."""
     image = _image(monkeypatch, tmp_path)
     plain = ("--executor-image-uri", image)
     status, lines, errors = ground.run(*plain)
@@ -409,6 +416,6 @@ def _image(monkeypatch: pytest.MonkeyPatch, place: Path) -> str:
 
 @as_root_only
 def test_the_same_as_an_ordinary_user() -> None:
-    """SPEC §4: isolation differs, what is seen and what is left do not."""
+    """spec/program#local-runs: isolation differs, what is seen and what is left do not."""
     few = "lines_and_its_exit or beyond_its_memory or takes_its_program or image_of_ones_own"
     run_as_nobody("-k", few, str(Path(__file__)), timeout=300)

@@ -1,5 +1,5 @@
-"""Nodes under maintenance (SPEC §2.1, last paragraph): replicas get SIGTERM with grace and go on elsewhere, whatever
-happens to the service meanwhile; the stall watchdog; memory limits without control groups."""
+"""Nodes under maintenance (spec/failures#maintenance): replicas get SIGTERM with grace and go on elsewhere,
+whatever happens to the service meanwhile; the stall watchdog; memory limits without control groups."""
 
 import json
 import os
@@ -97,8 +97,8 @@ def gate(commons: Path) -> Path:
 
 
 def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, gate: Path) -> None:
-    """SPEC §2.1: SIGTERM with grace; restarted on another node with the same hostname and an empty working directory.
-    By the command line, which waits until the node is free."""
+    """spec/failures#lost-replicas: SIGTERM with grace; restarted on another node with the same hostname and
+    an empty working directory. By the command line, which waits until the node is free."""
     mark = new_mark()
     job_id = submit(service, pools(at(gate), f"{LEAVES}{PLACE}{WAITS}", mark=mark))
     log = service.follow(job_id, WORKER)
@@ -146,7 +146,8 @@ def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, ga
 def test_a_primary_that_saves_and_exits_0_when_asked_to_leave_is_no_success(
     service: Service, gate: Path
 ) -> None:
-    """SPEC §2.1, docs/adr/0010: it was not finished; it is restarted elsewhere, and finishes there."""
+    """spec/failures#maintenance, docs/adr/0010: it was not finished; it is restarted elsewhere, and finishes
+    there."""
     job_id = run(service, f"{LEAVES}{PLACE}{at(gate)}")
     log = service.follow(job_id)
     until(log, "up")
@@ -166,7 +167,7 @@ def test_a_primary_that_saves_and_exits_0_when_asked_to_leave_is_no_success(
 def test_who_ignores_the_request_is_killed_after_the_grace_and_moves(
     service: Service, gate: Path
 ) -> None:
-    """SPEC §3: SIGTERM with a grace time before SIGKILL."""
+    """spec/program#stopping: SIGTERM with a grace time before SIGKILL."""
     deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{PLACE}{WAITS}"
     job_id = run(service, at(gate), deaf)
     log = service.follow(job_id, WORKER)
@@ -182,7 +183,7 @@ def test_who_ignores_the_request_is_killed_after_the_grace_and_moves(
 
 
 def test_with_no_node_left_a_replica_waits_for_one(service: Service, gate: Path) -> None:
-    """SPEC §2.1; issue 3, "a job that waits says why"."""
+    """spec/failures#maintenance; issue 3, "a job that waits says why"."""
     job_id = run(service, f"{LEAVES}{PLACE}{at(gate)}")
     log = service.follow(job_id)
     until(log, "up")
@@ -207,7 +208,8 @@ def test_with_no_node_left_a_replica_waits_for_one(service: Service, gate: Path)
 def test_a_whole_job_leaves_where_its_replicas_may_not_restart_alone(
     service: Service, gate: Path
 ) -> None:
-    """SPEC §2.1: restartJobOnWorkerRestart turns a move, too, into a restart of the whole job, in one attempt more."""
+    """spec/failures#retries: restartJobOnWorkerRestart turns a move, too, into a restart of the whole job, in
+    one attempt more."""
     job_id = run(service, at(gate), f"{LEAVES}{PLACE}{WAITS}", restartJobOnWorkerRestart=True)
     log = service.follow(job_id, WORKER)
     until(log, "up")
@@ -233,7 +235,8 @@ signal.signal(signal.SIGTERM, leave)
 
 
 def test_a_cancel_overtakes_a_replica_that_is_leaving(service: Service, gate: Path) -> None:
-    """SPEC §2, "Cancel": in every state; what is saving its state keeps its grace, and is not started again."""
+    """spec/lifecycle#cancel: in every state; what is saving its state keeps its grace, and is not started
+    again."""
     job_id = run(service, WAITS, f"{SAVES_LONG.format(gate=str(gate))}{PLACE}{WAITS}")
     log = service.follow(job_id, WORKER)
     until(log, "up")
@@ -252,7 +255,8 @@ def test_a_cancel_overtakes_a_replica_that_is_leaving(service: Service, gate: Pa
 def test_the_service_is_killed_in_the_middle_of_a_drain(
     data: Path, tmp_path: Path, commons: Path, moment: str
 ) -> None:
-    """SPEC §2.1, DESIGN §3.3: what was acknowledged goes on after the next start; the replica moves once."""
+    """spec/failures#maintenance, spec/invariants#one-incarnation: what was acknowledged goes on after the
+    next start; the replica moves once."""
     save, end = make_pipe(commons / "save"), make_pipe(commons / "end")
     mark = new_mark()
     config = tmp_path / "settings.toml"
@@ -300,8 +304,9 @@ def test_the_service_is_killed_in_the_middle_of_a_drain(
 def test_a_silent_node_s_replicas_move_and_never_live_twice(
     data: Path, tmp_path: Path, commons: Path
 ) -> None:
-    """SPEC §2.1, "node gone"; DESIGN §3.3: its shim is stopped, so that its lease runs out while its program goes on;
-    the replacement starts only when that one is gone, and what wakes up again finds itself replaced."""
+    """spec/failures#lost-replicas, "node gone"; spec/invariants#one-incarnation: its shim is stopped, so that
+    its lease runs out while its program goes on; the replacement starts only when that one is gone, and what
+    wakes up again finds itself replaced."""
     end = make_pipe(commons / "end")
     mark = new_mark()
     config = tmp_path / "settings.toml"
@@ -353,7 +358,8 @@ waits_too()
 
 
 def test_a_program_that_is_stuck_leaves_its_stacks_and_is_restarted(service: Service) -> None:
-    """Issue 3, "stall watchdog": by a job's label; the stacks of all Python threads in its log, the verdict's cause."""
+    """Issue 3, "stall watchdog": by a job's label; the stacks of all Python threads in its log, the verdict's
+    cause."""
     body = pools(STUCK)
     body["labels"] = {"trainshed-stall-after": "1"}
     told = story(service, submit(service, body))
@@ -393,7 +399,8 @@ MEMORY_MIB = 192
 def test_without_control_groups_memory_limits_have_the_same_verdicts(
     data: Path, tmp_path: Path
 ) -> None:
-    """SPEC §2.1, §2.2: held by looking at the processes; the same rule, message and child's entry."""
+    """spec/failures#messages, spec/machines#memory: held by looking at the processes; the same rule, message
+    and child's entry."""
     probe = subprocess.run([*WITHOUT_GROUPS, "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip(f"this machine does not allow it: {probe.stderr.decode()}")

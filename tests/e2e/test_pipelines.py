@@ -1,7 +1,8 @@
-"""Training pipelines with the Vertex SDK's training jobs and the generated client: programs in, models out (SPEC §1, facts §1.2).
+"""Training pipelines with the Vertex SDK's training jobs and the generated client: programs in, models out
+(spec/submit, facts/resources#pipelines).
 
-The SDK's jobs run in programs of their own, over gRPC and REST side by side, because it looks only every five seconds
-whether a pipeline is over.
+The SDK's jobs run in programs of their own, over gRPC and REST side by side, because it looks only every five
+seconds whether a pipeline is over.
 """
 
 import importlib
@@ -187,7 +188,8 @@ def test_a_script_and_a_container_leave_models(
 def test_a_package_leaves_a_second_version(
     ran: dict[str, Any], transport: str, service: Service
 ) -> None:
-    """Facts §1.2: parentModel makes a version instead of a model; which is the default is said."""
+    """facts/resources#pipelines: parentModel makes a version instead of a model; which is the default is
+    said."""
     seen = ran[transport]
     package = seen["package"]
     assert package["name"] == seen["script"]["name"]
@@ -253,7 +255,8 @@ SCHEMAS = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
 
 
 def test_a_tuning_pipeline_leaves_the_model_of_its_best_trial(gapic: Any, service: Service) -> None:
-    """Facts §1.2: backingHyperparameterTuningJob, bestTrialBackingCustomJob, AIP_MODEL_DIR of the best trial."""
+    """facts/resources#pipelines: backingHyperparameterTuningJob, bestTrialBackingCustomJob, AIP_MODEL_DIR of
+    the best trial."""
     script = TRIAL + LEAVE + 'report({"1": 1, "2": 3, "3": 2}[str(trial)], 1)\n'
     task = {
         "study_spec": {
@@ -305,7 +308,8 @@ def test_a_tuning_pipeline_leaves_the_model_of_its_best_trial(gapic: Any, servic
 
 
 def test_input_data_is_named_in_the_environment(gapic: Any, service: Service) -> None:
-    """Issue 4, facts §3.4: AIP_DATA_FORMAT and the three places; the program finds what was put there."""
+    """Issue 4, facts/program#variables: AIP_DATA_FORMAT and the three places; the program finds what was put
+    there."""
     script = (
         "import os, pathlib\n"
         "for name in ('DATA_FORMAT', 'TRAINING_DATA_URI', 'VALIDATION_DATA_URI', 'TEST_DATA_URI'):\n"
@@ -352,7 +356,7 @@ def test_input_data_is_named_in_the_environment(gapic: Any, service: Service) ->
 
 
 def test_a_pipeline_is_cancelled_with_its_job(gapic: Any, service: Service) -> None:
-    """SPEC §2: the pipeline and its job end CANCELLED."""
+    """spec/lifecycle#cancel: the pipeline and its job end CANCELLED."""
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "replicaCount": 1,

@@ -1,5 +1,6 @@
-"""Room: the queue, both capacity modes, quotas, spot work (SPEC §2), by real jobs of real clients; and the failure
-table's rows for want of room (SPEC §2.1). Nodes of 8 CPUs: each holds two machines of 4."""
+"""Room: the queue, both capacity modes, quotas, spot work (spec/queue#quotas), by real jobs of real clients;
+and the failure table's rows for want of room (spec/failures#no-capacity). Nodes of 8 CPUs: each holds two
+machines of 4."""
 
 import json
 import subprocess
@@ -123,7 +124,7 @@ def set_quota(service: Service, metric: str, limit: float | None) -> None:
 
 @pytest.mark.parametrize("wishes", [{}, {"disableRetries": True}], ids=["", "disableRetries"])
 def test_stock_out(strict: Service, wishes: dict[str, Any]) -> None:
-    """SPEC §2.1, "no capacity in the region": three more tries with back-off, then FAILED with code 8. Nothing ran, so
+    """spec/failures#no-capacity: three more tries with back-off, then FAILED with code 8. Nothing ran, so
     disableRetries has nothing to forbid."""
     body = scheduled(container_job("print('never')"), **wishes)
     body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = "n1-standard-16"
@@ -148,8 +149,8 @@ def test_stock_out(strict: Service, wishes: dict[str, Any]) -> None:
 
 
 def test_spot_work_gives_way_six_times(strict: Service) -> None:
-    """SPEC §2.1, "spot preemption": restarted at most six times, then the stock-out message, code 8. On-demand work has
-    its room as soon as the spot job has left it."""
+    """spec/failures#preemption: restarted at most six times, then the stock-out message, code 8. On-demand
+    work has its room as soon as the spot job has left it."""
     spot = submit(strict, scheduled(gang(MOST), strategy="SPOT"))
     for time in range(1, 8):
         view = next(v for v in strict.watch(spot) if v["state"] == "RUNNING")
@@ -175,7 +176,7 @@ def test_spot_work_gives_way_six_times(strict: Service) -> None:
 
 
 def test_spot_work_takes_nothing_from_others(strict: Service) -> None:
-    """SPEC §2: spot work waits for on-demand and for other spot work alike."""
+    """spec/queue#spot: spot work waits for on-demand and for other spot work alike."""
     first = hold(strict, MOST, strategy="SPOT")
     second = submit(strict, scheduled(gang(1), strategy="SPOT"))
     assert described(strict, second)["waiting"]["reason"] == "capacity"
@@ -186,8 +187,9 @@ def test_spot_work_takes_nothing_from_others(strict: Service) -> None:
 
 
 def test_flex_start_waits_no_longer_than_it_says(strict: Service) -> None:
-    """SPEC §2, maxWaitTime: cancels a job that is not RUNNING by then, counted from its creation; by the only client's
-    field that may be short, FLEX_START's maxWaitDuration. Spot work yields to it; it yields to none."""
+    """spec/lifecycle#cancel, maxWaitTime: cancels a job that is not RUNNING by then, counted from its
+    creation; by the only client's field that may be short, FLEX_START's maxWaitDuration. Spot work yields to
+    it; it yields to none."""
     l4 = {"machineType": "g2-standard-4", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
     held: list[str] = []
     for _ in range(NODES):
@@ -213,7 +215,8 @@ def test_flex_start_waits_no_longer_than_it_says(strict: Service) -> None:
 
 
 def test_a_job_that_waits_says_why_and_what_would_help(strict: Service, tmp_path: Path) -> None:
-    """SPEC §2, §8, §1.7: QUEUED until there is room; describe, the command line and the pre-flight say the same."""
+    """spec/queue#order, spec/operations#why-it-waits, spec/submit#preflight: QUEUED until there is room;
+    describe, the command line and the pre-flight say the same."""
     holder = hold(strict, 1)
     job_id = submit(strict, gang(MOST))
     assert strict.call("GET", f"{CUSTOM_JOBS}/{job_id}")["state"] == "JOB_STATE_QUEUED"
@@ -230,7 +233,7 @@ def test_a_job_that_waits_says_why_and_what_would_help(strict: Service, tmp_path
     (first,) = [e for e in timeline(strict, job_id) if e["kind"] == "waiting"]
     assert waiting["message"] in first["message"]
 
-    # Backfill: what fits goes first, as the big one's room is not there anyway (SPEC §2).
+    # Backfill: what fits goes first, as the big one's room is not there anyway (spec/queue#order).
     small, large = tmp_path / "small.json", tmp_path / "large.json"
     small.write_text(json.dumps(gang(1)))
     large.write_text(json.dumps(gang(MOST)))
@@ -251,7 +254,7 @@ def test_a_job_that_waits_says_why_and_what_would_help(strict: Service, tmp_path
 
 
 def test_a_gang_is_placed_whole_or_not_at_all(strict: Service) -> None:
-    """SPEC §2, "Parallel start": two gangs of three, of which only one has room, cannot block each other."""
+    """spec/lifecycle#start: two gangs of three, of which only one has room, cannot block each other."""
     holder = hold(strict, 2)
     gangs = [submit(strict, gang(3)) for _ in range(2)]
     for job_id in gangs:
@@ -275,7 +278,8 @@ def nodes(service: Service) -> list[dict[str, Any]]:
 
 
 def test_who_must_leave_and_has_nowhere_to_go_waits_and_can_be_cancelled(strict: Service) -> None:
-    """SPEC §2.1, maintenance, in strict mode: the other node is full, and what runs there is left alone."""
+    """spec/failures#maintenance, in strict mode: the other node is full, and what runs there is left
+    alone."""
     first, second = hold(strict, 2), hold(strict, 2)
     (node,) = {replica["node"] for replica in described(strict, first)["replicas"]}
     strict.call("POST", f"/trainshed/v1/nodes/{node}:drain", {"reason": "repair"})
@@ -295,7 +299,8 @@ def test_who_must_leave_and_has_nowhere_to_go_waits_and_can_be_cancelled(strict:
 
 
 def test_queue_quotas_and_preemptions_survive_the_service(data: Path) -> None:
-    """DESIGN §3.3: killed while jobs wait, and in the middle of a preemption; order, limits and counts are as before."""
+    """spec/invariants#one-incarnation: killed while jobs wait, and in the middle of a preemption; order,
+    limits and counts are as before."""
     options = ("--capacity", "strict", "--nodes", str(NODES), "--node-cpus", str(NODE_CPUS))
     options += ("--node-memory", "256")
     service = start(data, *options)
@@ -323,7 +328,8 @@ def test_queue_quotas_and_preemptions_survive_the_service(data: Path) -> None:
 
 
 def test_priority_then_age_and_jobposition(strict: Service) -> None:
-    """SPEC §2, "Queue", facts §1.1: through google-api-python-client; jobPosition 1 is next, and 0 is not in the queue."""
+    """spec/queue#order, facts/resources#ml: through google-api-python-client; jobPosition 1 is next, and 0 is
+    not in the queue."""
     jobs = built(strict, "ml", "v1").projects().jobs()
 
     def create(name: str, priority: int) -> None:
@@ -358,7 +364,7 @@ def test_priority_then_age_and_jobposition(strict: Service) -> None:
 
 
 def test_quotas_hold_jobs_back_until_they_are_raised(strict: Service) -> None:
-    """SPEC §2, "Queue": per project and region, set by API and command line, at work at once."""
+    """spec/queue#order: per project and region, set by API and command line, at work at once."""
     ours = ("--project", PROJECT, "--region", REGION)
     trainshed(strict, "quotas", "set", "cpus_n1_e2", str(CPUS), *ours)
     holder = hold(strict, 1)
@@ -391,7 +397,8 @@ def test_quotas_hold_jobs_back_until_they_are_raised(strict: Service) -> None:
     assert "cpus_n1_e2" in described(strict, third)["waiting"]["message"]
     set_quota(strict, "cpus_n1_e2", None)
     assert "pd_ssd_gb" in described(strict, third)["waiting"]["message"]
-    # What runs keeps its room, whatever is set; what it gives back is not more than the limit lets others have.
+    # What runs keeps its room, whatever is set; what it gives back is not more than the limit lets others
+    # have.
     set_quota(strict, "pd_ssd_gb", DISK_GB)
     assert described(strict, holder)["state"] == "RUNNING"
     cancel(strict, holder)
@@ -405,7 +412,8 @@ def test_quotas_hold_jobs_back_until_they_are_raised(strict: Service) -> None:
 def test_public_quotas_and_none_by_default(
     tmp_path_factory: pytest.TempPathFactory, strict: Service
 ) -> None:
-    """SPEC §2, "Capacity modes": quotas are unlimited; `--quotas public` turns the public defaults on, `ml` CPUs 450."""
+    """spec/queue#quotas: quotas are unlimited; `--quotas public` turns the public defaults on, `ml` CPUs
+    450."""
     assert quota(strict, "ml_cpus")["limit"] == "unlimited"
     data = tmp_path_factory.mktemp("public") / "data"
     with running(data, "--quotas", "public") as service:

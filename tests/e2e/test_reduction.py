@@ -1,4 +1,5 @@
-"""Jobs with reducers, run by a real service: a program that sums arrays of NumPy, in an environment that has no PyTorch."""
+"""Jobs with reducers, run by a real service: a program that sums arrays of NumPy, in an environment that has
+no PyTorch."""
 
 import json
 import os
@@ -78,8 +79,8 @@ def reducing(job_id: str, replica: str) -> int:
 def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
     service: Service, commons: Path
 ) -> None:
-    """SPEC §7, §2.1: every sum exact to the bit, the reducer restarted, no retry; reducers in views, timeline and logs; the
-    token nowhere. What the primary's end leaves of them is told to stop."""
+    """spec/reduction#losses: every sum exact to the bit, the reducer restarted, no retry; reducers in views,
+    timeline and logs; the token nowhere. What the primary's end leaves of them is told to stop."""
     end = commons / "end"
     job_id = submit(service, reduced(end))
     until(service.follow(job_id, PRIMARY), UNDER_WAY)
@@ -101,7 +102,8 @@ def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
 
 
 def test_sums_over_tls_that_the_service_made(service: Service, commons: Path) -> None:
-    """SPEC §7 (security): by a label, without files; a reducer that is started again is believed, its key shown nowhere."""
+    """spec/reduction#security: by a label, without files; a reducer that is started again is believed, its
+    key shown nowhere."""
     end = commons / "end"
     job_id = submit(service, reduced(end, labels={reduction.TLS_LABEL: "on"}))
     until(service.follow(job_id, PRIMARY), UNDER_WAY)

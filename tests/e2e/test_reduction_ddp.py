@@ -1,4 +1,5 @@
-"""The public guide's example: gcloud, worker pools 0, 1 and 2, and a DDP program that knows nothing of reducers (SPEC §7)."""
+"""The public guide's example: gcloud, worker pools 0, 1 and 2, and a DDP program that knows nothing of
+reducers (spec/reduction#reducers)."""
 
 import json
 import re
@@ -53,7 +54,8 @@ def _told(service: Service, *arguments: str) -> str:
 def test_an_unmodified_program_is_reduced_and_learns_the_same(
     service: Service, tmp_path: Path
 ) -> None:
-    """SPEC §7: the same losses, to all digits printed, as gloo's; reducers in timeline, logs and figures."""
+    """spec/reduction#exactness: the same losses, to all digits printed, as gloo's; reducers in timeline, logs
+    and figures."""
     torch_runtime.torch_python()  # Built once for all tests, and in their time.
     package = upload(service, "wide-0.1.tar.gz", packed("pytorch_wide", tmp_path).read_bytes())
     gcloud = Gcloud(service, tmp_path / "gcloud")
@@ -87,7 +89,8 @@ def test_an_unmodified_program_is_reduced_and_learns_the_same(
 def test_workers_reduce_over_tls_beside_a_reducer_that_is_too_small(
     service: Service, tmp_path: Path
 ) -> None:
-    """SPEC §7 (hybrid, security): by the job's label alone, with certificates that the service made."""
+    """spec/reduction#security (hybrid, security): by the job's label alone, with certificates that the
+    service made."""
     torch_runtime.torch_python()
     package = upload(service, "wide-0.1.tar.gz", packed("pytorch_wide", tmp_path).read_bytes())
     train = {

@@ -1,6 +1,8 @@
-"""Jobs whose images come from a registry: pulled, pulled again, refused, silent, and killed in the middle (SPEC §2.1, §3, §4).
+"""Jobs whose images come from a registry: pulled, pulled again, refused, silent, and killed in the middle
+(spec/failures#service-failures, spec/program, spec/runtimes#images).
 
-The registry is ours, on the loopback and without TLS, as docs/containers.md says how to use one; podman pulls from it.
+The registry is ours, on the loopback and without TLS, as docs/containers.md says how to use one; podman pulls
+from it.
 """
 
 import io
@@ -120,7 +122,8 @@ def as_it_should(house: House) -> Iterator[None]:
 
 
 def test_an_image_is_pulled_once_and_the_next_job_asks_nobody(house: House) -> None:
-    """SPEC §4: the job's log says what was fetched; the same job again starts with nothing to fetch."""
+    """spec/runtimes#images: the job's log says what was fetched; the same job again starts with nothing to
+    fetch."""
     image = house.image("v1", "hello", layer(1))
     uid = house.submit(image)
     house.succeed(uid)
@@ -138,8 +141,8 @@ def test_an_image_is_pulled_once_and_the_next_job_asks_nobody(house: House) -> N
 
 
 def test_a_pull_is_watched_and_is_gone_at_once_with_the_job_that_wanted_it(house: House) -> None:
-    """SPEC §4, §8: whoever waits for gigabytes sees them come; a registry that hangs keeps no job from being cancelled,
-    and nothing of its pull is left."""
+    """spec/runtimes#builds, spec/operations#why-it-waits: whoever waits for gigabytes sees them come; a
+    registry that hangs keeps no job from being cancelled, and nothing of its pull is left."""
     ballast = layer(2, 6_000_000)
     image = house.image("hanging", "never", ballast)
     with house.registry.holding(ballast) as held:
@@ -162,7 +165,7 @@ def test_a_pull_is_watched_and_is_gone_at_once_with_the_job_that_wanted_it(house
 
 
 def test_a_gang_and_another_job_at_once_pull_once(house: House) -> None:
-    """SPEC §4: once, however many wait for it."""
+    """spec/runtimes#images: once, however many wait for it."""
     ballast = layer(3)
     image = house.image("shared", "together", ballast)
     before = house.registry.manifests()
@@ -180,7 +183,7 @@ def test_a_gang_and_another_job_at_once_pull_once(house: House) -> None:
 
 
 def test_latest_is_asked_about_and_another_tag_is_not(house: House) -> None:
-    """SPEC §4: `image_pull = "missing"`; docs/containers.md."""
+    """spec/runtimes#images: `image_pull = "missing"`; docs/containers.md."""
     tags = {"latest": "new", "v7": "old"}
     for tag in tags:
         podman("pull", house.image(tag, "old"))
@@ -191,7 +194,7 @@ def test_latest_is_asked_about_and_another_tag_is_not(house: House) -> None:
 
 
 def test_a_digest_is_that_image_wherever_its_tag_went(house: House) -> None:
-    """SPEC §3, §4: it never changes, and its registry is not asked again."""
+    """spec/program, spec/runtimes#builds: it never changes, and its registry is not asked again."""
     house.image("moved", "first")
     digest = house.registry.digest(f"{TEAM}:moved")
     house.image("moved", "second")
@@ -205,8 +208,8 @@ def test_a_digest_is_that_image_wherever_its_tag_went(house: House) -> None:
 def test_an_image_that_the_registry_does_not_have_fails_the_job_at_once(
     house: House, plain: bool
 ) -> None:
-    """SPEC §2.1: the user's mistake, told with the tool's words. `plain`: some registries, and what stands before them,
-    have no words of the distribution API."""
+    """spec/failures#service-failures: the user's mistake, told with the tool's words. `plain`: some
+    registries, and what stands before them, have no words of the distribution API."""
     if plain:
         house.registry.refusing = ("/manifests/", 404, "nothing here")
     before = house.registry.manifests()
@@ -218,7 +221,7 @@ def test_an_image_that_the_registry_does_not_have_fails_the_job_at_once(
 
 
 def test_a_registry_that_asks_who_it_is_is_told_by_podmans_own_login(house: House) -> None:
-    """SPEC §2.1: without rights the job fails at once and says how to have them."""
+    """spec/failures#service-failures: without rights the job fails at once and says how to have them."""
     image = house.image("secret", "let in")
     house.registry.login = "ada:lovelace"
     message = house.failure(house.submit(image))
@@ -229,7 +232,8 @@ def test_a_registry_that_asks_who_it_is_is_told_by_podmans_own_login(house: Hous
 
 
 def test_a_registry_that_is_down_for_a_while_costs_an_attempt(house: House) -> None:
-    """SPEC §2.1: the service's trouble; the job goes on by itself when the registry is there again."""
+    """spec/failures#service-failures: the service's trouble; the job goes on by itself when the registry is
+    there again."""
     image = house.image("later", "at last")
     house.registry.close()
     uid = house.submit(image)
@@ -244,7 +248,7 @@ def test_a_registry_that_is_down_for_a_while_costs_an_attempt(house: House) -> N
 
 
 def test_a_connection_that_breaks_costs_an_attempt(house: House) -> None:
-    """SPEC §2.1: the service's trouble as well."""
+    """spec/failures#service-failures: the service's trouble as well."""
     ballast = layer(5)
     image = house.image("broken", "all of it", ballast)
     with house.registry.holding(ballast) as held:
@@ -259,7 +263,7 @@ def test_a_connection_that_breaks_costs_an_attempt(house: House) -> None:
 def test_a_registry_without_tls_that_was_not_allowed_says_how_to_allow_it(
     house: House,
 ) -> None:
-    """SPEC §2.1: the cause and what to do; docs/containers.md says how."""
+    """spec/failures#service-failures: the cause and what to do; docs/containers.md says how."""
     other = Registry()
     try:
         other.put(f"{TEAM}:v1", [house.base])
@@ -270,7 +274,7 @@ def test_a_registry_without_tls_that_was_not_allowed_says_how_to_allow_it(
 
 
 def test_a_service_that_is_killed_in_the_middle_of_a_pull_goes_on_with_it(house: House) -> None:
-    """SPEC §8: the job survives, and of the pull that was killed nothing is left."""
+    """spec/runtimes#builds: the job survives, and of the pull that was killed nothing is left."""
     ballast = layer(4)
     image = house.image("killed", "still here", ballast)
     config = ("--config", str(house.place / "service.toml"))

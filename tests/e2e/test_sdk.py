@@ -1,4 +1,5 @@
-"""The Vertex SDK, unmodified, over REST (CLIENTS §2): submit, run, package a script, list, cancel, delete."""
+"""The Vertex SDK, unmodified, over REST (spec/clients#recipes): submit, run, package a script, list, cancel,
+delete."""
 
 import importlib
 import json
@@ -138,7 +139,7 @@ def test_run_returns_when_the_job_has_succeeded(runs: Runs, sdk: Any, service: S
     assert job.state.name == "JOB_STATE_SUCCEEDED"
     assert job.error is None or not job.error.code
     assert job.create_time <= job.start_time <= job.end_time
-    # baseOutputDirectory becomes AIP_MODEL_DIR (SPEC §3).
+    # baseOutputDirectory becomes AIP_MODEL_DIR (spec/program#directories).
     assert service.lines(_id(job))[-1] == f"gs://{BUCKET}/sdk-output/model/"
     again = sdk.CustomJob.get(job.resource_name)
     assert (again.display_name, again.state) == ("sdk-good", job.state)
@@ -147,7 +148,8 @@ def test_run_returns_when_the_job_has_succeeded(runs: Runs, sdk: Any, service: S
 
 
 def test_run_raises_what_the_job_failed_with(runs: Runs) -> None:
-    """SPEC §2.1, facts §2.3: the public sentence, then the last lines of the log."""
+    """spec/failures#messages, facts/lifecycle#payload: the public sentence, then the last lines of the
+    log."""
     assert runs.failure.startswith("Job failed with:\ncode: 3\n")
     assert runs.bad.state.name == "JOB_STATE_FAILED"
     assert runs.bad.error.code == 3
@@ -159,7 +161,7 @@ def test_run_raises_what_the_job_failed_with(runs: Runs) -> None:
 
 
 def test_a_local_script_runs_on_three_replicas(runs: Runs, service: Service) -> None:
-    """CLIENTS §3: packaged by the SDK, uploaded, installed with its requirements, run as a module."""
+    """spec/clients#wire: packaged by the SDK, uploaded, installed with its requirements, run as a module."""
     job = runs.script
     assert job.state.name == "JOB_STATE_SUCCEEDED"
     job_id = _id(job)
@@ -196,7 +198,7 @@ def test_a_local_script_runs_on_three_replicas(runs: Runs, service: Service) -> 
     ],
 )
 def test_lists_are_filtered(runs: Runs, sdk: Any, wanted: str, expected: list[str]) -> None:
-    """Facts §1.2: the filter grammar of lists."""
+    """facts/resources#vertex: the filter grammar of lists."""
     del runs  # Their jobs are what is listed.
     found = sdk.CustomJob.list(filter=wanted)
     names = {job.display_name for job in found}
@@ -209,7 +211,8 @@ def test_lists_are_filtered(runs: Runs, sdk: Any, wanted: str, expected: list[st
 
 
 def test_submit_then_cancel_then_delete(sdk: Any, errors: Any, service: Service) -> None:
-    """SPEC §2: cancel ends in CANCELLED with code 1; a running job cannot be deleted, a finished one can."""
+    """spec/lifecycle#cancel: cancel ends in CANCELLED with code 1; a running job cannot be deleted, a
+    finished one can."""
     job = sdk.CustomJob(
         display_name="sdk-long", worker_pool_specs=_pools("import time; time.sleep(600)")
     )
@@ -235,7 +238,7 @@ def test_submit_then_cancel_then_delete(sdk: Any, errors: Any, service: Service)
 def test_wrong_input_names_every_field_and_stores_nothing(
     sdk: Any, errors: Any, service: Service
 ) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
 
     def stored() -> list[str]:
         page = service.call("GET", f"{CUSTOM_JOBS}?pageSize=100")
@@ -271,7 +274,7 @@ def test_wrong_input_names_every_field_and_stores_nothing(
 
 
 def test_an_image_whose_framework_is_not_there_is_refused(sdk: Any, errors: Any) -> None:
-    """SPEC §4: refused with what is missing, never run without it."""
+    """spec/runtimes#images: refused with what is missing, never run without it."""
     image = "us-docker.pkg.dev/vertex-ai/training/ray-cpu.2-47.py311:latest"
     job = sdk.CustomJob(display_name="image", worker_pool_specs=_pools("pass", image=image))
     with pytest.raises(errors.BadRequest, match="ray"):
@@ -281,7 +284,8 @@ def test_an_image_whose_framework_is_not_there_is_refused(sdk: Any, errors: Any)
 def test_a_reduction_server_runs_beside_the_workers(
     sdk: Any, service: Service, tmp_path: Path
 ) -> None:
-    """SPEC §7: the client's own arguments for reducers; they are told to stop when the program has ended."""
+    """spec/reduction: the client's own arguments for reducers; they are told to stop when the program has
+    ended."""
     script = tmp_path / "task.py"
     script.write_text("pass\n")
     job = sdk.CustomJob.from_local_script(
@@ -309,7 +313,7 @@ def test_an_unknown_job_is_not_found(sdk: Any, errors: Any) -> None:
 def test_the_client_below_the_sdk_reads_operations_and_locations(
     sdk: Any, service: Service
 ) -> None:
-    """CLIENTS §3.2: REST clients ask for both below /ui/."""
+    """spec/clients#operations: REST clients ask for both below /ui/."""
     gapic: Any = importlib.import_module("google.cloud.aiplatform_v1")
     credentials: Any = importlib.import_module("google.oauth2.credentials")
     client = gapic.JobServiceClient(

@@ -1,5 +1,6 @@
-"""Secrets reach the program and nothing else: canaries are put into jobs that do all they can to show them, and are then
-looked for in every file and every answer of the service (DESIGN, "What never happens" 9; SPEC §8)."""
+"""Secrets reach the program and nothing else: canaries are put into jobs that do all they can to show them,
+and are then looked for in every file and every answer of the service (spec/invariants#secrets;
+spec/operations#secrets)."""
 
 import base64
 import hashlib
@@ -237,7 +238,7 @@ def test_a_job_that_shows_its_secrets_shows_nothing(guarded: Service) -> None:
 def test_a_failure_with_a_secret_in_its_message_tells_everything_but_that(
     guarded: Service,
 ) -> None:
-    """SPEC §2.1: the public message ends with the last lines of the log."""
+    """spec/failures#messages: the public message ends with the last lines of the log."""
     job_id = submit(guarded, showing(FAIL))
     assert guarded.finish(job_id)["state"] == "FAILED"
     told = guarded.call("GET", f"{CUSTOM_JOBS}/{job_id}")["error"]["message"]
@@ -256,7 +257,8 @@ def test_a_program_that_dies_while_it_writes_a_secret(guarded: Service) -> None:
 
 
 def test_secrets_are_the_same_with_a_new_key(guarded: Service) -> None:
-    """SPEC §8: the key is changed while the service runs; the former one opens nothing any more."""
+    """spec/operations#secrets: the key is changed while the service runs; the former one opens nothing any
+    more."""
     file = guarded.data / "secrets.key"
     former = file.read_text()
     assert "2 values are sealed" in cli(guarded.data, "secrets", "rotate-key").stdout

@@ -1,4 +1,5 @@
-"""Shells of a real service: by the command line, by a job's link as a browser does it, and in what a failed job left."""
+"""Shells of a real service: by the command line, by a job's link as a browser does it, and in what a failed
+job left."""
 
 import contextlib
 import fcntl
@@ -70,7 +71,8 @@ def run(
 
 
 def link(service: Service, job: str) -> dict[str, str]:
-    """What stands behind the # of the link of a job's primary, as soon as it has one: a line may be seen before that."""
+    """What stands behind the # of the link of a job's primary, as soon as it has one: a line may be seen
+    before that."""
     for view in service.watch(job, 30):
         if view["state"] == "RUNNING":
             break
@@ -94,7 +96,7 @@ def door(service: Service) -> str:
 
 
 def test_input_from_a_pipe_and_the_shells_status(service: Service, waiting: str) -> None:
-    """SPEC §8: `echo ls | trainshed jobs shell JOB`."""
+    """spec/operations#shells: `echo ls | trainshed jobs shell JOB`."""
     done = run(service, "shell", waiting, typed=b"echo $CLOUD_ML_JOB_ID; ls /gcs; exit 7\n")
     assert done.returncode == 7, done.stderr
     assert waiting.encode() in done.stdout
@@ -146,7 +148,7 @@ def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -
 
 
 def test_a_browsers_way_from_the_link_to_the_shell(service: Service, waiting: str) -> None:
-    """Facts §1: webAccessUris. The page is served; its ticket is good once."""
+    """facts/resources: webAccessUris. The page is served; its ticket is good once."""
     asked = link(service, waiting)
     given = service.call("POST", "/shell/ticket", asked)
     with opened(service, given["token"]) as connection:
@@ -170,7 +172,8 @@ def test_a_browsers_way_from_the_link_to_the_shell(service: Service, waiting: st
 
 
 def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> None:
-    """The link is the same after the restart; the library for WebSockets is loaded for the first shell, not before."""
+    """The link is the same after the restart; the library for WebSockets is loaded for the first shell, not
+    before."""
     service = start(data)
     try:
         body = container_job(WAITS, name="waits")
@@ -211,7 +214,7 @@ def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> Non
 
 
 def test_what_a_failed_job_left(service: Service, tmp_path: Path) -> None:
-    """SPEC §8: autopsy: the files, the same shell, a copy; told where the job is described."""
+    """spec/operations#shells: autopsy: the files, the same shell, a copy; told where the job is described."""
     body = container_job(FAILS, name="fails")
     container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     container["env"] = [

@@ -1,7 +1,8 @@
-"""Six training programs as people publish them, run unmodified by the clients they were written for (SPEC §1, §3, §4).
+"""Six training programs as people publish them, run unmodified by the clients they were written for
+(spec/submit, spec/program, spec/runtimes).
 
-The programs lie in `programs/`; none knows anything of this service. Those whose libraries are large are run by
-`./dev test-runtimes`, in the cache that $TRAINSHED_CACHE names.
+The programs lie in `programs/`; none knows anything of this service. Those whose libraries are large are run
+by `./dev test-runtimes`, in the cache that $TRAINSHED_CACHE names.
 """
 
 import json
@@ -100,8 +101,8 @@ def test_scikit_learn(house: House, tmp_path: Path) -> None:
 @pytest.mark.gcloud
 @needs_gcloud
 def test_a_package_with_requirements_of_its_own(house: House, tmp_path: Path) -> None:
-    """`gcloud ai-platform` packs a directory; what its setup.py names is installed on top of the runtime. It reads and
-    writes gs:// by pandas, by gcsfs, and by google-cloud-storage with default credentials."""
+    """`gcloud ai-platform` packs a directory; what its setup.py names is installed on top of the runtime. It
+    reads and writes gs:// by pandas, by gcsfs, and by google-cloud-storage with default credentials."""
     rows = [
         (work, age, hours) for work in ("office", "farm") for age in (20, 45) for hours in (20, 50)
     ]
@@ -132,7 +133,8 @@ def test_a_package_with_requirements_of_its_own(house: House, tmp_path: Path) ->
 
 
 def test_a_custom_container(tmp_path: Path) -> None:
-    """An image with an entry point of its own, through a training pipeline; it finds its directories below /gcs."""
+    """An image with an entry point of its own, through a training pipeline; it finds its directories below
+    /gcs."""
     config = tmp_path / "service.toml"
     config.write_text(f'cache = "{tmp_path}/cache"\n')
     script = (PROGRAMS / "container" / "train.py").read_text()
@@ -238,8 +240,8 @@ def test_pytorch_ddp(large: House, tmp_path: Path) -> None:
 
 @pytest.mark.runtimes
 def test_tensorflow_multi_worker_mirrored_strategy(large: House) -> None:
-    """The SDK packs a script; two workers of one machine serve gRPC on port 2222 each, as TF_CONFIG says; checkpoints and
-    model go to gs:// by TensorFlow's own file system."""
+    """The SDK packs a script; two workers of one machine serve gRPC on port 2222 each, as TF_CONFIG says;
+    checkpoints and model go to gs:// by TensorFlow's own file system."""
     with pointed_sdk(large.service, BUCKET) as sdk:
         job = sdk.CustomJob.from_local_script(
             display_name="mirrored",

@@ -1,4 +1,5 @@
-"""Processes killed at any moment (DESIGN §3.3, §3.7, §3.8): nothing is lost, doubled or left behind."""
+"""Processes killed at any moment (spec/invariants#one-incarnation, spec/invariants#durability,
+spec/invariants#last-lines-first): nothing is lost, doubled or left behind."""
 
 import json
 import os
@@ -114,7 +115,7 @@ def test_everything_ended_while_the_service_was_dead(data: Path) -> None:
 
 
 def test_a_cancel_that_was_acknowledged_is_never_lost(data: Path) -> None:
-    """SPEC §2, "Cancel"; DESIGN §3.7. The service dies at once after each answer."""
+    """spec/lifecycle#cancel; spec/invariants#durability. The service dies at once after each answer."""
     mark = new_mark()
     script = f"import time; print('up', flush=True); time.sleep(600) # {mark}"
     ids: list[str] = []
@@ -183,7 +184,8 @@ def test_kills_at_random_moments(data: Path) -> None:
 
 
 def test_a_replica_whose_shim_is_killed_is_restarted(data: Path) -> None:
-    """SPEC §2.1, "our shim killed": also while the service is dead. Its program dies with it; nobody else does."""
+    """spec/failures#lost-replicas: also while the service is dead. Its program dies with it; nobody else
+    does."""
     mark = new_mark()
     service = start(data)
     job_id = submit(service, container_job(f"{FOREVER} # {mark}", pools=(1, 1)))

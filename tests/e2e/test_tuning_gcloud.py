@@ -1,4 +1,5 @@
-"""`gcloud ai hp-tuning-jobs` and `gcloud ai-platform jobs submit training` with hyperparameters, unmodified (SPEC §6, CLIENTS §2)."""
+"""`gcloud ai hp-tuning-jobs` and `gcloud ai-platform jobs submit training` with hyperparameters, unmodified
+(spec/tuning#parameters, spec/clients#recipes)."""
 
 import json
 from collections.abc import Iterator
@@ -43,7 +44,8 @@ while step < args.epochs or trial == 6:
 while trial > 7 and not pathlib.Path("/gcs/trainshed/gates/resumed").exists():
     time.sleep(0.02)
 """
-"""Trial 3 is the best one. Trial 6 is far behind, and goes on until it is stopped. Later ones wait at a gate."""
+"""Trial 3 is the best one. Trial 6 is far behind, and goes on until it is stopped. Later ones wait at a
+gate."""
 
 _ML_CONFIG = """
 trainingInput:
@@ -89,8 +91,8 @@ def submission(source: Path, job_id: str, config: str, *more: str) -> tuple[str,
 
 @pytest.fixture(scope="module", autouse=True)
 def submitted(gcloud: Gcloud, source: Path) -> Iterator[Output]:
-    """The `ml` job and the stream of its log, which goes on while the other tests run: gcloud looks every ten seconds
-    whether a job is over."""
+    """The `ml` job and the stream of its log, which goes on while the other tests run: gcloud looks every ten
+    seconds whether a job is over."""
     with gcloud.started(*submission(source, "tuned", "config.yaml", "--stream-logs")) as output:
         yield output
 
@@ -157,7 +159,8 @@ def test_create_describe_stream_and_list(gcloud: Gcloud, service: Service, tmp_p
         assert [trial["state"] for trial in job["trials"]] == ["ACTIVE", "ACTIVE"]
         open_gate(service, "vertex")
         service.finish(job_id, 120)
-        # It read the job's state once and never ends by itself (CLIENTS §3.6), but shows what comes.
+        # It read the job's state once and never ends by itself (spec/clients#stream-logs), but shows what
+        # comes.
         output.until("\ttrial ")
     streamed = sorted(line.split("\t")[-1] for line in output.lines if "\ttrial " in line)
     assert streamed == [f"trial {n} has {{'n': '{n}'}}" for n in (1, 2, 3)]
@@ -173,7 +176,7 @@ def test_create_describe_stream_and_list(gcloud: Gcloud, service: Service, tmp_p
 
 
 def test_cancel(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
-    """SPEC §2, §6."""
+    """spec/lifecycle#cancel, spec/tuning."""
     job_id = create(
         gcloud,
         config(tmp_path, "never"),
@@ -188,7 +191,7 @@ def test_cancel(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
 
 
 def test_a_wrong_config_names_every_field(gcloud: Gcloud, tmp_path: Path) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     file = config(tmp_path, "never")
     wrong = json.loads(file.read_text())
     wrong["studySpec"]["parameters"][0]["integerValueSpec"] = {"minValue": 3, "maxValue": 1}
@@ -213,7 +216,8 @@ def described_ml(gcloud: Gcloud, job_id: str) -> dict[str, Any]:
 
 
 def test_submit_training_tunes(submitted: Output, gcloud: Gcloud, service: Service) -> None:
-    """SPEC §6, facts §1.1, §3.5: trials best first, `--name value`, a job directory for each, early stopping."""
+    """spec/tuning#early-stopping, facts/resources#ml, facts/program#arguments: trials best first, `--name
+    value`, a job directory for each, early stopping."""
     submitted.until("state: SUCCEEDED", timeout=120)
     # Severity, time, task, trial, message.
     told = [line.split("\t") for line in submitted.lines if "\ttrial " in line]
@@ -244,7 +248,7 @@ def test_submit_training_tunes(submitted: Output, gcloud: Gcloud, service: Servi
 def test_resume_goes_on_where_another_job_ended(
     submitted: Output, gcloud: Gcloud, service: Service, source: Path
 ) -> None:
-    """Facts §7.1: the trials of the previous job count as past; described while it runs."""
+    """facts/tuning#ml: the trials of the previous job count as past; described while it runs."""
     service.finish(ref("tuned"), 120)
     gcloud.run(*submission(source, "resumed", "resumed.yaml"))
     until_running(service, ref("resumed"))

@@ -1,4 +1,5 @@
-"""What becomes of trials and of their tuning job (SPEC §6, facts §7): measured, stopped, failed, cancelled, distributed."""
+"""What becomes of trials and of their tuning job (spec/tuning#early-stopping, facts/tuning): measured,
+stopped, failed, cancelled, distributed."""
 
 import json
 from pathlib import Path
@@ -34,7 +35,8 @@ def states(job: dict[str, Any]) -> list[str]:
 def test_the_final_measurement_is_the_last_or_the_best(
     service: Service, selection: str, value: float
 ) -> None:
-    """SPEC §6; facts §7.2: LAST where nothing is said is what the parser's own tests show."""
+    """spec/tuning#measurements; facts/tuning#vertex: LAST where nothing is said is what the parser's own
+    tests show."""
     study = study_spec(measurementSelectionType=f"{selection}_MEASUREMENT")
     script = "for step, value in enumerate([1, 3, 2], 1): report(value, step)"
     job = finished(service, tune(service, tuning_job(script, trials=1, study=study)))
@@ -46,7 +48,8 @@ def test_the_final_measurement_is_the_last_or_the_best(
 
 
 def test_a_trial_below_the_median_is_stopped(service: Service) -> None:
-    """SPEC §6, TUNING: median automated stopping; what the trial measured counts, and its program gets SIGTERM."""
+    """spec/tuning#early-stopping: median automated stopping; what the trial measured counts, and its program
+    gets SIGTERM."""
     script = """
 print("MARK %s")
 for step in range(1, 6):
@@ -75,7 +78,7 @@ while trial == 6:
 
 
 def test_a_silent_trial_is_stopped_when_enough_others_are_over(service: Service) -> None:
-    """SPEC §6: what it is compared with comes after its own last measurement."""
+    """spec/tuning#measurements: what it is compared with comes after its own last measurement."""
     script = """
 report(100 * trial, 1)
 if trial == 1:
@@ -89,7 +92,8 @@ if trial == 1:
 
 
 def test_a_metric_under_another_name_ends_the_job_and_says_so(service: Service) -> None:
-    """Facts §7.4: tag and metricId must be the same; §7.3: the first trial without a result ends the job."""
+    """facts/tuning#metrics: tag and metricId must be the same; facts/tuning#failing-trials: the first trial
+    without a result ends the job."""
     script = "report(0.5, 1, tag='precision')"
     job = finished(service, tune(service, tuning_job(script, trials=6)))
     assert job["state"] == "JOB_STATE_FAILED"
@@ -109,7 +113,7 @@ def test_a_program_that_reports_nothing_is_told_how_to(service: Service) -> None
 
 
 def test_the_first_trial_fails_and_the_job_with_it(service: Service) -> None:
-    """Facts §7.3: at once, and the trial that runs beside it is stopped."""
+    """facts/tuning#failing-trials: at once, and the trial that runs beside it is stopped."""
     mark = new_mark()
     script = f"""
 # {mark}
@@ -132,7 +136,8 @@ raise SystemExit(3)
 
 
 def test_failed_trials_count_up_to_their_limit(service: Service) -> None:
-    """Facts §7.3: with maxFailedTrialCount the job ends after so many, the first trial among them or not."""
+    """facts/tuning#failing-trials: with maxFailedTrialCount the job ends after so many, the first trial among
+    them or not."""
     script = "if trial in (1, 3): raise SystemExit(1)\nreport(trial, 1)"
     body = tuning_job(script, trials=6, maxFailedTrialCount=2)
     job = finished(service, tune(service, body))
@@ -145,7 +150,8 @@ def test_failed_trials_count_up_to_their_limit(service: Service) -> None:
 
 
 def test_cancel_while_trials_run(service: Service, commons: Path) -> None:
-    """SPEC §2, §6: the job and its trials are CANCELLED, and no process is left."""
+    """spec/lifecycle#cancel, spec/tuning#trials: the job and its trials are CANCELLED, and no process is
+    left."""
     mark = new_mark()
     gates(commons, "1", "2", "3")
     script = f"""
@@ -178,7 +184,7 @@ time.sleep(600)
 
 
 def test_a_finite_space_is_tried_out_and_no_point_twice(service: Service) -> None:
-    """SPEC §6: grid search ends with the last point, also of a conditional parameter."""
+    """spec/tuning#parameters: grid search ends with the last point, also of a conditional parameter."""
     kind = {
         "parameterId": "kind",
         "categoricalValueSpec": {"values": ["plain", "deep"]},
@@ -200,7 +206,8 @@ report(int(given.get("depth", 0)), 1)
 
 
 def test_a_trial_of_two_pools(service: Service) -> None:
-    """SPEC §3, issue 4: `task.trial` in CLUSTER_SPEC and TF_CONFIG of every replica, and arguments for every one."""
+    """spec/program#cluster_spec, issue 4: `task.trial` in CLUSTER_SPEC and TF_CONFIG of every replica, and
+    arguments for every one."""
     script = """
 import json
 print("SEEN " + json.dumps([

@@ -1,7 +1,8 @@
-"""The Vertex SDK's HyperparameterTuningJob, unmodified, over gRPC with TLS and over REST, on a scikit-learn package (SPEC §6).
+"""The Vertex SDK's HyperparameterTuningJob, unmodified, over gRPC with TLS and over REST, on a scikit-learn
+package (spec/tuning#parameters).
 
-Each transport is a program of its own, as a user's would be, that says what it saw; both run side by side, because the
-SDK looks only every five seconds whether a job is over.
+Each transport is a program of its own, as a user's would be, that says what it saw; both run side by side,
+because the SDK looks only every five seconds whether a job is over.
 """
 
 import json
@@ -146,7 +147,7 @@ def test_run_returns_with_all_trials_done(ran: dict[str, Any], transport: str) -
 
 @transports
 def test_four_trials_run_at_a_time(ran: dict[str, Any], transport: str) -> None:
-    """SPEC §6: never more, and at the beginning so many."""
+    """spec/tuning#trials: never more, and at the beginning so many."""
     times = [trial["times"] for trial in ran[transport]["trials"]]
     beside = [sum(a <= start < b for a, b in times) for start, _ in times]
     assert max(beside) == 4
@@ -154,7 +155,8 @@ def test_four_trials_run_at_a_time(ran: dict[str, Any], transport: str) -> None:
 
 @transports
 def test_parameters_are_within_what_was_asked_for(ran: dict[str, Any], transport: str) -> None:
-    """SPEC §6, facts §7.2: every type and scale; a conditional parameter only where its parent's value is."""
+    """spec/tuning#parameters, facts/tuning#vertex: every type and scale; a conditional parameter only where
+    its parent's value is."""
     kinds: set[str] = set()
     for trial in ran[transport]["trials"]:
         given = dict(trial["given"])
@@ -174,7 +176,8 @@ def test_parameters_are_within_what_was_asked_for(ran: dict[str, Any], transport
 def test_each_trial_is_a_job_with_its_parameters_and_its_directory(
     ran: dict[str, Any], transport: str, service: Service
 ) -> None:
-    """SPEC §3, §6, facts §3.4, §3.5: `--name value`, AIP_MODEL_DIR below the trial's number, a CustomJob each."""
+    """spec/program#directories, spec/tuning#trials, facts/program#variables, facts/program#arguments: `--name
+    value`, AIP_MODEL_DIR below the trial's number, a CustomJob each."""
     trials = ran[transport]["trials"]
     assert len({trial["job_name"] for trial in trials}) == 12
     assert {trial["job"] for trial in trials} == {"JOB_STATE_SUCCEEDED"}
@@ -192,7 +195,7 @@ def test_each_trial_is_a_job_with_its_parameters_and_its_directory(
 
 @transports
 def test_the_best_trial_is_known(ran: dict[str, Any], transport: str, service: Service) -> None:
-    """SPEC §6: what the service calls the best is the best; and so small a task is solved."""
+    """spec/tuning#trials: what the service calls the best is the best; and so small a task is solved."""
     finals = {int(trial["id"]): trial["final"][0][1] for trial in ran[transport]["trials"]}
     job_id = ran[transport]["name"].rsplit("/", 1)[1]
     told = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["tuning"]

@@ -1,5 +1,6 @@
-"""Tuning jobs and studies over the death of the service (SPEC §6, DESIGN §3): no trial lost, none doubled, and the same next
-suggestion out of what is stored."""
+"""Tuning jobs and studies over the death of the service (spec/tuning#reproducible,
+spec/invariants#durability): no trial lost, none doubled, and the same next suggestion out of what is
+stored."""
 
 import random
 import shutil
@@ -31,7 +32,8 @@ TRIALS = 12
 
 
 def test_kills_lose_and_double_no_trial(data: Path, commons: Path) -> None:
-    """SPEC §6: at three random moments; every trial has one number, one job and one run, and all of them are done."""
+    """spec/tuning#algorithms: at three random moments; every trial has one number, one job and one run, and
+    all of them are done."""
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     mark = new_mark()

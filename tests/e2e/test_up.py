@@ -81,8 +81,8 @@ def processor_seconds(pid: int) -> float:
 
 
 def test_it_starts_in_well_under_a_second(data: Path) -> None:
-    """Issue: well under a second, also with a history. By what it uses of a processor: the clock tells more of the tests
-    beside it. Best of eight, since those take turns with it on its processor, too."""
+    """Issue: well under a second, also with a history. By what it uses of a processor: the clock tells more
+    of the tests beside it. Best of eight, since those take turns with it on its processor, too."""
     took: list[float] = []
     while len(took) < 8 and min(took, default=1.0) >= 1.0:
         with running(data) as service:
@@ -127,7 +127,7 @@ def test_the_ready_file_says_how_to_reach_it_and_is_private(data: Path, tmp_path
         assert [file.name for file in (data / "trust").iterdir()] == ["roots.pem"]
         assert "PRIVATE" not in (data / "trust" / "roots.pem").read_text()
         assert service.rest in said(service)
-        assert service.token not in said(service)  # DESIGN §3.9
+        assert service.token not in said(service)  # spec/invariants#secrets
 
 
 def test_the_token_stays_the_same_and_the_port_is_free_again(data: Path) -> None:
@@ -337,7 +337,8 @@ print("uid", os.getuid(), "peers", len(peers), "port", port)
 
 @pytest.mark.parametrize("prefix", [AS_ORDINARY_USER, WITHOUT_NAMESPACES], ids=["user", "session"])
 def test_ordinary_users_run_gangs_too(data: Path, prefix: tuple[str, ...]) -> None:
-    """SPEC §3: hostnames and port 2222 for every replica at once, root or not; ends leave nothing."""
+    """spec/program#hostnames: hostnames and port 2222 for every replica at once, root or not; ends leave
+    nothing."""
     probe = subprocess.run([*prefix, "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip(f"this machine does not allow it: {probe.stderr.decode()}")

@@ -1,4 +1,5 @@
-"""The study APIs as their clients use them: generated Vertex clients, and `ml` v1 from its discovery document (SPEC §6)."""
+"""The study APIs as their clients use them: generated Vertex clients, and `ml` v1 from its discovery document
+(spec/tuning#studies)."""
 
 import importlib
 import json
@@ -65,7 +66,8 @@ print(json.dumps({"made": made, "study": study.name, "same": first.name == again
 
 
 def test_two_processes_share_a_study(service: Service, tmp_path: Path) -> None:
-    """Issue 4: no trial is given to both; a client that asks again gets what it has; together they find the best."""
+    """Issue 4: no trial is given to both; a client that asks again gets what it has; together they find the
+    best."""
     program = tmp_path / "worker.py"
     program.write_text(_WORKER)
     workers = [
@@ -165,7 +167,8 @@ def measurement(step: int = 0, **values: float) -> dict[str, Any]:
 
 
 def test_a_trial_is_measured_and_completed(vizier: Any, new_study: Callable[..., Any]) -> None:
-    """Facts §7.5: addTrialMeasurement, complete without a final measurement takes the last, a trial that is over stays."""
+    """facts/tuning#vizier: addTrialMeasurement, complete without a final measurement takes the last, a trial
+    that is over stays."""
     study = new_study(("loss", "MINIMIZE"))
     first, second = handed_out(vizier, study, "me", 2)
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
@@ -195,7 +198,8 @@ def test_a_trial_is_measured_and_completed(vizier: Any, new_study: Callable[...,
 
 
 def test_a_trial_that_lags_behind_should_stop(vizier: Any, new_study: Callable[..., Any]) -> None:
-    """Facts §7.2, §7.5: checkTrialEarlyStoppingState by the study's rule, and StopTrial without one."""
+    """facts/tuning#vertex, facts/tuning#vizier: checkTrialEarlyStoppingState by the study's rule, and
+    StopTrial without one."""
     study = new_study(("score", "MAXIMIZE"), median_automated_stopping_spec={})
 
     def runs(trial: Any, best: float) -> bool:
@@ -222,7 +226,7 @@ def test_a_trial_that_lags_behind_should_stop(vizier: Any, new_study: Callable[.
 
 
 def test_two_objectives_have_a_front(vizier: Any, new_study: Callable[..., Any]) -> None:
-    """SPEC §6: the optimal trials are those that no other one beats in both."""
+    """spec/tuning#objectives: the optimal trials are those that no other one beats in both."""
     study = new_study(("gain", "MAXIMIZE"), ("cost", "MINIMIZE"))
     for gain, cost in ((1, 1), (2, 2), (1.5, 2.5), (3, 3), (0, 1)):
         (trial,) = handed_out(vizier, study, "me")
@@ -236,7 +240,7 @@ def test_two_objectives_have_a_front(vizier: Any, new_study: Callable[..., Any])
 
 
 def test_a_display_name_is_used_once_and_found(vizier: Any, new_study: Callable[..., Any]) -> None:
-    """CLIENTS §3.9: the conflict is how clients find out that they have to look up."""
+    """spec/clients#conflicts: the conflict is how clients find out that they have to look up."""
     study = new_study(("loss", "MINIMIZE"))
     again = {"display_name": study.display_name, "study_spec": study.study_spec}
     with pytest.raises(errors.Conflict):
@@ -258,7 +262,7 @@ _ML_CONFIG = {
 
 
 def test_ml_studies_through_the_discovery_document(service: Service) -> None:
-    """Facts §7.5: the older API has words of its own for the same."""
+    """facts/tuning#vizier: the older API has words of its own for the same."""
     discovery: Any = importlib.import_module("googleapiclient.discovery")
     client_options: Any = importlib.import_module("google.api_core.client_options")
     credentials: Any = importlib.import_module("google.oauth2.credentials")
@@ -322,7 +326,8 @@ _STUDIES = 5
 
 @pytest.mark.soak
 def test_twenty_trials_beat_random_search(service: Service) -> None:
-    """Issue 4: the median over studies, at the same budget; the algorithm's own benchmark is `make bench-tuning`."""
+    """Issue 4: the median over studies, at the same budget; the algorithm's own benchmark is `make
+    bench-tuning`."""
 
     def best(algorithm: str, number: int) -> float:
         numbers = [double(name) for name in "xyz"]

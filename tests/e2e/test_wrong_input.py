@@ -1,4 +1,5 @@
-"""Wrong input of every kind of SPEC §1.4 over plain REST: status, shape, all fields named, nothing stored."""
+"""Wrong input of every kind of spec/submit#refusals over plain REST: status, shape, all fields named, nothing
+stored."""
 
 import copy
 import json
@@ -220,7 +221,7 @@ def all_jobs(service: Service) -> list[str]:
 
 @pytest.mark.parametrize("case", ML_CASES)
 def test_ml_job_is_refused_and_not_stored(service: Service, case: str) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     before = all_jobs(service)
     change, wanted = ML_CASES[case]
     answer = service.call("POST", ML_JOBS, changed(GOOD_ML, change), expect=400)
@@ -230,7 +231,7 @@ def test_ml_job_is_refused_and_not_stored(service: Service, case: str) -> None:
 
 @pytest.mark.parametrize("case", VERTEX_CASES)
 def test_custom_job_is_refused_and_not_stored(service: Service, case: str) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     before = all_jobs(service)
     change, wanted = VERTEX_CASES[case]
     answer = service.call("POST", CUSTOM_JOBS, changed(GOOD_VERTEX, change), expect=400)
@@ -239,7 +240,7 @@ def test_custom_job_is_refused_and_not_stored(service: Service, case: str) -> No
 
 
 def test_a_refused_id_is_free_and_a_taken_one_is_not(service: Service) -> None:
-    """SPEC §1.4, "duplicate jobId (409)"."""
+    """spec/submit#refusals, "duplicate jobId (409)"."""
     body = changed(GOOD_ML, job(jobId="taken_once"))
     wrong = changed(body, ml_input(region="mars-west1"))
     service.call("POST", ML_JOBS, wrong, expect=400)
@@ -352,7 +353,7 @@ def test_what_is_not_there(service: Service, verb: str, path: str, code: int, st
 
 
 def test_output_only_fields_are_ignored_and_null_is_unset(service: Service) -> None:
-    """SPEC §1.4 of wire behaviour (CLIENTS §3): what a client sends back does not get it refused."""
+    """spec/submit#refusals (spec/clients#wire): what a client sends back does not get it refused."""
     body = changed(
         GOOD_VERTEX,
         job(

@@ -66,7 +66,7 @@ class TestToy(Conformance):
 
 @as_root_only
 def test_the_suite_on_the_local_engine_as_an_ordinary_user() -> None:
-    """SPEC §3: root or not."""
+    """spec/program#isolation: root or not."""
     run_as_nobody(__file__, "-k", "TestLocal")
 
 

@@ -1,4 +1,5 @@
-"""Workers that reduce beside their reducers (SPEC §7, hybrid), each a process: one's own reducer ends with it.
+"""Workers that reduce beside their reducers (spec/reduction#hybrid), each a process: one's own reducer ends
+with it.
 
 A worker says how its group came together, then whatever comes of the all-reduces that it is told to do.
 """

@@ -7,7 +7,8 @@ from tests.reduction.reducers import PACKAGES, Reducers
 
 
 def test_arrays_are_summed_in_place() -> None:
-    """SPEC §7: all element types, means, groups by name; what cannot be summed is refused before anything is sent."""
+    """spec/reduction: all element types, means, groups by name; what cannot be summed is refused before
+    anything is sent."""
     with Reducers(2) as reducers:
         told = with_reducers(reducers.addresses)
         ended = run_ranks(sys.executable, "arrays.py", 3, environment(PACKAGES, **told))
@@ -21,7 +22,7 @@ def test_arrays_are_summed_in_place() -> None:
 
 
 def test_no_reducers_is_an_error() -> None:
-    """SPEC §7: arrays have no native way."""
+    """spec/reduction: arrays have no native way."""
     ended = run_one(sys.executable, ["arrays.py"], environment(PACKAGES, RANK="0", WORLD_SIZE="2"))
     assert ended.status == 1
     assert "TRAINSHED_REDUCERS is not set" in ended.errors

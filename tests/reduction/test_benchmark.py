@@ -1,4 +1,5 @@
-"""The benchmark of the Reduction Server, run for real in its smallest size: two workers, one reducer, a fast link."""
+"""The benchmark of the Reduction Server, run for real in its smallest size: two workers, one reducer, a fast
+link."""
 
 import os
 import statistics
@@ -50,7 +51,8 @@ def namespaces() -> str:
 
 @pytest.mark.usefixtures("able")
 def test_a_case_is_measured_from_the_network_to_its_figures(tmp_path: Path) -> None:
-    """SPEC §7: right results, a worker sends the tensor once, no faster than the links allow; nothing is left behind."""
+    """spec/reduction#reducers: right results, a worker sends the tensor once, no faster than the links allow;
+    nothing is left behind."""
     environments.package(tmp_path, Path(sys.executable))
     results = Bench(Path(sys.executable), tmp_path).run(CASE, [ARRAYS], 1)
     (task,) = CASE.tasks
@@ -70,7 +72,7 @@ def test_a_case_is_measured_from_the_network_to_its_figures(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("on", [True, False])
 def test_a_client_can_be_had_that_keeps_nothing_for_faults(on: bool) -> None:
-    """SPEC §7: of a finished operation, whose result no other rank has yet."""
+    """spec/reduction#exactness: of a finished operation, whose result no other rank has yet."""
     retention = Retention()
     retention.keep(on)
     try:
@@ -87,7 +89,7 @@ def test_a_client_can_be_had_that_keeps_nothing_for_faults(on: bool) -> None:
 
 @pytest.mark.usefixtures("able")
 def test_what_being_ready_for_faults_costs_is_a_row_of_the_table(tmp_path: Path) -> None:
-    """SPEC §7: both clients' operations, right in every bit, in one run."""
+    """spec/reduction#exactness: both clients' operations, right in every bit, in one run."""
     environments.package(tmp_path, Path(sys.executable))
     case = replace(CASE, tasks=(replace(CASE.tasks[0], count=1),))
     (found,) = faults.steady(Bench(Path(sys.executable), tmp_path), ARRAYS, 2, [case])

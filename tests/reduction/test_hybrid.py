@@ -1,4 +1,5 @@
-"""Workers that reduce beside too few reducers: exact sums, over TLS too, and what becomes of it when one dies (SPEC §7)."""
+"""Workers that reduce beside too few reducers: exact sums, over TLS too, and what becomes of it when one dies
+(spec/reduction#security)."""
 
 import re
 import ssl
@@ -53,7 +54,8 @@ def _sums(workers: list[Worker], *seeds: int) -> None:
 
 
 def test_workers_take_their_own_reducers_along_when_they_die(tmp_path: Path) -> None:
-    """SPEC §7 (hybrid): exact sums over reducers of the pool and of the workers; nothing is left after SIGKILL."""
+    """spec/reduction#hybrid: exact sums over reducers of the pool and of the workers; nothing is left after
+    SIGKILL."""
     with Reducers(1) as reducers, hybrid.workers(reducers.addresses, tmp_path, {}) as workers:
         assert all("hybrid" in worker.line() for worker in workers)
         _sums(workers, 0, 1)
@@ -69,8 +71,8 @@ def test_workers_take_their_own_reducers_along_when_they_die(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("given", ["files", "texts"])
 def test_workers_that_reduce_speak_tls(tmp_path: Path, ours: Authority, given: str) -> None:
-    """SPEC §7 (hybrid, security): with the job's certificate, or the user's, every connection is TLS and every bit as
-    without; a worker's own reducer that died is believed again when it is back."""
+    """spec/reduction#security (hybrid, security): with the job's certificate, or the user's, every connection
+    is TLS and every bit as without; a worker's own reducer that died is believed again when it is back."""
     told = _files(ours, ours) if given == "files" else _texts(ours, ours)
     with (
         Reducers(1, tls=ours) as reducers,
@@ -87,7 +89,8 @@ def test_workers_that_reduce_speak_tls(tmp_path: Path, ours: Authority, given: s
 def test_a_worker_s_own_reducer_has_to_show_the_job_s_certificate(
     ours: Authority, theirs: Authority
 ) -> None:
-    """SPEC §7 (security): the other workers verify it like a reducer of the pool; another authority's is not believed."""
+    """spec/reduction#security: the other workers verify it like a reducer of the pool; another authority's is
+    not believed."""
     for shown in (ours, theirs):
         beside = OwnReducer("127.0.0.1", settings((), **_texts(theirs, shown)), lambda _: None)
         try:
@@ -117,8 +120,8 @@ def _meet(address: Address, tls: ssl.SSLContext) -> str:
 def test_all_workers_are_pure_where_one_has_nothing_to_show(
     tmp_path: Path, ours: Authority, theirs: Authority, lacking: str
 ) -> None:
-    """SPEC §7 (hybrid, security): sums go on over TLS, all ranks decide alike, and the line on the mode says whose lack it
-    is."""
+    """spec/reduction#security (hybrid, security): sums go on over TLS, all ranks decide alike, and the line
+    on the mode says whose lack it is."""
     told, why = {
         "none": (_files(ours, None), "rank 1 has no certificate for a reducer of its own"),
         "other": (_files(ours, theirs), "rank 1 has a certificate in .*certificate verify failed"),
@@ -146,8 +149,8 @@ def test_all_workers_are_pure_where_one_has_nothing_to_show(
 def test_a_worker_that_is_gone_with_its_own_reducer_is_not_waited_for(
     tmp_path: Path, ours: Authority, lost_after: float, is_secured: bool
 ) -> None:
-    """SPEC §7: its reducer does not answer either, which is no reason to wait until that one is given up; nor, where it
-    is given up sooner, for the word of who is gone."""
+    """spec/reduction#losses: its reducer does not answer either, which is no reason to wait until that one is
+    given up; nor, where it is given up sooner, for the word of who is gone."""
     told = {
         "absent_limit": 3.0,
         "lost_after": lost_after,

@@ -1,4 +1,5 @@
-"""What becomes of a group whose reducers are killed or lost for good, and of workers that were replaced (SPEC §7, §2.1)."""
+"""What becomes of a group whose reducers are killed or lost for good, and of workers that were replaced
+(spec/reduction#losses)."""
 
 import threading
 import time
@@ -42,7 +43,8 @@ def _sum_of(communicator: Communicator, rank: int, world: int, seed: int) -> boo
 
 
 def test_reducers_killed_in_the_middle_of_steps_change_no_bit() -> None:
-    """SPEC §2.1: they are started again, and every result is exact. The long form is tests.reduction.kills by itself."""
+    """spec/reduction#losses: they are started again, and every result is exact. The long form is
+    tests.reduction.kills by itself."""
     outcome = kills.run(kills.Plan(world=2, reducers=3, operations=60, kills=6, elements=60_000))
     assert outcome.wrong == 0
     assert outcome.killed == 6
@@ -50,7 +52,8 @@ def test_reducers_killed_in_the_middle_of_steps_change_no_bit() -> None:
 
 
 def test_a_rank_that_leaves_gives_the_others_what_a_lost_connection_owes_them() -> None:
-    """SPEC §2.1: a rank has the last result and leaves; another has not, for its connection broke, and still gets it."""
+    """spec/reduction#losses: a rank has the last result and leaves; another has not, for its connection
+    broke, and still gets it."""
     with Reducers(1) as reducers:
         elements = 100
         arrays = [inputs(0, rank, elements, DType.FLOAT32) for rank in range(2)]
@@ -90,7 +93,8 @@ def test_a_rank_that_leaves_gives_the_others_what_a_lost_connection_owes_them() 
 
 
 def test_a_worker_that_is_gone_is_not_waited_for() -> None:
-    """SPEC §7: no reducer hears of it any more, which ends the group long before the limit for an answer, and names it."""
+    """spec/reduction#losses: no reducer hears of it any more, which ends the group long before the limit for
+    an answer, and names it."""
     with Reducers(1) as reducers:
 
         def act(_: int, communicator: Communicator) -> None:
@@ -119,7 +123,7 @@ def _come_and_go(port: int) -> int:
 
 @pytest.mark.parametrize("told_by", ["time", "service"])
 def test_a_reducer_lost_for_good_is_done_without(tmp_path: Path, told_by: str) -> None:
-    """SPEC §2.1: its part goes to the others, results stay exact, and somebody is told."""
+    """spec/reduction#losses: its part goes to the others, results stay exact, and somebody is told."""
     lost_file = tmp_path / "lost"
     world = 3
     with Reducers(3) as reducers:
@@ -146,7 +150,7 @@ def test_a_reducer_lost_for_good_is_done_without(tmp_path: Path, told_by: str) -
 
 
 def test_without_a_board_a_lost_reducer_is_an_error_that_names_it() -> None:
-    """SPEC §7: ranks that cannot agree do not go on by guessing."""
+    """spec/reduction#losses: ranks that cannot agree do not go on by guessing."""
     with Reducers(2) as reducers:
 
         def act(rank: int, communicator: Communicator) -> str:
@@ -162,7 +166,7 @@ def test_without_a_board_a_lost_reducer_is_an_error_that_names_it() -> None:
 
 
 def test_a_group_is_not_waited_for_whose_reducer_is_given_up_meanwhile(tmp_path: Path) -> None:
-    """SPEC §7: the service's word ends the wait, long before its limit."""
+    """spec/reduction#losses: the service's word ends the wait, long before its limit."""
     address = ("127.0.0.1", free_port())
     lost_file = tmp_path / "lost"
     lost_file.write_text("{}:{}\n".format(*address))
@@ -175,7 +179,8 @@ def test_a_group_is_not_waited_for_whose_reducer_is_given_up_meanwhile(tmp_path:
 
 
 def test_when_all_reducers_are_lost_the_native_backend_goes_on(tmp_path: Path) -> None:
-    """SPEC §2.1: what is under way is finished exactly, by a rank that came late as well; later operations are native."""
+    """spec/reduction#losses: what is under way is finished exactly, by a rank that came late as well; later
+    operations are native."""
     world = 3
     exchange = Exchange(world)
     finishers = [exchange.of(rank) for rank in range(world)]
@@ -215,7 +220,8 @@ def test_when_all_reducers_are_lost_the_native_backend_goes_on(tmp_path: Path) -
 
 
 def test_a_newer_generation_of_workers_takes_the_place_of_an_older_one() -> None:
-    """SPEC §7: workers that were replaced get an error that says so, and the reducers serve the new ones."""
+    """spec/reduction#losses: workers that were replaced get an error that says so, and the reducers serve the
+    new ones."""
     with Reducers(1) as reducers:
         old = Ranks(settings(reducers.addresses, attempt=1), 2)
         new = Ranks(settings(reducers.addresses, attempt=2), 2)

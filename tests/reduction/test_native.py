@@ -1,4 +1,5 @@
-"""The sums in C are those of NumPy, bit for bit (SPEC §7); and nothing depends on a compiler."""
+"""The sums in C are those of NumPy, bit for bit (spec/reduction#exactness); and nothing depends on a
+compiler."""
 
 import os
 import stat
@@ -59,7 +60,7 @@ def numbers(dtype: DType, data: bytes) -> "np.ndarray[tuple[int], np.dtype[np.fl
     ],
 )
 def test_sums_are_those_of_numpy(kernels: Kernels, dtype: DType, reduction: Reduction) -> None:
-    """SPEC §7: any bits in, the same bits out, whoever adds; integers wrap around."""
+    """spec/reduction#exactness: any bits in, the same bits out, whoever adds; integers wrap around."""
     chance = np.random.default_rng(6)
     for size in SIZES:
         payloads = [chance.bytes(size * dtype.itemsize) for _ in range(RANKS)]
@@ -77,7 +78,8 @@ def test_sums_are_those_of_numpy(kernels: Kernels, dtype: DType, reduction: Redu
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
 def test_every_half_there_is(kernels: Kernels, dtype: DType) -> None:
-    """SPEC §7: each of the 65,536 is widened to its own value, and comes back from it as it was but for NaNs."""
+    """spec/reduction#exactness: each of the 65,536 is widened to its own value, and comes back from it as it
+    was but for NaNs."""
     data = np.arange(1 << 16, dtype=np.uint16)
     total = bytearray(4 << 16)
     kernels.widen(dtype, total, bytearray(data.tobytes()))
@@ -95,7 +97,8 @@ def test_every_half_there_is(kernels: Kernels, dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
 def test_rounding_to_halves(kernels: Kernels, dtype: DType) -> None:
-    """SPEC §7: to the nearest, ties to even: at, just below and just above the middle of every two neighbours."""
+    """spec/reduction#exactness: to the nearest, ties to even: at, just below and just above the middle of
+    every two neighbours."""
     places = (
         1 << 12 if dtype is DType.FLOAT16 else 1 << 15
     )  # of fp32, in half of a half's last place
@@ -109,7 +112,7 @@ def test_rounding_to_halves(kernels: Kernels, dtype: DType) -> None:
 
 
 def test_lengths_are_checked(kernels: Kernels) -> None:
-    """SPEC §7: nothing is read or written beyond a buffer's end."""
+    """spec/reduction: nothing is read or written beyond a buffer's end."""
     for dtype, total, payload in (
         (DType.FLOAT32, 400, 396),
         (DType.FLOAT32, 396, 400),
@@ -138,7 +141,7 @@ LOAD = "print(library.load() is not None, library.kernels() is not None, library
 
 
 def test_where_it_is_looked_for(tmp_path: Path) -> None:
-    """SPEC §7: without the library everything works, and one can ask why it is not there."""
+    """spec/reduction: without the library everything works, and one can ask why it is not there."""
     here = {NATIVE: str(tmp_path)}
     if not (library.DIRECTORY / library.name()).exists():
         assert "was not built" in told(here, LOAD)
@@ -152,7 +155,8 @@ def test_where_it_is_looked_for(tmp_path: Path) -> None:
 
 
 def test_another_version_is_not_taken(tmp_path: Path) -> None:
-    """SPEC §7: a library of other sources has another name, and one of another interface is refused."""
+    """spec/reduction: a library of other sources has another name, and one of another interface is
+    refused."""
     build(tmp_path)
     changed = "import pathlib\nlibrary.SOURCES = library.SOURCES[:-1]\n" + LOAD
     assert "was not built" in told({NATIVE: str(tmp_path)}, changed)
@@ -163,7 +167,8 @@ def test_another_version_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_no_compiler_or_none_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPEC §7: the C part is optional; what is wrong is said, and nothing half done is left."""
+    """spec/reduction#exactness: the C part is optional; what is wrong is said, and nothing half done is
+    left."""
     monkeypatch.setenv("CC", str(tmp_path / "missing"))
     assert "no C compiler" in building.build(tmp_path / "a")[1]
     compiler = tmp_path / "cc"

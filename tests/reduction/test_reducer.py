@@ -1,4 +1,5 @@
-"""A reducer as it runs: its processes, its ports, what it prints and reports. SPEC §7, §2.1."""
+"""A reducer as it runs: its processes, its ports, what it prints and reports. spec/reduction#reports,
+spec/reduction#losses."""
 
 import itertools
 import json
@@ -29,7 +30,8 @@ def _gather(ports: list[int], world: int) -> list[list[Worker]]:
 
 
 def test_sums_come_back_from_every_process(tmp_path: Path) -> None:
-    """SPEC §7: reducers, one process per core, each a port of its own; metrics per reducer; the end in good order."""
+    """spec/reduction#exactness: reducers, one process per core, each a port of its own; metrics per reducer;
+    the end in good order."""
     source = np.random.default_rng(6)
     with reducer(tmp_path, processes=2) as running:
         lanes = _gather(running.ports, 3)
@@ -56,7 +58,7 @@ def test_sums_come_back_from_every_process(tmp_path: Path) -> None:
 
 
 def test_averages_and_types(tmp_path: Path) -> None:
-    """SPEC §7: small whole numbers, which every type has, in chunks of several sizes."""
+    """spec/reduction#exactness: small whole numbers, which every type has, in chunks of several sizes."""
 
     def encoded(dtype: DType, values: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> bytes:
         if dtype is DType.BFLOAT16:
@@ -76,7 +78,8 @@ def test_averages_and_types(tmp_path: Path) -> None:
 
 
 def test_tls(tmp_path: Path) -> None:
-    """SPEC §7: optional TLS with the job's certificate; many chunks at once, more than a socket holds."""
+    """spec/reduction#security: optional TLS with the job's certificate; many chunks at once, more than a
+    socket holds."""
     ours, others = authority(tmp_path / "ours"), authority(tmp_path / "others")
     environ = {variables.CERT_FILE: str(ours.certificate), variables.KEY_FILE: str(ours.key)}
     with reducer(tmp_path, environ=environ) as running:
@@ -103,7 +106,7 @@ def test_tls(tmp_path: Path) -> None:
 
 
 def test_tls_with_what_the_service_made(tmp_path: Path) -> None:
-    """SPEC §7 (security): no files; a reducer that comes again is believed, another job's is not."""
+    """spec/reduction#security: no files; a reducer that comes again is believed, another job's is not."""
 
     def made(uid: int) -> JobCertificate:
         return job_certificate(uid, JobTokens(b"k" * 32, time.time_ns).authority_seed(uid))
@@ -125,7 +128,8 @@ def test_tls_with_what_the_service_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_memory_files", [True, False])
 def test_certificates_as_text(has_memory_files: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPEC §7 (security): where there are no files in memory either; what is no certificate is said to be none."""
+    """spec/reduction#security: where there are no files in memory either; what is no certificate is said to
+    be none."""
     if not has_memory_files:
         monkeypatch.delattr(os, "memfd_create")
     made = job_certificate(7, bytes(48))
@@ -140,7 +144,8 @@ def test_certificates_as_text(has_memory_files: bool, monkeypatch: pytest.Monkey
 
 
 def test_a_lost_worker_is_named_to_those_who_come_again(tmp_path: Path) -> None:
-    """SPEC §2.1, §7: the connections of all are closed, what they have they bring, the rest is summed."""
+    """spec/reduction#losses: the connections of all are closed, what they have they bring, the rest is
+    summed."""
     with reducer(tmp_path) as running:
         (workers,) = _gather(running.ports, 2)
         for worker in workers:
@@ -162,7 +167,7 @@ def test_a_lost_worker_is_named_to_those_who_come_again(tmp_path: Path) -> None:
 
 
 def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -> None:
-    """SPEC §7: mismatched sizes are an immediate error that names the rank."""
+    """spec/reduction: mismatched sizes are an immediate error that names the rank."""
     with reducer(tmp_path) as running:
         (workers,) = _gather(running.ports, 2)
         workers[0].send(bytes(1 << 20))
@@ -179,7 +184,7 @@ def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -
 
 
 def test_the_death_of_one_process_ends_all(tmp_path: Path) -> None:
-    """SPEC §2.1: a reducer is restarted as a whole; it says which process died and how."""
+    """spec/reduction#losses: a reducer is restarted as a whole; it says which process died and how."""
     with reducer(tmp_path, processes=3) as running:
         victim = running.children()[1]
         others = [each for each in running.children() if each != victim]
@@ -191,7 +196,7 @@ def test_the_death_of_one_process_ends_all(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_told_to_end_before_the_first_is_no_failure(tmp_path: Path) -> None:
-    """SPEC §3: SIGTERM goes to all processes of a replica, in any order."""
+    """spec/program#stopping: SIGTERM goes to all processes of a replica, in any order."""
     with reducer(tmp_path, processes=2) as running:
         quick = running.children()[1]
         os.kill(quick, signal.SIGTERM)
@@ -204,7 +209,7 @@ def test_a_process_that_is_told_to_end_before_the_first_is_no_failure(tmp_path: 
 
 
 def test_its_processes_do_not_outlive_the_first(tmp_path: Path) -> None:
-    """SPEC §2.1: also if that is killed; a restarted reducer finds its port free."""
+    """spec/reduction#losses: also if that is killed; a restarted reducer finds its port free."""
     with reducer(tmp_path, processes=2) as running:
         children = running.children()
         running.process.kill()
@@ -229,7 +234,7 @@ def _runs(process: int) -> bool:
 
 
 def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:
-    """SPEC §7: no process wakes up while a group has nothing to reduce."""
+    """spec/reduction#frameworks: no process wakes up while a group has nothing to reduce."""
     with reducer(tmp_path) as running:
         (workers,) = _gather(running.ports, 2)
         for worker in workers:
@@ -269,7 +274,7 @@ def test_what_it_cannot_begin_with_it_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """SPEC §7: on standard error, with exit status 2."""
+    """spec/reduction#reports: on standard error, with exit status 2."""
     told = {variables.TOKEN: TOKEN.decode(), variables.LISTEN: "127.0.0.1:0", **environ}
     for name, value in told.items():
         monkeypatch.setenv(name, value)

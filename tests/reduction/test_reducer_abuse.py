@@ -1,4 +1,5 @@
-"""What a reducer lets nobody do to it, to its memory, or to the groups of others. SPEC §7: security, flow control."""
+"""What a reducer lets nobody do to it, to its memory, or to the groups of others. spec/reduction#security:
+security, flow control."""
 
 import contextlib
 import random
@@ -63,7 +64,7 @@ def _end(connection: socket.socket) -> bytes:
 
 
 def test_without_the_token_nobody_comes_in(tmp_path: Path) -> None:
-    """SPEC §7: and is told no more than that."""
+    """spec/reduction#security: and is told no more than that."""
     with _unshaken(tmp_path, 8 * _MIB) as running:
         for token in (b"a guess", TOKEN[:-1], TOKEN + b"!"):
             with pytest.raises(proof.Refused, match=f"^{proof.WRONG_TOKEN}$"):
@@ -74,7 +75,7 @@ def test_without_the_token_nobody_comes_in(tmp_path: Path) -> None:
 
 
 def test_an_overheard_hello_is_worth_nothing(tmp_path: Path) -> None:
-    """SPEC §7: it answers a challenge that does not come again."""
+    """spec/reduction#security: it answers a challenge that does not come again."""
     with _unshaken(tmp_path, 8 * _MIB) as running:
         connection = _stranger(running.port)
         _, challenge = proof.read_frame(connection, time.monotonic() + SECONDS)
@@ -100,7 +101,7 @@ def _forged(**fields: int) -> bytes:
 
 @pytest.mark.parametrize("state", ["stranger", "running"])
 def test_nothing_is_kept_for_what_is_only_announced(tmp_path: Path, state: str) -> None:
-    """SPEC §7: bounded frames: lengths are looked at before memory is taken."""
+    """spec/reduction#security: bounded frames: lengths are looked at before memory is taken."""
     headers = [
         _forged(nbytes=2**32 - 1),
         _forged(nbytes=wire.MAX_CHUNK + 4, total=_MIB + 1, step=_MIB + 1),
@@ -157,7 +158,8 @@ def _noise(source: random.Random) -> bytes:
 
 
 def test_noise_harms_nobody(tmp_path: Path) -> None:
-    """SPEC §7: fuzzed frames, at every state of a connection, never crash a reducer or make it grow."""
+    """spec/reduction#security: fuzzed frames, at every state of a connection, never crash a reducer or make
+    it grow."""
     source = random.Random(7)
     with reducer(tmp_path) as running:
         bystanders = Bystanders(running)
@@ -192,7 +194,8 @@ def test_noise_harms_nobody(tmp_path: Path) -> None:
 
 
 def test_silent_strangers_keep_nobody_out(tmp_path: Path) -> None:
-    """SPEC §7: who says nothing, or one byte at a time, loses its place to who has the token."""
+    """spec/reduction#security: who says nothing, or one byte at a time, loses its place to who has the
+    token."""
     with _unshaken(tmp_path, 8 * _MIB) as running:
         strangers = [_stranger(running.port) for _ in range(100)]
         for stranger in strangers[::2]:
@@ -204,7 +207,8 @@ def test_silent_strangers_keep_nobody_out(tmp_path: Path) -> None:
 
 
 def test_a_thousand_workers(tmp_path: Path) -> None:
-    """SPEC §7: in one group at one process: all are added, in their order, and all get the sum."""
+    """spec/reduction#exactness: in one group at one process: all are added, in their order, and all get the
+    sum."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with reducer(tmp_path) as running, contextlib.ExitStack() as stack:
@@ -219,7 +223,8 @@ def test_a_thousand_workers(tmp_path: Path) -> None:
 
 
 def test_who_runs_ahead_must_wait(tmp_path: Path) -> None:
-    """SPEC §7: flow control: what has no result fills the window and no more, and goes on when the others come."""
+    """spec/reduction#flow-control: flow control: what has no result fills the window and no more, and goes on
+    when the others come."""
     chunk, count = bytes(_MIB), 4 * WINDOW // _MIB
     with _unshaken(tmp_path, 3 * WINDOW) as running:
         fast, slow = (Worker(running.port, rank, 2) for rank in range(2))
@@ -245,7 +250,7 @@ def _frame(worker: Worker, chunk: bytes, operation: int) -> bytes:
 
 
 def test_who_does_not_read_must_wait(tmp_path: Path) -> None:
-    """SPEC §7: results that a worker does not take are not heaped up for it."""
+    """spec/reduction#flow-control: results that a worker does not take are not heaped up for it."""
     chunk, count = bytes(_MIB), 6 * WINDOW // _MIB
     with _unshaken(tmp_path, 4 * WINDOW) as running:
         lazy, keen = (Worker(running.port, rank, 2) for rank in range(2))

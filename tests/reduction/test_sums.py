@@ -1,4 +1,5 @@
-"""Groups of workers over real reducers (SPEC §7): sums are right bit by bit, whatever the sizes, types and lanes are."""
+"""Groups of workers over real reducers (spec/reduction#exactness): sums are right bit by bit, whatever the
+sizes, types and lanes are."""
 
 import threading
 from collections.abc import Iterator
@@ -30,7 +31,8 @@ def addresses() -> Iterator[tuple[Address, ...]]:
 def test_results_are_the_rank_ordered_sums_on_all_ranks(
     addresses: tuple[Address, ...], world: int, reducers: int, chunk: int
 ) -> None:
-    """SPEC §7: every type, sums and means, many operations under way at a time; the memory is the user's again at once."""
+    """spec/reduction#exactness: every type, sums and means, many operations under way at a time; the memory
+    is the user's again at once."""
 
     def act(rank: int, communicator: Communicator) -> None:
         plan = [(kind, size) for kind in KINDS for size in SIZES]
@@ -54,7 +56,8 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
 
 
 def test_the_result_does_not_depend_on_reducers_and_chunks(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: the same bits from one reducer and from two, in small chunks and in large ones."""
+    """spec/reduction#exactness: the same bits from one reducer and from two, in small chunks and in large
+    ones."""
     found: set[bytes] = set()
     for number, (count, chunk) in enumerate([(1, 16 << 10), (2, 256 << 10)]):
 
@@ -71,7 +74,8 @@ def test_the_result_does_not_depend_on_reducers_and_chunks(addresses: tuple[Addr
 
 
 def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: a callback runs in the communicator's thread; an operation may follow from there."""
+    """spec/reduction#exactness: a callback runs in the communicator's thread; an operation may follow from
+    there."""
 
     def act(rank: int, communicator: Communicator) -> bytes:
         array = inputs(1, rank, 50_000, DType.FLOAT32)
@@ -97,7 +101,7 @@ def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ..
 
 
 def test_a_worker_sends_little_more_than_its_tensor(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: about 1x the data, in bytes that were handed to the connections."""
+    """spec/reduction#reducers: about 1x the data, in bytes that were handed to the connections."""
 
     def act(rank: int, communicator: Communicator) -> tuple[object, object]:
         array = inputs(1, rank, 1 << 20, DType.FLOAT32)
@@ -112,7 +116,7 @@ def test_a_worker_sends_little_more_than_its_tensor(addresses: tuple[Address, ..
 
 @pytest.mark.parametrize("bad", ["read-only", "odd", "average of integers"])
 def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...], bad: str) -> None:
-    """SPEC §7: the caller's mistake is the caller's, and no other rank hears of it."""
+    """spec/reduction#exactness: the caller's mistake is the caller's, and no other rank hears of it."""
 
     def act(rank: int, communicator: Communicator) -> None:
         data, dtype, reduction = memoryview(bytearray(64)), DType.INT32, Reduction.SUM
@@ -129,7 +133,7 @@ def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...]
 
 
 def test_sizes_that_differ_are_told_at_once_by_rank(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: no hang; the message says which rank differs, and how."""
+    """spec/reduction#reports: no hang; the message says which rank differs, and how."""
 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096 if rank == 2 else 5000, DType.FLOAT32)
@@ -151,7 +155,8 @@ def test_sizes_that_differ_are_told_at_once_by_rank(addresses: tuple[Address, ..
 def test_a_rank_whose_native_backend_has_the_operation_is_told_at_once(
     addresses: tuple[Address, ...],
 ) -> None:
-    """SPEC §7: below the break-even on one rank and above it on another is an error that names both, long before the limit."""
+    """spec/reduction#exactness: below the break-even on one rank and above it on another is an error that
+    names both, long before the limit."""
 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096, DType.FLOAT32)
@@ -177,7 +182,8 @@ def test_a_rank_whose_native_backend_has_the_operation_is_told_at_once(
 def test_a_rank_that_has_a_native_operation_too_many_is_told(
     addresses: tuple[Address, ...],
 ) -> None:
-    """SPEC §7: its next one for the reducers took the place of what the others have; then they wait, and the error names it."""
+    """spec/reduction#exactness: its next one for the reducers took the place of what the others have; then
+    they wait, and the error names it."""
 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096, DType.FLOAT32)
@@ -206,7 +212,8 @@ def test_a_rank_that_has_a_native_operation_too_many_is_told(
 
 
 def test_a_rank_that_is_late_is_waited_for(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: whatever it does meanwhile, before or after the operation that the others wait for."""
+    """spec/reduction#exactness: whatever it does meanwhile, before or after the operation that the others
+    wait for."""
 
     def act(rank: int, communicator: Communicator) -> bytes:
         array = inputs(1, rank, 4096, DType.FLOAT32)
@@ -224,7 +231,7 @@ def test_a_rank_that_is_late_is_waited_for(addresses: tuple[Address, ...]) -> No
 
 
 def test_a_rank_that_does_not_come_is_named(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: starting has a limit, and says whom it waited for."""
+    """spec/reduction#reports: starting has a limit, and says whom it waited for."""
     group = Ranks(settings(addresses, start_limit=2.5), 3, group="missing")
     group.world = 2
     with pytest.raises(ReductionFailed, match="rank 2"):
@@ -232,7 +239,8 @@ def test_a_rank_that_does_not_come_is_named(addresses: tuple[Address, ...]) -> N
 
 
 def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: every wait has a limit, and its error names operation, chunk, reducer and the missing rank."""
+    """spec/reduction#exactness: every wait has a limit, and its error names operation, chunk, reducer and the
+    missing rank."""
 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096, DType.FLOAT32)
@@ -256,21 +264,22 @@ def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> 
 
 
 def test_a_wrong_token_is_refused(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: who does not know the job's token is no worker of it."""
+    """spec/reduction#security: who does not know the job's token is no worker of it."""
     group = Ranks(settings(addresses, token=b"another"), 2, group="token")
     with pytest.raises(ReductionFailed, match="token"):
         group.run(lambda rank, communicator: None)
 
 
 def test_reducers_that_are_not_there_are_named() -> None:
-    """SPEC §7: starting fails within its limit; the workers can go on natively."""
+    """spec/reduction#exactness: starting fails within its limit; the workers can go on natively."""
     group = Ranks(settings([("127.0.0.1", 1)], start_limit=0.3), 2)
     with pytest.raises(ReductionFailed, match=r"reducer 127\.0\.0\.1:1"):
         group.run(lambda rank, communicator: None)
 
 
 def test_closing_fails_what_is_under_way(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: a worker that leaves waits for nobody, and those that need it are told which one left."""
+    """spec/reduction#exactness: a worker that leaves waits for nobody, and those that need it are told which
+    one left."""
 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096, DType.FLOAT32)
@@ -290,7 +299,7 @@ def test_closing_fails_what_is_under_way(addresses: tuple[Address, ...]) -> None
 
 
 def test_sums_over_tls(tmp_path: Path) -> None:
-    """SPEC §7 (security): the same with the job's certificate; another authority's is not believed."""
+    """spec/reduction#security: the same with the job's certificate; another authority's is not believed."""
     ours, theirs = authority(tmp_path / "ours"), authority(tmp_path / "theirs")
     with Reducers(1, processes=2, tls=ours) as reducers:
 
@@ -310,7 +319,7 @@ def test_sums_over_tls(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_gives_up_tells_the_others(addresses: tuple[Address, ...]) -> None:
-    """SPEC §7: nobody waits for one that has left in the middle of an operation."""
+    """spec/reduction#reports: nobody waits for one that has left in the middle of an operation."""
 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096, DType.FLOAT32)

@@ -35,7 +35,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_collective_is_right_and_sums_are_exact(
     torch_python: Path, site: Path, tmp_path: Path
 ) -> None:
-    """SPEC §7: fp32, fp64, halves and integers in rank order, asynchronous, in subgroups, by name, after all is lost."""
+    """spec/reduction#losses: fp32, fp64, halves and integers in rank order, asynchronous, in subgroups, by
+    name, after all is lost."""
     lost = tmp_path / "lost"
     report = tmp_path / "report"
     with Reducers(2) as reducers:
@@ -70,7 +71,8 @@ def test_every_collective_is_right_and_sums_are_exact(
 def test_training_by_ddp_is_as_without_reducers(
     torch_python: Path, site: Path, tmp_path: Path
 ) -> None:
-    """SPEC §7: DDP in all its ways gives the losses that gloo gives, and the same parameters on all ranks."""
+    """spec/reduction#exactness: DDP in all its ways gives the losses that gloo gives, and the same parameters
+    on all ranks."""
     with Reducers(2) as reducers:
         told = with_reducers(
             reducers.addresses,
@@ -88,7 +90,8 @@ def test_training_by_ddp_is_as_without_reducers(
 
 
 def test_ranks_of_a_node_sum_first(torch_python: Path, site: Path) -> None:
-    """SPEC §7: with several ranks on each node, one sum of each part leaves it; all ranks have the same bits."""
+    """spec/reduction#exactness: with several ranks on each node, one sum of each part leaves it; all ranks
+    have the same bits."""
     with Reducers(2) as reducers:
         told = with_reducers(
             reducers.addresses,
@@ -100,7 +103,8 @@ def test_ranks_of_a_node_sum_first(torch_python: Path, site: Path) -> None:
 
 
 def test_what_cannot_be_used_is_said_once_and_done_without(torch_python: Path, site: Path) -> None:
-    """SPEC §7: reducers that are not there, another token, a rank whose image lacks the plug-in: native on all ranks."""
+    """spec/reduction#security: reducers that are not there, another token, a rank whose image lacks the
+    plug-in: native on all ranks."""
     nowhere = (("127.0.0.1", free_port()),)
     with Reducers(1) as reducers, ThreadPoolExecutor() as pool:
         limit = {variables.START_LIMIT: "4"}
@@ -126,7 +130,8 @@ def test_what_cannot_be_used_is_said_once_and_done_without(torch_python: Path, s
 
 
 def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Path) -> None:
-    """SPEC §7: whatever the environment, the installation or PyTorch are like; and idle reducers are told of."""
+    """spec/reduction#frameworks: whatever the environment, the installation or PyTorch are like; and idle
+    reducers are told of."""
     broken = tmp_path / "broken"
     shutil.copytree(site, broken)
     (broken / "trainshed_reduction" / "client" / "communicator.py").unlink()
@@ -157,7 +162,8 @@ def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Pat
 def test_ranks_that_go_different_ways_are_told_at_once(
     torch_python: Path, site: Path, differing: str
 ) -> None:
-    """SPEC §7: one's tensor is for the reducers, another's for gloo: an error that says so, and none for a rank that is late."""
+    """spec/reduction#reports: one's tensor is for the reducers, another's for gloo: an error that says so,
+    and none for a rank that is late."""
     with Reducers(2) as reducers:
         told = with_reducers(reducers.addresses, TEST_CASE=differing)
         ended = run_ranks(torch_python, "mismatch.py", 2, environment(site, **told))
@@ -172,7 +178,8 @@ def test_ranks_that_go_different_ways_are_told_at_once(
 
 @pytest.mark.gpu
 def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:
-    """SPEC §7: tensors of a GPU go through pinned memory, exactly, in the order of their streams."""
+    """spec/reduction#exactness: tensors of a GPU go through pinned memory, exactly, in the order of their
+    streams."""
     with Reducers(2) as reducers:
         ended = run_ranks(
             torch_python, "gpu.py", 2, environment(site, **with_reducers(reducers.addresses))

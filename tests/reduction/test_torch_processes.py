@@ -1,5 +1,5 @@
-"""What a program does with its processes and groups: nothing is left of a group that ended, and ranks that a program spawns
-speak for it (SPEC §7)."""
+"""What a program does with its processes and groups: nothing is left of a group that ended, and ranks that a
+program spawns speak for it (spec/reduction)."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nothing_is_left_of_a_group_that_ended(torch_python: Path, site: Path) -> None:
-    """SPEC §7: as without reducers the store's server ends with the group; else the next group meets at the old one's."""
+    """spec/reduction: as without reducers the store's server ends with the group; else the next group meets
+    at the old one's."""
     with Reducers(1) as reducers:
         told = with_reducers(reducers.addresses)
         ended = run_ranks(torch_python, "made_again.py", 2, environment(site, **told))
@@ -32,8 +33,9 @@ def test_nothing_is_left_of_a_group_that_ended(torch_python: Path, site: Path) -
 def test_spawned_ranks_speak_for_their_program(
     torch_python: Path, site: Path, tmp_path: Path, node_first: str
 ) -> None:
-    """SPEC §7: no rank writes over what another one reports, and the program does not say that reducers were idle. Those of a
-    replica share its link, though no launcher says so, and sum among themselves first."""
+    """spec/reduction#reports: no rank writes over what another one reports, and the program does not say that
+    reducers were idle. Those of a replica share its link, though no launcher says so, and sum among
+    themselves first."""
     report = tmp_path / "report"
     with Reducers(1) as reducers:
         told = with_reducers(reducers.addresses, **{variables.REPORT_FILE: str(report)})
@@ -49,7 +51,7 @@ def test_spawned_ranks_speak_for_their_program(
 def test_reducers_that_are_switched_off_are_told_of(
     torch_python: Path, site: Path, tmp_path: Path
 ) -> None:
-    """SPEC §7: never silently idle, for the reducers can only say that nobody comes."""
+    """spec/reduction#frameworks: never silently idle, for the reducers can only say that nobody comes."""
     report = tmp_path / "report"
     told = with_reducers((("127.0.0.1", 1),), **{variables.REPORT_FILE: str(report)})
     told[variables.MODE] = "off"

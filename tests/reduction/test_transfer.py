@@ -1,5 +1,5 @@
-"""What `client.port.Transfer` promises, of every one there is (SPEC §7): frames out in order within the credit, results in
-whole or not at all, and no byte of a stranger's believed.
+"""What `client.port.Transfer` promises, of every one there is (spec/reduction#flow-control): frames out in
+order within the credit, results in whole or not at all, and no byte of a stranger's believed.
 """
 
 import gc
@@ -85,7 +85,7 @@ def of(events: list[object], kind: type) -> list[object]:
 def test_a_chunk_goes_out_and_its_result_comes_into_its_place(
     make: Make, reducers: Reducers
 ) -> None:
-    """SPEC §7: a worker sends each piece to a reducer and gets the sum back."""
+    """spec/reduction#reducers: a worker sends each piece to a reducer and gets the sum back."""
     transfer, reducer = make(1, PLENTY), reducers()
     attach(transfer, 0, reducer)
     data = bytearray(b"mine" * 25)
@@ -102,7 +102,7 @@ def test_a_chunk_goes_out_and_its_result_comes_into_its_place(
 
 
 def test_partial_writes(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: frames arrive whole however little the system takes at a time."""
+    """spec/reduction: frames arrive whole however little the system takes at a time."""
     transfer, reducer = make(1, PLENTY), reducers(4096)
     attach(transfer, 0, reducer)
     sent = [random.Random(1).randbytes(4 * size) for size in (250_000, 1, 7, 100_000, 3)]
@@ -120,7 +120,7 @@ def test_partial_writes(make: Make, reducers: Reducers) -> None:
 
 @pytest.mark.parametrize("piece", [1, 47, 48, 49, 147, 148, 149, 400])
 def test_partial_reads(make: Make, reducers: Reducers, piece: int) -> None:
-    """SPEC §7: a result is in its place whole or not at all, wherever the stream is cut."""
+    """spec/reduction#exactness: a result is in its place whole or not at all, wherever the stream is cut."""
     transfer, reducer = make(1, PLENTY), reducers()
     attach(transfer, 0, reducer)
     data = [bytearray(b"mine" * 25) for _ in range(3)]
@@ -146,7 +146,8 @@ def test_partial_reads(make: Make, reducers: Reducers, piece: int) -> None:
 
 
 def test_credit_is_over_all_lanes(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: no more than the credit is under way, so that shaped links are filled and no more."""
+    """spec/reduction#flow-control: no more than the credit is under way, so that shaped links are filled and
+    no more."""
     both = [reducers(), reducers()]
     transfer = make(2, 3000)
     for lane, reducer in enumerate(both):
@@ -165,7 +166,8 @@ def test_credit_is_over_all_lanes(make: Make, reducers: Reducers) -> None:
 
 
 def test_a_lane_with_nothing_under_way_needs_no_credit(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: ranks whose credit is used up on different lanes do not wait for each other."""
+    """spec/reduction#flow-control: ranks whose credit is used up on different lanes do not wait for each
+    other."""
     all_three = [reducers(), reducers(), reducers()]
     transfer = make(3, 1)
     for lane, reducer in enumerate(all_three):
@@ -177,7 +179,7 @@ def test_a_lane_with_nothing_under_way_needs_no_credit(make: Make, reducers: Red
 
 
 def test_lower_rows_go_first(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: the stagger, by which workers begin at different reducers, is obeyed across lanes."""
+    """spec/reduction: the stagger, by which workers begin at different reducers, is obeyed across lanes."""
     first, second = reducers(), reducers()
     transfer = make(2, 3000)
     attach(transfer, 0, first)
@@ -192,7 +194,7 @@ def test_lower_rows_go_first(make: Make, reducers: Reducers) -> None:
 
 
 def test_a_full_socket_does_not_hold_up_the_other_lanes(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: a reducer that does not read is passed by."""
+    """spec/reduction: a reducer that does not read is passed by."""
     slow, quick = reducers(4096), reducers()
     transfer = make(2, PLENTY)
     attach(transfer, 0, slow)
@@ -208,7 +210,7 @@ def test_a_full_socket_does_not_hold_up_the_other_lanes(make: Make, reducers: Re
 
 
 def test_headers_tell_what_is_here_when_they_are_sent(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: retained results are let go as soon as all ranks have them."""
+    """spec/reduction#exactness: retained results are let go as soon as all ranks have them."""
     transfer, reducer = make(1, 1), reducers()
     attach(transfer, 0, reducer, position=10)
     for index in range(3):
@@ -223,8 +225,8 @@ def test_headers_tell_what_is_here_when_they_are_sent(make: Make, reducers: Redu
 
 
 def test_what_is_sent_again_after_a_reducer_was_lost(make: Make, reducers: Reducers) -> None:
-    """SPEC §7, §2.1 (a reducer is lost): results that are here go out as FINAL; none comes back for them, and they need no
-    credit."""
+    """spec/reduction#losses (a reducer is lost): results that are here go out as FINAL; none comes back for
+    them, and they need no credit."""
     old, new = reducers(), reducers()
     transfer = make(1, 1000)
     attach(transfer, 0, old)
@@ -259,7 +261,7 @@ def test_what_is_sent_again_after_a_reducer_was_lost(make: Make, reducers: Reduc
 def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
     make: Make, reducers: Reducers
 ) -> None:
-    """SPEC §7, §2.1 (a reducer is lost): the step completes with the exact result."""
+    """spec/reduction#losses (a reducer is lost): the step completes with the exact result."""
     transfer, reducer = make(2, PLENTY), reducers()
     attach(transfer, 1, reducer)
     data = [bytearray(b"mine" * 250) for _ in range(3)]
@@ -284,7 +286,7 @@ def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
 
 
 def test_detached_lanes_are_left_alone(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: what a lane had under way gives its credit back to the others."""
+    """spec/reduction#flow-control: what a lane had under way gives its credit back to the others."""
     gone, stays = reducers(), reducers()
     transfer = make(2, 1000)
     for lane, reducer in enumerate((gone, stays)):
@@ -304,7 +306,7 @@ def test_detached_lanes_are_left_alone(make: Make, reducers: Reducers) -> None:
 
 
 def test_the_reason_comes_before_the_end(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: what a reducer says of a rank is heard, even by one that was still sending."""
+    """spec/reduction#reports: what a reducer says of a rank is heard, even by one that was still sending."""
     transfer, reducer = make(1, PLENTY), reducers(4096)
     attach(transfer, 0, reducer)
     transfer.push(0, chunk(0, 0, bytearray(1 << 20)))
@@ -320,7 +322,7 @@ def test_the_reason_comes_before_the_end(make: Make, reducers: Reducers) -> None
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.DATA, Kind.FINAL, Kind.RESULT}))
 def test_messages_have_their_limits(make: Make, reducers: Reducers, kind: Kind) -> None:
-    """SPEC §7 (frames are bounded)."""
+    """spec/reduction (frames are bounded)."""
     limit = {Kind.CHALLENGE: 32, Kind.HELLO: 512, Kind.START: 64, Kind.BYE: 0}.get(kind, 1024)
     transfer, reducer = make(1, PLENTY), reducers()
     attach(transfer, 0, reducer)
@@ -355,7 +357,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("case", STRANGE)
 def test_strange_frames_end_the_connection(make: Make, reducers: Reducers, case: str) -> None:
-    """SPEC §7 (frames are bounded; nothing of a stranger's gets into a tensor)."""
+    """spec/reduction#security (frames are bounded; nothing of a stranger's gets into a tensor)."""
     data, cause = STRANGE[case]
     transfer, reducer = make(1, PLENTY), reducers()
     attach(transfer, 0, reducer)
@@ -370,7 +372,7 @@ def test_strange_frames_end_the_connection(make: Make, reducers: Reducers, case:
 
 
 def test_results_of_what_was_not_sent_end_the_connection(make: Make, reducers: Reducers) -> None:
-    """SPEC §7 (frames are bounded; nothing of a stranger's gets into a tensor)."""
+    """spec/reduction#security (frames are bounded; nothing of a stranger's gets into a tensor)."""
     nothing, half = reducers(), reducers(4096)
     transfer = make(2, PLENTY)
     attach(transfer, 0, nothing)
@@ -389,7 +391,7 @@ def test_results_of_what_was_not_sent_end_the_connection(make: Make, reducers: R
 
 
 def test_it_can_be_woken(make: Make) -> None:
-    """SPEC §7: an operation that is issued while nothing moves is begun at once."""
+    """spec/reduction: an operation that is issued while nothing moves is begun at once."""
     transfer = make(1, PLENTY)
     transfer.wake()
     transfer.wake()
@@ -403,7 +405,7 @@ def test_it_can_be_woken(make: Make) -> None:
 
 
 def test_what_comes_after_its_end_harms_nobody(kind_of: Make, reducers: Reducers) -> None:
-    """SPEC §7: other threads may still wake it, and whoever closes it may have lanes to detach."""
+    """spec/reduction: other threads may still wake it, and whoever closes it may have lanes to detach."""
     transfer, reducer = kind_of(1, PLENTY), reducers()
     attach(transfer, 0, reducer)
     transfer.push(0, chunk(0, 0, bytearray(400)))
@@ -414,7 +416,7 @@ def test_what_comes_after_its_end_harms_nobody(kind_of: Make, reducers: Reducers
 
 
 def test_it_returns_when_its_time_is_over(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: every wait has a limit."""
+    """spec/reduction: every wait has a limit."""
     transfer, reducer = make(1, PLENTY), reducers()
     attach(transfer, 0, reducer)
     begun = time.monotonic()
@@ -423,7 +425,7 @@ def test_it_returns_when_its_time_is_over(make: Make, reducers: Reducers) -> Non
 
 
 def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: tensors are neither copied nor kept, nor freed under the transfer."""
+    """spec/reduction: tensors are neither copied nor kept, nor freed under the transfer."""
     transfer, reducer = make(1, PLENTY), reducers(4096)
     attach(transfer, 0, reducer)
     held = list[weakref.ref[object]]()
@@ -454,7 +456,8 @@ def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: R
 
 
 def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
-    """SPEC §7: every result comes to its place, in the order of its lane, whatever pieces the streams come in."""
+    """spec/reduction#exactness: every result comes to its place, in the order of its lane, whatever pieces
+    the streams come in."""
     chance = random.Random(6)
     lanes = [reducers(chance.choice((4096, 0))) for _ in range(70)]
     transfer = make(len(lanes), 100_000)
@@ -492,7 +495,8 @@ def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
 
 
 def test_frames_as_long_as_their_headers_say(kind_of: Make, reducers: Reducers) -> None:
-    """SPEC §7: a wrong length is the caller's mistake, before anything is read or written beyond an end."""
+    """spec/reduction: a wrong length is the caller's mistake, before anything is read or written beyond an
+    end."""
     if kind_of is PythonTransfer:
         pytest.skip("memoryviews check it themselves")
     transfer = kind_of(1, PLENTY)
@@ -511,7 +515,7 @@ def test_frames_as_long_as_their_headers_say(kind_of: Make, reducers: Reducers) 
 
 
 def test_a_socket_that_cannot_be_waited_for_is_refused(make: Make) -> None:
-    """SPEC §7: a lost connection is an error of the lane, not of the process."""
+    """spec/reduction#losses: a lost connection is an error of the lane, not of the process."""
     transfer = make(1, PLENTY)
     with socket.socket() as closed:
         number = closed.fileno()

@@ -1,5 +1,5 @@
-"""What a job's timeline tells, held against what its programs did: the simulated engine's own record of every process that
-was ever handed over. The controller is not asked: what it never handed on is missing here."""
+"""What a job's timeline tells, held against what its programs did: the simulated engine's own record of every
+process that was ever handed over. The controller is not asked: what it never handed on is missing here."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ _LOST = ("replica_lost", "service_failed")
 def unlike(
     uid: JobUid, lived: Sequence[tuple[SimSlot, Incarnation]], story: Sequence[TimelineEntry]
 ) -> Iterator[str]:
-    """Starts and ends that are told of nobody, told twice, told otherwise than they were, or not at all. `lived`: of this
-    job."""
+    """Starts and ends that are told of nobody, told twice, told otherwise than they were, or not at all.
+    `lived`: of this job."""
     told = {
         kinds: _told(story, kinds) for kinds in (("replica_started",), ("replica_exited",), _LOST)
     }
@@ -51,8 +51,8 @@ def unlike(
 def hurried(
     uid: JobUid, lived: Sequence[tuple[SimSlot, Incarnation]], window: int
 ) -> Iterator[str]:
-    """Reducers that were started again sooner than SPEC §2.1 allows. `lived`: of this job, while the clock on the wall was
-    right; `window`: ns."""
+    """Reducers that were started again sooner than spec/reduction#losses allows. `lived`: of this job, while
+    the clock on the wall was right; `window`: ns."""
     before: dict[tuple[int, str], list[Incarnation]] = {}
     for seat, one in lived:
         earlier = before.setdefault((seat.attempt, str(seat.replica)), [])

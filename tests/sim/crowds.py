@@ -1,15 +1,16 @@
-"""Crowded worlds without any trouble, and for how long a job may wait in them at most (SPEC §2, "never starve").
+"""Crowded worlds without any trouble, and for how long a job may wait in them at most (spec/queue#order,
+"never starve").
 
-The bound. Once a job has waited as long as the policy's patience lasts, nothing that comes after it delays it any more:
-it waits for what was admitted by then, all of which ends at its own limit at the latest, and for what comes before it.
-So it is admitted at the latest
+The bound. Once a job has waited as long as the policy's patience lasts, nothing that comes after it delays it
+any more: it waits for what was admitted by then, all of which ends at its own limit at the latest, and for
+what comes before it. So it is admitted at the latest
 
     patience after it came
     + the longest limit of what had room then
     + the limits of all that come before it and were not over by then, one after the other.
 
-Before a job come those of a higher level (priority, on-demand work before spot), those of its level that are older and
-of its own project, and all of other projects of its level: fair share may prefer each of them.
+Before a job come those of a higher level (priority, on-demand work before spot), those of its level that are
+older and of its own project, and all of other projects of its level: fair share may prefer each of them.
 """
 
 import random
@@ -37,7 +38,8 @@ _MACHINES = {cpus: Machine(f"n1-standard-{cpus}", cpus, cpus * GIB, cpus * GIB) 
 
 
 def crowd(seed: int) -> Scenario:
-    """Small jobs that come for ever, it seems, and a few that need the whole cluster, or a node for each replica."""
+    """Small jobs that come for ever, it seems, and a few that need the whole cluster, or a node for each
+    replica."""
     dice = random.Random(f"crowd {seed}")
     nodes = tuple(Node(f"node-{i}", 16, 64 * GIB) for i in range(dice.choice((1, 2, 4))))
     projects = dice.choice((("ada",), ("ada", "bob")))
@@ -84,7 +86,8 @@ def _job(
 def starved(
     jobs: Mapping[JobUid, Job], admitted: Mapping[JobUid, int], patience: int
 ) -> Iterator[str]:
-    """Jobs that waited for longer than the bound. `jobs`: as they ended; `admitted`: when each first had room (ns)."""
+    """Jobs that waited for longer than the bound. `jobs`: as they ended; `admitted`: when each first had room
+    (ns)."""
     for job in jobs.values():
         impatient = job.created + patience
         at = admitted.get(job.uid)

@@ -1,4 +1,5 @@
-"""What an operator may make of the failure table: entries of the configuration, at random (SPEC §2.1, "overridable")."""
+"""What an operator may make of the failure table: entries of the configuration, at random
+(spec/failures#overrides, "overridable")."""
 
 import random
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""What must hold at every commit of a simulated service, whatever happens in its world (DESIGN §3, SPEC §2)."""
+"""What must hold at every commit of a simulated service, whatever happens in its world (spec/invariants,
+spec/lifecycle)."""
 
 import re
 from collections import Counter
@@ -19,7 +20,8 @@ from trainshed.testing.engine.world import World
 
 SECOND = 10**9
 _IDLE = 15 * 60 * SECOND
-"""ns for which room may be free, and the service up, while a job waits for it: back-offs, detection and delays."""
+"""ns for which room may be free, and the service up, while a job waits for it: back-offs, detection and
+delays."""
 _SETTLES = 60 * SECOND
 """ns after a change of the quotas in which admissions may be stored that were decided before."""
 
@@ -36,8 +38,8 @@ class Taken:
 
 @dataclass(slots=True)
 class Books:
-    """What is stored, and what was found wrong with it. `jobs`: as committed last. `admitted`: when each first had
-    room (ns)."""
+    """What is stored, and what was found wrong with it. `jobs`: as committed last. `admitted`: when each
+    first had room (ns)."""
 
     world: World
     policy: Policy
@@ -53,7 +55,8 @@ class Books:
     drained: dict[str, int] = field(default_factory=dict[str, int])
     """Nodes under maintenance, and since when (ns of true time)."""
     blocked_until: int = 0
-    """Until when something else than jobs may keep room from those who wait: quotas, bad nodes, a dead service."""
+    """Until when something else than jobs may keep room from those who wait: quotas, bad nodes, a dead
+    service."""
     families: Families = field(default_factory=Families)
     clock_is_true: bool = True
     """The wall clock was never set."""
@@ -102,7 +105,8 @@ class Books:
         return jobs and all(work.state.is_final for work in self.families.works.values())
 
     def _check_limits(self, step: Taken) -> None:
-        """SPEC §2: maxWaitTime counts from creation, until the first RUNNING; the running limit from the first RUNNING."""
+        """spec/queue#waiting: maxWaitTime counts from creation, until the first RUNNING; the running limit
+        from the first RUNNING."""
         event, job = step.event, step.before
         if not isinstance(event, CancelRequested) or event.cause is CancelCause.USER:
             return
@@ -135,7 +139,8 @@ class Books:
                 )
 
     def _check_left(self, step: Taken) -> None:
-        """SPEC §2.1: what was asked to leave its node is started again elsewhere, when the scheduler has said where."""
+        """spec/failures#maintenance: what was asked to leave its node is started again elsewhere, when the
+        scheduler has said where."""
         asked = {(r.id, r.incarnation): r.node for r in step.before.replicas if r.leaving}
         for replica in step.after.replicas:
             if replica.node and asked.get((replica.id, replica.incarnation - 1)) == replica.node:
@@ -144,7 +149,7 @@ class Books:
                 )
 
     def _check_all_up(self, job: Job) -> None:
-        """SPEC §2, "Parallel start": RUNNING as soon as every replica is up or has been."""
+        """spec/lifecycle#start: RUNNING as soon as every replica is up or has been."""
         for replica in job.replicas:
             seat = self.world.seat(job.uid, job.attempt, replica.id)
             one = seat.incarnations.get(replica.incarnation) if seat else None
@@ -152,7 +157,7 @@ class Books:
                 self._wrong(job, f"it is said to run, and {replica.id} has not started: {one}")
 
     def _check_quotas(self, job: Job) -> None:
-        """SPEC §2, "Queue": what has room is within its quotas when it gets it."""
+        """spec/queue#quotas: what has room is within its quotas when it gets it."""
         if self.world.clock.now - self.quotas_since < _SETTLES:
             return
         project, region = job.name.project_id, job.spec.region
@@ -167,7 +172,7 @@ class Books:
                 self._wrong(job, f"{used[metric]} of {limit} {metric} are used by {project}")
 
     def _check_nodes(self, job: Job) -> None:
-        """SPEC §2, strict mode: no node holds more than it has."""
+        """spec/queue#capacity, strict mode: no node holds more than it has."""
         if not self.policy.strict:
             return
         for node in {r.node for r in job.replicas if r.node}:
@@ -202,7 +207,8 @@ class Books:
                 self._check_unfired(job, drill)
 
     def _check_unfired(self, job: Job, drill: Drill) -> None:
-        """SPEC §8: a drill fires at its line, if the replica goes on for long enough after it to be met by it."""
+        """spec/operations#drills: a drill fires at its line, if the replica goes on for long enough after it
+        to be met by it."""
         for line in self.world.journals.of(job.uid):
             if line.replica != drill.replica or not re.search(drill.at_line, line.text):
                 continue

@@ -1,4 +1,5 @@
-"""Holds the machine to the reference: every step of a job is told to both, and every difference is written down."""
+"""Holds the machine to the reference: every step of a job is told to both, and every difference is written
+down."""
 
 from dataclasses import dataclass, field
 
@@ -127,7 +128,7 @@ class Judge:
                 is_placed = before.is_placed and before.phase is not AttemptState.STOPPING
                 return [spec.Evicted()] if is_placed else []
             case CancelRequested(cause) if cause is CancelCause.MAX_WAIT and before.started:
-                return []  # SPEC §2: it cancels a job that is not RUNNING by then
+                return []  # spec/lifecycle#cancel: it cancels a job that is not RUNNING by then
             case CancelRequested():
                 return [spec.Cancelled(event.at)]
             case NodeLeft(node):
@@ -239,7 +240,7 @@ def _member(replica: ReplicaId) -> Member:
 
 
 def _public_name(api: Api, member: Member) -> str:
-    """SPEC §2.1, "Replica names in messages"."""
+    """spec/failures#messages, "Replica names in messages"."""
     pool, index = member
     if api is Api.VERTEX:
         return f"workerpool{pool}-{index}"

@@ -24,7 +24,8 @@ _SIGHTINGS = (
     "cancel_requested",
     "drill_ordered",
 )
-"""Entries that give the time at which something happened or was asked for, of which the controller may hear later."""
+"""Entries that give the time at which something happened or was asked for, of which the controller may hear
+later."""
 _PAGE = 3
 _SOON = 90 * 10**9
 """ns for a cancel to reach programs, and for those to end."""
@@ -71,7 +72,8 @@ def _of_requests(job: Job, accepted: Accepted) -> Iterator[str]:
 
 
 def _of_cancelled_trials(books: Books, work: Work, at: int) -> Iterator[str]:
-    """The jobs of what was cancelled are cancelled with it, at once, or as soon as there is a service again."""
+    """The jobs of what was cancelled are cancelled with it, at once, or as soon as there is a service
+    again."""
     if not books.clock_is_true or work.state not in (JobState.CANCELLED, PipelineState.CANCELLED):
         return
     latest = max(at, books.blocked_until) + _SOON
@@ -121,7 +123,7 @@ def _is_child(work: Work) -> bool:
 
 
 def _of_submit(job: Work, story: tuple[TimelineEntry, ...], *, in_order: bool) -> Iterator[str]:
-    """SPEC §2: every job ends, and its story is told in order."""
+    """spec/lifecycle#end: every job ends, and its story is told in order."""
     if not job.state.is_final:
         yield f"job {job.uid} was accepted and is {job.state} in the end"
     times = [entry.at for entry in story if entry.kind not in _SIGHTINGS]
@@ -131,7 +133,8 @@ def _of_submit(job: Work, story: tuple[TimelineEntry, ...], *, in_order: bool) -
 
 
 def _of_cancel(job: Job, at: int) -> Iterator[str]:
-    """SPEC §2, "Cancel": after an accepted cancel the state is CANCELLED, unless the primary had already exited."""
+    """spec/lifecycle#cancel: after an accepted cancel the state is CANCELLED, unless the primary had already
+    exited."""
     primary = next((r.exit for r in job.replicas if r.id.is_primary), None)
     if job.state is not JobState.CANCELLED and (primary is None or primary.ended > at):
         yield f"job {job.uid} was cancelled at {at} and is {job.state}"

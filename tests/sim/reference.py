@@ -1,23 +1,31 @@
-"""A second reading of SPEC §2 and §2.1, to judge the first by: written from the text alone, sharing no code with `core`.
+"""A second reading of spec/lifecycle and spec/failures, to judge the first by: written from the text alone,
+sharing no code with `core`.
 
-It is told, one after the other, what happened to a job (`Fact`s), and says how the job must end, with which public
-code, and how many restarts and retries there must have been. It knows no instructions, timelines or nodes' room.
+It is told, one after the other, what happened to a job (`Fact`s), and says how the job must end, with which
+public code, and how many restarts and retries there must have been. It knows no instructions, timelines or
+nodes' room.
 
 Where the text leaves a choice, it reads:
-1. What ends because it was asked to leave its node (SIGTERM by us, "node under maintenance") counts as lost, whatever
+1. What ends because it was asked to leave its node (SIGTERM by us, "node under maintenance") counts as lost,
+   whatever
    the program made of the signal; what ended by itself before the signal reached it counts as its own.
-2. `disableRetries` and `restartJobOnWorkerRestart` together: replicas are restarted in place (facts: the first
+2. `disableRetries` and `restartJobOnWorkerRestart` together: replicas are restarted in place (facts: the
+   first
    switches the second off).
 3. With `restartJobOnWorkerRestart` a lost replica costs a job retry, of which there are three.
 4. The package of a user that cannot be installed is the user's failure: code 3, no retry.
-5. The cap of attempts counts attempts that had room; what is given up at the cap fails with its cause's own code.
-6. A cancel that is accepted while the shut-down of a failed job goes on makes it CANCELLED, unless the primary had
+5. The cap of attempts counts attempts that had room; what is given up at the cap fails with its cause's own
+   code.
+6. A cancel that is accepted while the shut-down of a failed job goes on makes it CANCELLED, unless the
+   primary had
    exited by then.
-7. A primary that had ended by itself, before a cancel was accepted or a retry decided, says how the job ends, though it
+7. A primary that had ended by itself, before a cancel was accepted or a retry decided, says how the job ends,
+   though it
    is heard of later: with 0 it succeeded, with a permanent failure it failed.
 8. `disableRetries` does not keep a job from asking for room again while nothing of it ran: that is no retry.
 9. What the stall watchdog ended counts as lost (the docs' table names it there).
-10. With `restartJobOnWorkerRestart` a row that gives restarts and no retries gives as many retries of the job.
+10. With `restartJobOnWorkerRestart` a row that gives restarts and no retries gives as many retries of the
+    job.
 """
 
 from collections import Counter
@@ -49,8 +57,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """A replica is gone without a record; `by_service`: because the service failed it. `leaving`: it had been asked
-    to leave its node."""
+    """A replica is gone without a record; `by_service`: because the service failed it. `leaving`: it had been
+    asked to leave its node."""
 
     member: Member
     by_service: bool
@@ -66,7 +74,8 @@ class Unprepared:
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """There is no capacity for the job, or for a part of it that lost its place. `ran`: the attempt had programs."""
+    """There is no capacity for the job, or for a part of it that lost its place. `ran`: the attempt had
+    programs."""
 
     ran: bool
 
@@ -103,8 +112,8 @@ class Verdict:
 
 @dataclass(slots=True)
 class Reference:
-    """The job as the text sees it. `giving_up`: the attempt is shut down for another one. `retries`: by cause.
-    `memory`: what its limits have grown to, in times the first ones."""
+    """The job as the text sees it. `giving_up`: the attempt is shut down for another one. `retries`: by
+    cause. `memory`: what its limits have grown to, in times the first ones."""
 
     members: tuple[Member, ...]
     reducers: frozenset[Member] = frozenset()
@@ -220,7 +229,8 @@ class Reference:
         self.verdict = Verdict("CANCELLED", CANCELLED, "cancelled")
 
     def _late(self, fact: Fact) -> None:
-        """The end of the attempt is decided; only a primary that had ended by then can still say how the job ends."""
+        """The end of the attempt is decided; only a primary that had ended by then can still say how the job
+        ends."""
         decided = self._given_up_at if self._cancel is None else self._cancel
         if not isinstance(fact, Ended) or fact.member != PRIMARY or fact.stopped:
             return

@@ -1,5 +1,6 @@
-"""The rows of SPEC §2.1 as the reference reads them, with what an operator made of them: who an end is judged by, and
-what that gives. Written from the text and from docs/failure-table.md alone, sharing no code with `core`."""
+"""The rows of spec/failures#rules as the reference reads them, with what an operator made of them: who an end
+is judged by, and what that gives. Written from the text and from docs/failure-table.md alone, sharing no code
+with `core`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +19,8 @@ _PROGRAM = ("exited", "signalled")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """`kind`: a word of docs/failure-table.md ("exited", "left", …). `primary`: of the primary; False: of another
-    replica, or of none."""
+    """`kind`: a word of docs/failure-table.md ("exited", "left", …). `primary`: of the primary; False: of
+    another replica, or of none."""
 
     kind: str
     code: int | None = None
@@ -29,9 +30,10 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Gives:
-    """What a row gives, in this order: `restarts` of the replica (within the last `window` ns, if it has one), `retries`
-    of the job, the end. `pauses`: ns before the first, second, … retry, the last one repeats. `growth`, `cap`: of the memory limits with each retry, in times what they were and what they were
-    first. `goes_on`: the end is the replica's alone. `text`: an operator's own words."""
+    """What a row gives, in this order: `restarts` of the replica (within the last `window` ns, if it has
+    one), `retries` of the job, the end. `pauses`: ns before the first, second, … retry, the last one repeats.
+    `growth`, `cap`: of the memory limits with each retry, in times what they were and what they were first.
+    `goes_on`: the end is the replica's alone. `text`: an operator's own words."""
 
     code: int = USER_CODE
     restarts: int = 0
@@ -90,7 +92,8 @@ CAUSES = {
     "internal_error": "service",
     "spot_preempted": "preempted",
 }
-"""Names of the table by the words of the reference; an operator's new row has the same name here and there."""
+"""Names of the table by the words of the reference; an operator's new row has the same name here and
+there."""
 
 
 class Rows:

@@ -213,7 +213,8 @@ def test_an_engine_that_cannot_answer_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
-    """SPEC §2.1: the service's own failure, 3 attempts in all. It is not left PREPARING, where no limit of time runs."""
+    """spec/failures: the service's own failure, 3 attempts in all. It is not left PREPARING, where no limit
+    of time runs."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -274,7 +275,7 @@ def test_ending_a_job_is_tried_again_whatever_went_wrong(
 def test_a_cancel_is_not_lost_when_the_controller_dies_before_it_is_carried_out(
     tmp_path: Path,
 ) -> None:
-    """DESIGN §3: an acknowledged intent survives."""
+    """spec/invariants#durability: an acknowledged intent survives."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -337,7 +338,7 @@ def test_jobs_beyond_the_limit_wait_and_start_as_room_appears(tmp_path: Path) ->
 
 
 def test_a_job_that_waited_too_long_is_cancelled(tmp_path: Path) -> None:
-    """SPEC §2, maxWaitTime: counted from creation."""
+    """spec/queue#waiting: counted from creation."""
 
     async def story() -> None:
         async with world(tmp_path, limit=1) as w:
@@ -355,7 +356,7 @@ def test_a_job_that_waited_too_long_is_cancelled(tmp_path: Path) -> None:
 
 
 def test_a_job_that_runs_too_long_is_cancelled_and_its_replicas_are_stopped(tmp_path: Path) -> None:
-    """SPEC §2, running limit."""
+    """spec/lifecycle#time-limits, running limit."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -385,7 +386,8 @@ def test_slots_of_a_job_that_ended_before_anything_started_are_given_back(tmp_pa
 
 
 def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Path) -> None:
-    """The end of a leftover replica is told, and its slots are given back, while the start would stop them."""
+    """The end of a leftover replica is told, and its slots are given back, while the start would stop
+    them."""
 
     async def story() -> None:
         async with world(tmp_path) as w:

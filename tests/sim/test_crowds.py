@@ -11,7 +11,7 @@ CROWDS = 5
 
 @pytest.mark.parametrize("seed", [*range(CROWDS), 26])
 def test_every_job_is_admitted_within_its_bound(seed: int) -> None:
-    """SPEC §2, "Queue": small jobs may be backfilled but never starve a big one."""
+    """spec/queue#order: small jobs may be backfilled but never starve a big one."""
     lived = lived_through(seed)
     assert not lived.wrong, lived.wrong[0]
     assert not late_in(lived)

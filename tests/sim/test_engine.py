@@ -216,7 +216,7 @@ def test_replicas_of_a_dead_node_are_lost_when_the_fence_has_passed_and_not_befo
 def test_a_cut_off_node_that_is_back_in_time_goes_on_and_one_that_is_late_has_killed_its_own() -> (
     None
 ):
-    """DESIGN §4, "Fencing": never two live incarnations."""
+    """spec/invariants#one-incarnation: never two live incarnations."""
     stage = Stage()
     stage.up()
     stage.world.cut_off("node-0")
@@ -336,7 +336,8 @@ def test_late_and_repeated_news_keeps_its_order_per_replica() -> None:
 
 
 def test_what_no_service_may_ask_for_is_noted() -> None:
-    """DESIGN §3.3: two live incarnations; SPEC §2: a node over its capacity."""
+    """spec/invariants#one-incarnation: two live incarnations; spec/queue#capacity: a node over its
+    capacity."""
     stage = Stage()
     stage.up()
     stage.world.launch([plan(incarnation=2)])
@@ -360,7 +361,8 @@ def test_a_program_prints_while_it_runs_and_its_lines_outlive_it() -> None:
 
 @pytest.mark.parametrize("stall_after", [0, 60 * SECOND], ids=["nobody watches", "watched"])
 def test_a_program_that_hangs_is_ended_by_its_watchdog_alone(stall_after: int) -> None:
-    """SPEC §8 and the issue of the watchdog: seconds without progress, then its end is said to be a stall."""
+    """spec/operations#watchdog and the issue of the watchdog: seconds without progress, then its end is said
+    to be a stall."""
     stage = Stage(lambda _: Script(10 * SECOND, hangs=True))
     stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
     stage.world.launch([replace(plan(), stall_after=stall_after)])

@@ -1,5 +1,6 @@
-"""Tuning jobs and pipelines through the real controller, store and scheduler over virtual time, with a service that dies at
-each of their commits (SPEC §6, DESIGN §3.7, docs/adr/0017). What must hold at every commit is in `tuning_books`."""
+"""Tuning jobs and pipelines through the real controller, store and scheduler over virtual time, with a
+service that dies at each of their commits (spec/tuning, spec/invariants#durability, docs/adr/0017). What must
+hold at every commit is in `tuning_books`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -45,7 +46,8 @@ def lived(world: Scenario) -> Universe:
 
 
 def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
-    """The same story once for each of its commits, with a service that is killed just before or just after it."""
+    """The same story once for each of its commits, with a service that is killed just before or just after
+    it."""
     commits = lived(world).tally.commits
     assert commits > 5
     for number in range(1, commits + 1, every):
@@ -83,7 +85,7 @@ class Counting(Universe):
 
 
 def test_a_tuning_job_runs_its_trials_and_finds_the_best() -> None:
-    """SPEC §6: every trial a job of its own; measurements while they run."""
+    """spec/tuning#measurements: every trial a job of its own; measurements while they run."""
     made = lived(lone(tuning(trials=6, parallel=3)))
     job = the_tuning_job(made)
     assert (job.state, job.succeeded, job.begun) == (JobState.SUCCEEDED, 6, 6)
@@ -93,7 +95,7 @@ def test_a_tuning_job_runs_its_trials_and_finds_the_best() -> None:
 
 
 def test_a_service_may_die_at_every_commit_of_a_tuning_job() -> None:
-    """DESIGN §3.7: no trial is lost, none is doubled, and the same points are tried."""
+    """spec/invariants#durability: no trial is lost, none is doubled, and the same points are tried."""
     world = lone(tuning(trials=6, parallel=3))
     wanted = points(Counting(world).run())
     assert wanted == [(("x", n / 1000),) for n in range(1, 7)]
@@ -106,7 +108,8 @@ def test_a_service_may_die_at_every_commit_of_a_tuning_job() -> None:
 
 
 def test_what_is_suggested_does_not_depend_on_crashes() -> None:
-    """SPEC §6: reproducible from what is stored. One trial after the other, each point made of all results before it."""
+    """spec/tuning#reproducible: reproducible from what is stored. One trial after the other, each point made
+    of all results before it."""
     world = lone(tuning(trials=4, parallel=1))
     plain = lived(world)
     assert len(set(points(plain))) == 4
@@ -116,7 +119,8 @@ def test_what_is_suggested_does_not_depend_on_crashes() -> None:
 
 
 def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> None:
-    """Facts §7.3, SPEC §6 early stopping: whatever the time of the crash, the records agree and the job ends."""
+    """facts/tuning#failing-trials, spec/tuning#early-stopping: whatever the time of the crash, the records
+    agree and the job ends."""
     world = replace(
         lone(
             stopping(tuning(trials=6, parallel=3, failed=6)),
@@ -133,7 +137,7 @@ def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> No
 
 
 def test_a_stopped_trial_keeps_its_measurement_and_the_job_goes_on() -> None:
-    """SPEC §6."""
+    """spec/tuning#early-stopping."""
     world = replace(lone(stopping(tuning(trials=4, parallel=2))), bar=2.0)
     made = lived(world)
     job = the_tuning_job(made)
@@ -142,7 +146,7 @@ def test_a_stopped_trial_keeps_its_measurement_and_the_job_goes_on() -> None:
 
 
 def test_a_first_trial_that_fails_ends_the_job() -> None:
-    """Facts §7.3."""
+    """facts/tuning#failing-trials."""
     made = lived(lone(tuning(), character=Character(MINUTE, exit=1.0)))
     job = the_tuning_job(made)
     assert job.state is JobState.FAILED
@@ -152,14 +156,14 @@ def test_a_first_trial_that_fails_ends_the_job() -> None:
 
 
 def test_a_search_that_is_exhausted_ends_early() -> None:
-    """SPEC §6, grid search."""
+    """spec/tuning#algorithms, grid search."""
     made = lived(replace(lone(tuning(trials=6, parallel=3)), points=4))
     assert (the_tuning_job(made).state, len(trials(made))) == (JobState.SUCCEEDED, 4)
 
 
 @pytest.mark.parametrize("asap", [False, True])
 def test_a_study_that_has_come_to_its_limit_of_time_begins_no_trial(asap: bool) -> None:
-    """Facts §7.2, maxDuration; with shouldStopAsap what still runs then is stopped early."""
+    """facts/tuning#vertex, maxDuration; with shouldStopAsap what still runs then is stopped early."""
     limits = Limits(max_duration=16 * MINUTE, stop_asap=asap)
     spec = replace(tuning().spec.study, limits=limits)
     world = lone(tuning(trials=9, parallel=2, spec=spec))
@@ -172,14 +176,14 @@ def test_a_study_that_has_come_to_its_limit_of_time_begins_no_trial(asap: bool) 
 
 
 def test_a_study_has_no_more_trials_than_its_limit_says() -> None:
-    """Facts §7.2, maxNumTrials, below what may run at once."""
+    """facts/tuning#vertex, maxNumTrials, below what may run at once."""
     spec = replace(tuning().spec.study, limits=Limits(max_trials=2))
     job = the_tuning_job(lived(lone(tuning(trials=6, parallel=3, spec=spec))))
     assert (job.state, job.begun) == (JobState.SUCCEEDED, 2)
 
 
 def test_trials_of_several_replicas_measure_once() -> None:
-    """SPEC §6: of a trial's replicas the primary reports."""
+    """spec/tuning#measurements: of a trial's replicas the primary reports."""
     job = tuning(trials=2, parallel=2)
     job = replace(job, spec=replace(job.spec, trial=trial_spec(workers=2)))
     made = lived(lone(job))
@@ -187,7 +191,7 @@ def test_trials_of_several_replicas_measure_once() -> None:
 
 
 def test_a_primary_that_measures_and_ends_before_its_workers_are_up_has_a_result() -> None:
-    """SPEC §2: the primary's end is the job's. Nothing that it measured is lost."""
+    """spec/lifecycle#success: the primary's end is the job's. Nothing that it measured is lost."""
 
     class Swift(Universe):
         def _script(self, life: Life) -> Script:
@@ -284,7 +288,8 @@ class _Stuck(LearningAdvisor):
 def test_an_algorithm_that_always_fails_is_replaced_by_chance(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No job waits for ever, whatever the failure is, and its story says what happened (docs/adr/0018, 0042)."""
+    """No job waits for ever, whatever the failure is, and its story says what happened (docs/adr/0018,
+    0042)."""
     monkeypatch.setattr(_Stuck, "failure", failure)
     made = Stuck(lone(tuning(trials=4, parallel=2)))
     made.run()
@@ -301,7 +306,8 @@ def test_an_algorithm_that_always_fails_is_replaced_by_chance(
 
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
 def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
-    """SPEC §2, "Cancel": CANCELLED, nothing of it lives, no trial begins; and the service dies at the commit that follows."""
+    """spec/lifecycle#cancel: CANCELLED, nothing of it lives, no trial begins; and the service dies at the
+    commit that follows."""
     world = lone(tuning(trials=4, parallel=2), character=Character(10 * MINUTE, measures=2))
     whole = lived(world)
     lasts = the_tuning_job(whole).ended - CREATED
@@ -337,7 +343,7 @@ def test_a_trial_that_is_cancelled_by_hand_is_replaced() -> None:
 
 
 def test_a_pipeline_leaves_one_version_of_its_model_whenever_the_service_dies() -> None:
-    """Facts §1.2; docs/adr/0017: registered in the commit that ends it."""
+    """facts/resources#pipelines; docs/adr/0017: registered in the commit that ends it."""
     world = lone(*with_custom_job())
     for made in crashed(world):
         pipeline = the_pipeline(made)
@@ -346,7 +352,7 @@ def test_a_pipeline_leaves_one_version_of_its_model_whenever_the_service_dies() 
 
 
 def test_a_pipeline_with_a_tuning_job_leaves_the_model_of_its_best_trial() -> None:
-    """Facts §1.2, bestTrialBackingCustomJob."""
+    """facts/resources#pipelines, bestTrialBackingCustomJob."""
     world = lone(*with_tuning_job(trials=3))
     for made in (lived(world), *crashed(world, every=2)):
         pipeline, job = the_pipeline(made), the_tuning_job(made)
@@ -358,7 +364,7 @@ def test_a_pipeline_with_a_tuning_job_leaves_the_model_of_its_best_trial() -> No
 
 
 def test_pipelines_of_one_model_leave_versions_that_follow_each_other() -> None:
-    """Facts §1.2, parentModel: two that end at once do not take one version."""
+    """facts/resources#pipelines, parentModel: two that end at once do not take one version."""
     later = [work for number in (8100, 8200) for work in _further(with_custom_job(number))]
     world = lone(*with_custom_job())
     world = replace(
@@ -381,7 +387,7 @@ def _further(family: tuple[Pipeline, Job]) -> tuple[Work, ...]:
 
 
 def test_of_pipelines_that_make_one_model_the_first_one_does() -> None:
-    """Facts §1.2: without parentModel nothing becomes a version of somebody else's model."""
+    """facts/resources#pipelines: without parentModel nothing becomes a version of somebody else's model."""
     families = [with_custom_job(number) for number in (8000, 8100)]
     world = lone(*(work for family in families for work in family))
     for made in (lived(world), *crashed(world, every=4)):
@@ -395,7 +401,7 @@ def test_of_pipelines_that_make_one_model_the_first_one_does() -> None:
 
 
 def test_a_pipeline_whose_program_leaves_no_model_fails() -> None:
-    """Facts §1.2: the artifacts are checked to exist."""
+    """facts/resources#pipelines: the artifacts are checked to exist."""
     made = lived(replace(lone(*with_custom_job()), no_models=(f"{OUTPUT}/model",)))
     pipeline = the_pipeline(made)
     assert (pipeline.state, pipeline.model) == (PipelineState.FAILED, "")
@@ -404,7 +410,7 @@ def test_a_pipeline_whose_program_leaves_no_model_fails() -> None:
 
 @pytest.mark.parametrize("which", ["pipeline", "job"])
 def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: str) -> None:
-    """SPEC §2, "Cancel"."""
+    """spec/lifecycle#cancel."""
     for kind in (with_custom_job, with_tuning_job):
         pipeline, backing = kind()
         # Nothing ends by itself in the second in which there is no service.

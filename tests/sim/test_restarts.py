@@ -1,4 +1,5 @@
-"""Restarts, retries, moves and drills through the controller, the real store and a scripted engine (SPEC §2.1)."""
+"""Restarts, retries, moves and drills through the controller, the real store and a scripted engine
+(spec/failures)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -52,7 +53,8 @@ async def kinds(w: World, uid: JobUid) -> list[str]:
 def test_a_killed_worker_is_restarted_in_place_and_the_primary_is_left_alone(
     tmp_path: Path,
 ) -> None:
-    """SPEC §2.1: SIGKILL from outside; same node, next incarnation; the others' processes are untouched."""
+    """spec/failures#lost-replicas: SIGKILL from outside; same node, next incarnation; the others' processes
+    are untouched."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -73,7 +75,8 @@ def test_a_killed_worker_is_restarted_in_place_and_the_primary_is_left_alone(
 
 
 def test_five_restarts_then_three_retries_then_the_job_fails(tmp_path: Path) -> None:
-    """SPEC §2.1: 5 per replica and attempt, then the whole job 3 times, then FAILED with code 3."""
+    """spec/failures#retries: 5 per replica and attempt, then the whole job 3 times, then FAILED with code
+    3."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -101,7 +104,7 @@ def test_five_restarts_then_three_retries_then_the_job_fails(tmp_path: Path) -> 
 
 
 def test_a_retry_goes_back_to_preparing_and_keeps_its_start_time(tmp_path: Path) -> None:
-    """SPEC §2, running limits: during a job retry the state goes back; startTime stays the first."""
+    """spec/lifecycle#time-limits: during a job retry the state goes back; startTime stays the first."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -137,7 +140,8 @@ def test_a_crash_between_an_exit_and_its_restart_loses_nothing(tmp_path: Path) -
 
 
 def test_that_a_reducer_is_lost_is_told_once_and_by_the_next_service_again(tmp_path: Path) -> None:
-    """SPEC §2.1: the workers are told, before any of them starts again; no crash can make the service forget it."""
+    """spec/failures#crashes: the workers are told, before any of them starts again; no crash can make the
+    service forget it."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -174,7 +178,8 @@ def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing(tmp_p
 
 
 def test_a_drained_node_is_left_and_the_replica_goes_on_elsewhere(tmp_path: Path) -> None:
-    """SPEC §2.1: a node under maintenance; SIGTERM with grace, then restarted on another node."""
+    """spec/failures#maintenance: a node under maintenance; SIGTERM with grace, then restarted on another
+    node."""
 
     async def story() -> None:
         async with world(tmp_path, nodes=("node-0", "node-1")) as w:
@@ -226,7 +231,7 @@ def test_replicas_of_a_node_that_is_gone_are_moved(tmp_path: Path) -> None:
 def test_a_drill_hits_the_running_replica_once(
     tmp_path: Path, kind: DrillKind, fault: Fault
 ) -> None:
-    """SPEC §8: drills."""
+    """spec/operations#drills: drills."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -255,7 +260,8 @@ def test_a_drill_hits_the_running_replica_once(
 def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPEC §2.1: the service itself failed, code 13; nothing lives when the end is told."""
+    """spec/failures#service-failures: the service itself failed, code 13; nothing lives when the end is
+    told."""
 
     def broken(subject: Job, event: Event, now: int, policy: FailurePolicy) -> Step:
         if type(event).__name__ == "ReplicaExited":
@@ -303,7 +309,7 @@ def test_a_job_that_waits_says_why_on_its_timeline(tmp_path: Path) -> None:
 
 
 def test_a_job_without_checkpoints_for_four_hours_is_warned(tmp_path: Path) -> None:
-    """SPEC §2, long jobs."""
+    """spec/lifecycle#long-jobs."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -323,8 +329,8 @@ def test_a_job_without_checkpoints_for_four_hours_is_warned(tmp_path: Path) -> N
 def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPEC §2, queue: a job gets room while its own commit is under way; when that is stored, a job of higher priority
-    is there, and gets the room in its place. Not both."""
+    """spec/queue#order: a job gets room while its own commit is under way; when that is stored, a job of
+    higher priority is there, and gets the room in its place. Not both."""
 
     async def story() -> None:
         async with world(tmp_path, limit=1) as w:
@@ -361,7 +367,7 @@ def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
 def test_a_start_that_fails_late_is_not_held_against_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPEC §2.1: counters are separate per cause; an attempt that is over costs no other one."""
+    """spec/failures#budgets: counters are separate per cause; an attempt that is over costs no other one."""
 
     async def story() -> None:
         async with world(tmp_path) as w:

@@ -1,5 +1,6 @@
-"""Suggestions and stopping checks of studies through the real store over virtual time: clients that ask at once, trials that
-change meanwhile, and a service that dies at each commit (SPEC §6, docs/adr/0017)."""
+"""Suggestions and stopping checks of studies through the real store over virtual time: clients that ask at
+once, trials that change meanwhile, and a service that dies at each commit (spec/tuning#early-stopping,
+docs/adr/0017)."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -67,8 +68,8 @@ class Advisor(LearningAdvisor):
 
 
 class Bureau:
-    """One study, its clients, and services that come and go. `crash`: the number of the commit at which the first service
-    dies, and whether that was stored."""
+    """One study, its clients, and services that come and go. `crash`: the number of the commit at which the
+    first service dies, and whether that was stored."""
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class Bureau:
 
 
 def test_two_clients_that_ask_at_once_are_given_different_points() -> None:
-    """SPEC §6, facts §7.5."""
+    """spec/tuning#trials, facts/tuning#vizier."""
     bureau = Bureau()
     one, other = bureau.ask("ada", 2), bureau.ask("bob", 2)
     bureau.serve()
@@ -219,7 +220,7 @@ def test_a_client_that_asks_again_gets_its_pending_trials_back() -> None:
 
 
 def test_points_that_clients_want_tried_come_before_new_ones() -> None:
-    """SPEC §6: REQUESTED trials belong to nobody until somebody asks."""
+    """spec/tuning#trials: REQUESTED trials belong to nobody until somebody asks."""
     bureau = Bureau()
     bureau.request(0.25)
     bureau.request(0.75)
@@ -243,7 +244,7 @@ def test_a_trial_that_was_told_to_stop_is_not_given_out_again() -> None:
 
 
 def test_a_study_has_no_more_trials_than_its_limit_and_is_over_then() -> None:
-    """Facts §7.2, maxNumTrials."""
+    """facts/tuning#vertex, maxNumTrials."""
     bureau = Bureau(Limits(max_trials=3))
     first, second = bureau.ask("ada", 2), bureau.ask("bob", 2)
     bureau.serve()
@@ -256,7 +257,7 @@ def test_a_study_has_no_more_trials_than_its_limit_and_is_over_then() -> None:
 
 
 def test_a_study_that_stops_as_soon_as_possible_tells_its_trials() -> None:
-    """Facts §7.2, shouldStopAsap: whoever evaluates one finds it stopping."""
+    """facts/tuning#vertex, shouldStopAsap: whoever evaluates one finds it stopping."""
     bureau = Bureau(Limits(max_trials=2, stop_asap=True))
     bureau.ask("ada", 2)
     bureau.serve()
@@ -266,7 +267,7 @@ def test_a_study_that_stops_as_soon_as_possible_tells_its_trials() -> None:
 
 
 def test_the_service_s_own_limit_is_kept() -> None:
-    """Facts §7.4: a study has at most 1,000 trials; a setting here."""
+    """facts/tuning#metrics: a study has at most 1,000 trials; a setting here."""
     bureau = Bureau(most=2)
     name = bureau.ask("ada", 5)
     assert bureau.serve().given(name) == (1, 2)
@@ -275,7 +276,7 @@ def test_the_service_s_own_limit_is_kept() -> None:
 
 
 def test_a_study_with_nothing_left_to_try_is_over() -> None:
-    """SPEC §6, grid search."""
+    """spec/tuning#algorithms, grid search."""
     bureau = Bureau(points=2)
     name = bureau.ask("ada", 5)
     assert bureau.serve().given(name) == (1, 2)
@@ -288,7 +289,8 @@ def test_a_study_with_nothing_left_to_try_is_over() -> None:
 
 
 def test_each_operation_is_carried_out_once_whenever_the_service_dies() -> None:
-    """DESIGN §3.7, ADR 17: stored operations survive a restart; no trial is lost, doubled or given to two."""
+    """spec/invariants#durability, ADR 17: stored operations survive a restart; no trial is lost, doubled or
+    given to two."""
     commits, wanted = _story(None)
     assert commits >= 6
     for number in range(1, commits + 1):
@@ -320,7 +322,7 @@ def _story(crash: tuple[int, bool] | None) -> tuple[int, object]:
 
 
 def test_what_is_suggested_after_a_crash_is_what_would_have_been() -> None:
-    """SPEC §6: reproducible from what is stored."""
+    """spec/tuning#reproducible: reproducible from what is stored."""
 
     def lived(crash: tuple[int, bool] | None) -> list[Parameters]:
         bureau = Bureau(crash=crash)
@@ -466,7 +468,7 @@ def test_a_store_that_cannot_be_read_for_a_while_is_asked_again() -> None:
 
 
 def test_the_study_s_rule_is_asked_about_a_trial_that_runs() -> None:
-    """SPEC §6, early stopping; facts §7.5."""
+    """spec/tuning#early-stopping; facts/tuning#vizier."""
     bureau = Bureau(bar=0.5)
     good, bad, short = (
         bureau.request(0.1, 0.6, 0.7),

@@ -1,4 +1,5 @@
-"""The machine against an independent reading of SPEC §2 and §2.1, over random lives of jobs."""
+"""The machine against an independent reading of spec/lifecycle#end and spec/failures, over random lives of
+jobs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +32,8 @@ _WILD = (912, 141, 22, 16, 11)
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_machine_and_reference_agree_on_every_step(block: int) -> None:
-    """SPEC §2, §2.1: final state, public code, message, restarts and retries of every cause, in any order of reports."""
+    """spec/lifecycle, spec/failures: final state, public code, message, restarts and retries of every cause,
+    in any order of reports."""
     for seed in range(block * LIVES, (block + 1) * LIVES):
         judge = Life(seed).live()
         assert not judge.differences, f"seed {seed}\n{judge.told()}"
@@ -39,7 +41,8 @@ def test_machine_and_reference_agree_on_every_step(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_they_agree_in_houses_with_rules_of_their_own(block: int) -> None:
-    """SPEC §2.1, "overridable by an operator": other budgets, dropped rows, new rows, memory that grows."""
+    """spec/failures#out-of-memory, "overridable by an operator": other budgets, dropped rows, new rows,
+    memory that grows."""
     for seed in range(block * LIVES, (block + 1) * LIVES):
         rules = house(f"of {seed}")
         judge = Life(seed, house=rules).live()
@@ -83,7 +86,7 @@ def _off_by_one() -> Iterator[tuple[str, FailurePolicy]]:
 
 @pytest.mark.parametrize(("name", "policy"), [pytest.param(*p, id=p[0]) for p in _off_by_one()])
 def test_a_budget_that_is_off_by_one_is_noticed(name: str, policy: FailurePolicy) -> None:
-    """SPEC §2.1: the budgets are exact, and the lives are wild enough to show it."""
+    """spec/failures#budgets: the budgets are exact, and the lives are wild enough to show it."""
     seeds = (*_WILD, *range(3000))
     assert any(Life(seed, policy).live().differences for seed in seeds), name
 
@@ -114,8 +117,9 @@ def _lives(count: int) -> list[Life]:
 
 @pytest.mark.parametrize("record", [exited(139), exited(signal=11), exited(6)])
 def test_a_crash_of_the_whole_gang_costs_one_retry(record: ExitRecord) -> None:
-    """SPEC §2.1: at most 3 retries. All replicas crash together, as they do when one takes its peers with it: the
-    primary's crash, reported second, is met by the retry that the worker's crash has brought about."""
+    """spec/failures#crashes: at most 3 retries. All replicas crash together, as they do when one takes its
+    peers with it: the primary's crash, reported second, is met by the retry that the worker's crash has
+    brought about."""
     subject, now = job(1, 1), CREATED
     judge = Judge.of(subject)
     for attempt in (1, 2, 3, 4):
@@ -136,8 +140,8 @@ def test_a_crash_of_the_whole_gang_costs_one_retry(record: ExitRecord) -> None:
 
 
 def test_a_spot_job_that_is_being_restarted_gives_its_room_up_when_it_is_preempted() -> None:
-    """SPEC §2.1. Else the scheduler, which sees it keep its room, would ask again and again while it shuts down; and
-    what is over already is not preempted, so no preemption is counted."""
+    """spec/failures#preemption. Else the scheduler, which sees it keep its room, would ask again and again
+    while it shuts down; and what is over already is not preempted, so no preemption is counted."""
     subject = job(1, 1)
     for event in (
         JobAdmitted(((PRIMARY, "node-0"), (WORKER, "node-0"))),

@@ -27,8 +27,9 @@ SMALL = (35, 53)
 
 @pytest.mark.parametrize("block", range(8))
 def test_nothing_is_lost_in_any_world(block: int) -> None:
-    """SPEC §2, §2.1, DESIGN §3: no cancel or submission lost, no quota or node exceeded, never two incarnations, budgets
-    exact, all slots given back, every job ends; with services, nodes, shims and zygotes that die at random."""
+    """spec/lifecycle#cancel, spec/failures#budgets, spec/invariants#one-incarnation: no cancel or submission
+    lost, no quota or node exceeded, never two incarnations, budgets exact, all slots given back, every job
+    ends; with services, nodes, shims and zygotes that die at random."""
     for seed in range(block * WORLDS // 8, (block + 1) * WORLDS // 8):
         lived = Universe(scenario(seed)).run()
         assert not lived.wrong, f"seed {seed}: {lived.wrong[0]}"
@@ -37,7 +38,8 @@ def test_nothing_is_lost_in_any_world(block: int) -> None:
 @pytest.mark.parametrize("seed", SMALL)
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
 def test_a_service_may_die_at_every_commit(seed: int, stored: bool) -> None:
-    """DESIGN §3.7, §6: killed just before or just after each commit of a small world in turn, nothing is different."""
+    """spec/invariants#durability: killed just before or just after each commit of a small world in turn,
+    nothing is different."""
     world = small(seed)
     commits = Universe(world).run().tally.commits
     assert commits > 20
@@ -81,13 +83,14 @@ class _Deaf(Universe):
 
 
 def test_a_cancel_that_is_lost_is_noticed() -> None:
-    """The checks can fail: SPEC §2, an accepted cancel is never lost."""
+    """The checks can fail: spec/lifecycle#cancel, an accepted cancel is never lost."""
     lived = (_Deaf(scenario(seed)).run() for seed in range(20))
     assert any("was cancelled at" in wrong for world in lived for wrong in world.wrong)
 
 
 def test_a_drill_fires_at_its_line_once_whenever_the_service_dies() -> None:
-    """SPEC §8: the first line that matches after the order; a line that nobody was there to hear of is found later."""
+    """spec/operations#drills: the first line that matches after the order; a line that nobody was there to
+    hear of is found later."""
     world = at_a_line()
     commits = Universe(world).run().tally.commits
     for number in range(1, commits + 1):
@@ -127,8 +130,8 @@ def at_a_line() -> Scenario:
 
 
 def test_memory_that_grows_is_counted_before_it_is_given() -> None:
-    """SPEC §2, "Capacity modes": no node holds more than it has, though a job that ran out of memory is tried again with
-    twice as much; here it waits until its neighbour is over, and then has the node to itself."""
+    """spec/queue#capacity: no node holds more than it has, though a job that ran out of memory is tried again
+    with twice as much; here it waits until its neighbour is over, and then has the node to itself."""
     machine = Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30)
     hungry, other = (lone_job(uid, machine) for uid in (1, 2))
     lived = Universe(
@@ -160,7 +163,7 @@ def test_memory_that_grows_is_counted_before_it_is_given() -> None:
 
 
 def test_slots_in_which_nothing_was_started_are_given_back_by_the_next_service() -> None:
-    """DESIGN §3: nobody will ever report of them, so the service that comes has to look."""
+    """spec/invariants#durability: nobody will ever report of them, so the service that comes has to look."""
     one = lone_job(1, Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30))
     world = Scenario(
         3,
@@ -198,7 +201,8 @@ def test_a_replica_without_a_place_is_not_placed_while_its_attempt_is_shut_down(
 
 
 def test_what_is_started_while_slots_are_asked_for_is_not_lost_for_want_of_them() -> None:
-    """DESIGN §3, never two incarnations: a start looks for jobs without slots, and jobs go on meanwhile. (Found in this
-    world, as a gang that was counted as lost, and started again, while it started.)"""
+    """spec/invariants#one-incarnation, never two incarnations: a start looks for jobs without slots, and jobs
+    go on meanwhile. (Found in this world, as a gang that was counted as lost, and started again, while it
+    started.)"""
     lived = Universe(scenario(325)).run()
     assert not lived.wrong, lived.wrong[0]

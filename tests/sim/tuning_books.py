@@ -1,4 +1,5 @@
-"""What must hold of tuning jobs and pipelines at every commit of a simulated service (SPEC §6, docs/adr/0017)."""
+"""What must hold of tuning jobs and pipelines at every commit of a simulated service (spec/tuning,
+docs/adr/0017)."""
 
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -23,8 +24,9 @@ Family = TuningJob | Pipeline
 
 @dataclass(slots=True)
 class Families:
-    """`works`: tuning jobs and pipelines as committed last. `trials`: rows as they were at that commit. `jobs`: those that
-    works made, as committed last. `models`: versions that were registered, in their order."""
+    """`works`: tuning jobs and pipelines as committed last. `trials`: rows as they were at that commit.
+    `jobs`: those that works made, as committed last. `models`: versions that were registered, in their
+    order."""
 
     store: Store | None = None
     notebooks: Notebooks | None = None
@@ -82,7 +84,8 @@ class Families:
         return [uid for uid, work in self.works.items() if not work.state.is_final]
 
     async def of_cancel(self, work: Family, at: int) -> list[str]:
-        """SPEC §2, "Cancel": what was cancelled is CANCELLED, unless it came to its own end before its jobs could be told."""
+        """spec/lifecycle#cancel: what was cancelled is CANCELLED, unless it came to its own end before its
+        jobs could be told."""
         if work.state in (JobState.CANCELLED, PipelineState.CANCELLED):
             return []
         if isinstance(work, Pipeline) or _came_to_its_end(work):
@@ -103,7 +106,7 @@ class Families:
         return found
 
     async def _of_measurements(self, work: TuningJob) -> list[str]:
-        """Nothing that a trial measured while it ran is lost (DESIGN §3)."""
+        """Nothing that a trial measured while it ran is lost (spec/invariants#durability)."""
         assert self.store is not None and self.notebooks is not None
         stored = await self.store.studies.measurements(work.study)
         found: list[str] = []

@@ -1,6 +1,8 @@
-"""Plays the controller to one tuning job, without a store: its trials, their jobs and what they measure are plain values.
+"""Plays the controller to one tuning job, without a store: its trials, their jobs and what they measure are
+plain values.
 
-Only what the controller and a store may do to them is done to them, so whatever goes wrong is the machine's own.
+Only what the controller and a store may do to them is done to them, so whatever goes wrong is the machine's
+own.
 """
 
 import itertools
@@ -52,7 +54,8 @@ class Play:
         stop: tuple[int, ...] = (),
         broken: bool = False,
     ) -> "Play":
-        """One transition. `stop`: trials that the study's rule wants stopped early. `broken`: the service cannot go on."""
+        """One transition. `stop`: trials that the study's rule wants stopped early. `broken`: the service
+        cannot go on."""
         self.now += SECOND
         before = self.job
         transition = Transition(self.job, self.now)
@@ -158,7 +161,8 @@ class Play:
 
 
 def disagreements(job: TuningJob, trials: tuple[Trial, ...]) -> Iterator[str]:
-    """What is not as it must be in a tuning job as stored beside its trials (SPEC §6, docs/adr/0017)."""
+    """What is not as it must be in a tuning job as stored beside its trials (spec/tuning#trials,
+    docs/adr/0017)."""
     spec = job.spec
     numbers = [trial.number for trial in trials]
     if numbers != list(range(spec.first_trial, job.next_trial)):

@@ -1,5 +1,6 @@
-"""What a service was seen doing to its world, held against what it had stored by then (docs/architecture.md, "What never
-happens"): nothing is done that does not follow from a committed state, and a gang starts whole."""
+"""What a service was seen doing to its world, held against what it had stored by then (docs/architecture.md,
+"What never happens"): nothing is done that does not follow from a committed state, and a gang starts
+whole."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +27,9 @@ _UP = (AttemptState.STARTING, AttemptState.RUNNING)
 
 @dataclass(slots=True)
 class Demands:
-    """What stored states have ever asked for. `starts`, `stops`: incarnations, the former with the number of the commit that
-    did first; `ends`: attempts that were to be stopped; `past`: the last attempt of which nothing was wanted any more;
-    `faults`: of drills."""
+    """What stored states have ever asked for. `starts`, `stops`: incarnations, the former with the number of
+    the commit that did first; `ends`: attempts that were to be stopped; `past`: the last attempt of which
+    nothing was wanted any more; `faults`: of drills."""
 
     starts: dict[Key, int] = field(default_factory=dict[Key, int])
     stops: set[Key] = field(default_factory=set[Key])
@@ -138,8 +139,8 @@ class WatchedEngine(SimEngine):
             yield event
 
     def _look_at_gang(self, uid: JobUid, attempt: int, asked: Collection[ReplicaId]) -> None:
-        """SPEC §2, "Parallel start": the first start of an attempt is that of all its replicas that have a place. And no
-        replica is started where maintenance goes on."""
+        """spec/lifecycle#start: the first start of an attempt is that of all its replicas that have a place.
+        And no replica is started where maintenance goes on."""
         job = self._books.jobs.get(uid)
         if job is None or job.attempt != attempt:
             return  # it has moved on since

@@ -1,4 +1,5 @@
-"""Tokens of programs: what they say, for how long, and that nobody else can make one (SPEC §3, Storage)."""
+"""Tokens of programs: what they say, for how long, and that nobody else can make one
+(spec/program#storage)."""
 
 import base64
 import json
@@ -43,7 +44,7 @@ def clock() -> Clock:
 
 
 def test_a_token_says_for_whom_it_speaks_until_it_expires(clock: Clock) -> None:
-    """SPEC §3: short-lived, scoped to the job's project."""
+    """spec/program#credentials: short-lived, scoped to the job's project."""
     tokens = JobTokens(KEY, clock)
     token, seconds = tokens.mint(CLAIMS)
     assert seconds == LIFETIME == 3600
@@ -112,7 +113,7 @@ def test_a_signature_cut_short_or_absent_is_none(clock: Clock) -> None:
 def test_an_identity_token_is_a_web_token_for_its_audience_and_no_access_token(
     clock: Clock,
 ) -> None:
-    """STACK §7: clients read it as a JWT."""
+    """spec/clients#metadata: clients read it as a JWT."""
     tokens = JobTokens(KEY, clock)
     token = tokens.identity_token(CLAIMS, "https://there")
     header, payload, _ = token.split(".")

@@ -64,7 +64,7 @@ def test_every_role_may_ask_what_it_may_do() -> None:
     ],
 )
 def test_a_program_removes_no_jobs_and_changes_nothing_of_the_service(permission: str) -> None:
-    """SPEC §3: default credentials of a job."""
+    """spec/program#credentials: default credentials of a job."""
     assert permission not in ROLES[Role.JOB]
 
 

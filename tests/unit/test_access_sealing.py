@@ -1,4 +1,4 @@
-"""Secrets are sealed before they are stored (DESIGN, "What never happens" 9)."""
+"""Secrets are sealed before they are stored (spec/invariants#secrets)."""
 
 import base64
 import os
@@ -107,7 +107,8 @@ def test_a_changed_key_opens_what_it_sealed_and_the_former_one_is_forgotten(file
 
 
 def test_a_change_that_broke_off_loses_nothing_and_can_be_made_again(file: Path) -> None:
-    """The service was killed when some values were sealed anew, or all, and the former key not forgotten yet."""
+    """The service was killed when some values were sealed anew, or all, and the former key not forgotten
+    yet."""
     sealer = Sealer(file, {})
     before = sealer.seal("hunter2", ID)
     sealer.start_change()

@@ -27,7 +27,7 @@ def test_a_job_that_succeeds_is_one_attempt() -> None:
 
 
 def test_a_lost_replica_has_another_life_and_its_verdict() -> None:
-    """SPEC §2.1: restarts are counted per replica and attempt."""
+    """spec/failures#budgets: restarts are counted per replica and attempt."""
     life = Life(job(1, 1)).up().loses(WORKER).up().loses(WORKER).up()
     found = told(life)
     lives = found.attempts[0].replicas["workerpool1-0"]
@@ -53,7 +53,7 @@ def test_a_replica_that_leaves_its_node_goes_on_elsewhere() -> None:
 
 
 def test_a_retry_is_an_attempt_in_the_same_places() -> None:
-    """SPEC §2.1: a segmentation fault restarts the whole job."""
+    """spec/failures#retries: a segmentation fault restarts the whole job."""
     life = Life(job(1, 1)).up().exits(WORKER, 139).up()
     first, second = told(life).attempts
     assert (first.number, second.number) == (1, 2)
@@ -65,7 +65,7 @@ def test_a_retry_is_an_attempt_in_the_same_places() -> None:
 
 
 def test_what_is_decided_before_there_was_room_is_attempt_0() -> None:
-    """SPEC §2.1: no capacity: retried with back-off."""
+    """spec/failures#no-capacity: no capacity: retried with back-off."""
     life = Life(job()).see(CapacityRefused("no node has a T4"))
     (before,) = told(life).attempts
     assert (before.number, before.replicas) == (0, {})

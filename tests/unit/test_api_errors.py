@@ -19,7 +19,7 @@ def _leaves(kind: type[Exception]) -> Iterator[type[Exception]]:
 
 
 def test_every_leaf_of_the_request_errors_has_a_code() -> None:
-    """STYLE: one table maps them; a test proves that every leaf class is in it."""
+    """spec/submit#refusals: one table maps them; a test proves that every leaf class is in it."""
     assert set(_leaves(RequestError)) <= set(CODES)
 
 
@@ -27,7 +27,7 @@ TWO = InvalidRequest((Violation("a.b", "Wrong."), Violation("c", "Wrong too.")))
 
 
 def test_vertex_lists_all_violations_in_one_text() -> None:
-    """Facts §6.5."""
+    """facts/limits#error-texts."""
     refused = refusal(TWO, "aiplatform_v1")
     assert refused is not None
     assert refused.code is StatusCode.INVALID_ARGUMENT
@@ -38,7 +38,7 @@ def test_vertex_lists_all_violations_in_one_text() -> None:
 
 
 def test_ml_names_each_field_on_a_line_of_its_own() -> None:
-    """Facts §6.5."""
+    """facts/limits#error-texts."""
     refused = refusal(TWO, "ml_v1")
     assert refused is not None
     assert refused.message == "Field: a.b Error: Wrong.\nField: c Error: Wrong too."

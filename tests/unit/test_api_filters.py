@@ -1,4 +1,5 @@
-"""List filters: the grammar, how values compare, and what jobs can be filtered by (facts §1.1, §1.2)."""
+"""List filters: the grammar, how values compare, and what jobs can be filtered by (facts/resources#ml,
+facts/resources#vertex)."""
 
 from dataclasses import replace
 

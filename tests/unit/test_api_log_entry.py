@@ -1,4 +1,5 @@
-"""Log entries: the service's own lines follow from the timeline, in strictly growing order (SPEC §5)."""
+"""Log entries: the service's own lines follow from the timeline, in strictly growing order
+(spec/logs#order)."""
 
 import json
 from itertools import pairwise
@@ -30,7 +31,8 @@ def test_service_lines_grow_strictly_whatever_the_timeline_says(
 
 
 def test_public_lines_and_severities() -> None:
-    """Facts §2.4: the public lines stand at their moments; a failure tells its reason first."""
+    """facts/lifecycle#service-lines: the public lines stand at their moments; a failure tells its reason
+    first."""
     timeline = [
         TimelineEntry(1, "created", "made"),
         TimelineEntry(2, "warning", "careful"),
@@ -60,13 +62,13 @@ def test_public_lines_and_severities() -> None:
     ],
 )
 def test_a_verdict_is_as_severe_as_what_it_does(effect: str, severity: Severity) -> None:
-    """SPEC §5: who filters for errors finds none in the log of a job that went well."""
+    """spec/logs#lines: who filters for errors finds none in the log of a job that went well."""
     told = TimelineEntry(1, "verdict", "Rule some_rule for workerpool0-0.", {"effect": effect})
     assert [entry.severity for entry in service_entries(job(), [told])] == [severity]
 
 
 def test_what_is_substituted_is_the_first_line_of_the_log() -> None:
-    """SPEC §4."""
+    """spec/runtimes#substitutes."""
     timeline = [
         TimelineEntry(1, "created", "made"),
         TimelineEntry(1, "notice", "Python 3.7 cannot be had here."),

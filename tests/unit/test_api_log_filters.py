@@ -23,7 +23,7 @@ ENTRY = Entry(
 
 
 def test_the_filter_of_gcloud_ai_stream_logs() -> None:
-    """CLIENTS §3.5."""
+    """spec/clients#log-pages."""
     compiled = compile_log_filter(
         'resource.type="ml_job" AND resource.labels.job_id="42" AND '
         'resource.labels.task_name="workerpool0-0" AND timestamp>="1970-01-01T00:01:40.000000000Z" AND '
@@ -38,7 +38,7 @@ def test_the_filter_of_gcloud_ai_stream_logs() -> None:
 
 
 def test_the_filter_of_gcloud_ai_platform_stream_logs() -> None:
-    """CLIENTS §3.5: both names of the resource, both places of the task's name."""
+    """spec/clients#log-pages: both names of the resource, both places of the task's name."""
     compiled = compile_log_filter(
         '(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labels.job_id="42" AND '
         '(resource.labels.task_name="workerpool0-0" OR labels.task_name="workerpool0-0")'
@@ -50,7 +50,7 @@ def test_the_filter_of_gcloud_ai_platform_stream_logs() -> None:
 
 
 def test_the_resume_form() -> None:
-    """CLIENTS §3.5."""
+    """spec/clients#log-pages."""
     compiled = compile_log_filter(
         '((timestamp="1970-01-01T00:01:40Z" AND insertId>"id4") OR timestamp>"1970-01-01T00:01:40Z")'
     )

@@ -101,7 +101,7 @@ async def test_pages_hold_each_match_once_newest_first(count: int, every: int) -
 
 @pytest.mark.anyio
 async def test_one_request_looks_at_a_bounded_part_of_the_history() -> None:
-    """DESIGN §3.6: what a filter drops must not make a request cost without end."""
+    """spec/invariants#finished-jobs: what a filter drops must not make a request cost without end."""
     history = History(5_000)
     page = await list_jobs(
         as_reader(history),

@@ -11,7 +11,7 @@ _CHECKOUT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("module", ["bench", "bench.reduction", "bench.tuning", "bench.peers"])
 def test_a_benchmark_says_what_it_takes(module: str) -> None:
-    """SPEC §8: what the tests have on their path besides, users have not."""
+    """spec/operations: what the tests have on their path besides, users have not."""
     ended = subprocess.run(
         [sys.executable, "-m", module, "--help"],
         cwd=_CHECKOUT,

@@ -1,4 +1,5 @@
-"""The benchmark of the Reduction Server: its data and checks, its theory, its verdicts, its tables and its plot."""
+"""The benchmark of the Reduction Server: its data and checks, its theory, its verdicts, its tables and its
+plot."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,8 @@ def compared(gloo: Sample, ours: Sample, case: Case = CASE) -> Comparison:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_sum_in_the_order_of_ranks_is_known_for_every_operation(dtype: str) -> None:
-    """SPEC §7: what the benchmark takes for right, against sums that are made here element by element."""
+    """spec/reduction#exactness: what the benchmark takes for right, against sums that are made here element
+    by element."""
     world, nbytes, number = 3, 4096, 7
     inputs: list[data.Array] = []
     for rank in range(world):
@@ -72,7 +74,8 @@ def test_a_sum_in_the_order_of_ranks_is_known_for_every_operation(dtype: str) ->
 
 
 def test_bounds_are_those_of_the_links() -> None:
-    """SPEC §7: a ring moves 2(n-1)/n of the tensor over every link, reducers all of it once; hybrid is in between."""
+    """spec/reduction#hybrid: a ring moves 2(n-1)/n of the tensor over every link, reducers all of it once;
+    hybrid is in between."""
     assert theory(replace(CASE, rate=0), TASK.nbytes) is None
     bounds = theory(CASE, TASK.nbytes)
     assert bounds is not None
@@ -86,7 +89,7 @@ def test_bounds_are_those_of_the_links() -> None:
 
 
 def test_a_verdict_needs_speed_few_bytes_and_the_same_training() -> None:
-    """SPEC §7: what is missed says so, and whatever is right does not hide it."""
+    """spec/reduction#reports: what is missed says so, and whatever is right does not hide it."""
     good = compared(sample(2.1, 1.5), sample(1.42))
     assert good.held
     assert good.ratio == pytest.approx(2.1 / 1.42)
@@ -102,7 +105,7 @@ def test_a_verdict_needs_speed_few_bytes_and_the_same_training() -> None:
 
 
 def test_tables_show_figures_limits_and_verdicts() -> None:
-    """SPEC §7: the published table has the ratio beside its limit and its promise."""
+    """spec/reduction#reports: the published table has the ratio beside its limit and its promise."""
     found = compared(sample(2.1, 1.5), sample(1.46))
     text = tables.promised([found])
     assert "**1.438×** | 1.50 | ≥ 1.45 MISSED | 100.2% / 96.1% | 1.500 / 1.003 held" in text
@@ -116,7 +119,8 @@ def test_tables_show_figures_limits_and_verdicts() -> None:
 
 
 def test_the_plot_is_the_same_for_the_same_figures(tmp_path: Path) -> None:
-    """SPEC §7: a picture whose text can be read and searched, and that changes only with the figures."""
+    """spec/reduction#reports: a picture whose text can be read and searched, and that changes only with the
+    figures."""
     found = [compared(sample(2.1, 1.5), sample(1.42))]
     first, second = tmp_path / "first.svg", tmp_path / "second.svg"
     plot.draw(found, found, first)
@@ -175,7 +179,7 @@ class Told:
 def test_whoever_is_fast_and_wrong_has_failed(
     other: str, first: dict[str, object], why: str
 ) -> None:
-    """SPEC §7: a wrong result ends a side's run, and the error names the operation."""
+    """spec/reduction#exactness: a wrong result ends a side's run, and the error names the operation."""
     right: dict[str, object] = {"digest": "a", "largest": 0.01, "tolerance": 0.1, "ordered": True}
     processes: Any = Told({**right, **first}, {"digest": other})
     with pytest.raises(SideFailed, match=f"compiled, 32 MiB fp32: operation 5 .*{why}"):

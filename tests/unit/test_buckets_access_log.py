@@ -151,7 +151,8 @@ def log_of(tmp_path: Path) -> Path:
 def test_programs_reads_and_writes_are_told_as_accesses(
     history: BucketHistory, tmp_path: Path
 ) -> None:
-    """SPEC §8: which checkpoint files were written and read. What people do meanwhile is not the job's doing."""
+    """spec/operations#resume-report: which checkpoint files were written and read. What people do meanwhile
+    is not the job's doing."""
     write(
         log_of(tmp_path),
         line(1, "run/a", operation="write", status=308, bytes=7),

@@ -1,4 +1,5 @@
-"""Who may do what with a bucket (SPEC §3): own project, shared buckets, grants; and the keys in addresses."""
+"""Who may do what with a bucket (spec/program#storage): own project, shared buckets, grants; and the keys in
+addresses."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_resources_point_to_where_the_client_asked(ask: Ask) -> None:
 
 
 def test_only_the_gateway_is_believed(ask: Ask, tmp_path: Path) -> None:
-    """SPEC §3: what a program says of itself counts for nothing; only the way it came does."""
+    """spec/program#storage: what a program says of itself counts for nothing; only the way it came does."""
     told = {"x_forwarded_proto": "https"}
     through = ask("GET", "/storage/v1/b/bucket", **told)
     forged = {**told, "x_trainshed_identity": encode_caller(OWNER).decode()}
@@ -219,7 +219,8 @@ def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:
     ],
 )
 def test_what_is_not_served_says_so(ask: Ask, method: str, target: str, status: int) -> None:
-    """STACK §3: an unknown verb is never an empty 200, and nothing that gcloud tries again for half a minute."""
+    """spec/clients#storage: an unknown verb is never an empty 200, and nothing that gcloud tries again for
+    half a minute."""
     answer = ask(method, target)
     assert answer.status == status
     assert answer.json["error"]["code"] == status
@@ -251,7 +252,7 @@ def test_a_value_of_another_type_is_a_400(
 
 
 def test_resumable_upload_by_hand(ask: Ask) -> None:
-    """CLIENTS §3.1: sessions also live below /resumable/upload, at the request's own host."""
+    """spec/clients#uploads: sessions also live below /resumable/upload, at the request's own host."""
     start = ask(
         "POST",
         "/resumable" + UPLOAD + "?uploadType=resumable",
@@ -310,7 +311,7 @@ def test_checksums_of_the_client_are_verified(ask: Ask) -> None:
 
 
 def test_compose_ignores_the_destinations_checksums(ask: Ask) -> None:
-    """STACK §3: gcloud sends the first component's checksums for the destination."""
+    """spec/clients#storage: gcloud sends the first component's checksums for the destination."""
     put(ask, "1", b"a")
     put(ask, "2", b"b")
     body = {

@@ -1,4 +1,5 @@
-"""What a program's client libraries learn from the metadata endpoint of its replica (SPEC §3, CLIENTS §1)."""
+"""What a program's client libraries learn from the metadata endpoint of its replica
+(spec/program#credentials, spec/clients#metadata)."""
 
 import json
 from typing import Any
@@ -100,7 +101,8 @@ def test_a_token_for_whatever_scopes(metadata: Metadata) -> None:
 
 
 def test_the_account_as_google_auth_asks_for_it(metadata: Metadata) -> None:
-    """STACK §7. No token in it: it would be minted for nothing, and shown where nobody expects one."""
+    """spec/clients#metadata. No token in it: it would be minted for nothing, and shown where nobody expects
+    one."""
     expected = {"aliases": ["default"], "email": EMAIL, "scopes": [SCOPE]}
     assert told(metadata, f"{ACCOUNT}/", "recursive=true") == expected
     assert told(metadata, f"{ACCOUNT}/", "recursive=true&alt=json") == expected

@@ -164,7 +164,7 @@ def _body(boundary: str, newline: str, content: bytes) -> bytes:
 def test_multipart_as_clients_send_it(
     newline: str, header: str, boundary: str, content: bytes, step: int, tail: bool
 ) -> None:
-    """CLIENTS §3.1: single-quoted boundary, lines that end in LF alone."""
+    """spec/clients#uploads: single-quoted boundary, lines that end in LF alone."""
     body = _body(boundary, newline, content) + (newline.encode() if tail else b"")
     reader = MultipartReader(header)
     out = b"".join(reader.feed(body[at : at + step]) for at in range(0, len(body), step))

@@ -179,7 +179,7 @@ def test_concurrent_updates_by_generation_lose_nothing(store: ObjectStore) -> No
 
 
 class TestThroughTheDirectory:
-    """SPEC "Storage": /gcs/BUCKET and the API show the same objects."""
+    """spec/program#storage: /gcs/BUCKET and the API show the same objects."""
 
     def test_a_new_file_is_an_object_with_right_checksums(self, store: ObjectStore) -> None:
         visible(store, "d").mkdir()

@@ -1,4 +1,5 @@
-"""`[[buckets]]` tables (SPEC §3 Storage, per bucket by configuration): what is taken, and what is refused at the start."""
+"""`[[buckets]]` tables (spec/program#storage, per bucket by configuration): what is taken, and what is
+refused at the start."""
 
 from __future__ import annotations
 

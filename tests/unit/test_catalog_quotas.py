@@ -1,4 +1,4 @@
-"""Quotas: what a job uses, and the public limits (facts §6.6); the gang that is made of a job."""
+"""Quotas: what a job uses, and the public limits (facts/limits#quotas); the gang that is made of a job."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def spec(
 
 
 def test_a_vertex_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
-    """SPEC §2, "Queue": CPUs, each accelerator kind, disk."""
+    """spec/queue#order: CPUs, each accelerator kind, disk."""
     found = usage(spec((1, MACHINE, Disk()), (3, GPU_MACHINE, Disk("pd-standard", 200))))
     assert found == (
         ("NVIDIA_TESLA_T4", 6),
@@ -52,7 +52,7 @@ def test_a_vertex_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
 
 
 def test_spot_and_flex_start_draw_on_quotas_of_their_own() -> None:
-    """Facts §2.6: preemptible quota names; the disk is not preemptible."""
+    """facts/lifecycle#scheduling: preemptible quota names; the disk is not preemptible."""
     for strategy in (Strategy.SPOT, Strategy.FLEX_START):
         assert usage(spec((1, A3, Disk()), strategy=strategy)) == (
             ("pd_ssd_gb", 100),
@@ -62,7 +62,7 @@ def test_spot_and_flex_start_draw_on_quotas_of_their_own() -> None:
 
 
 def test_ml_jobs_have_quotas_apart_from_vertex() -> None:
-    """SPEC §2, "Capacity modes": `ml` CPUs 450."""
+    """spec/queue#capacity: `ml` CPUs 450."""
     assert usage(spec((2, GPU_MACHINE, Disk()), api=Api.ML)) == (
         ("ml_NVIDIA_TESLA_T4", 4),
         ("ml_cpus", 16),
@@ -80,7 +80,7 @@ def test_more_tpu_cores_than_a_board_has_are_a_pod() -> None:
 
 
 def test_public_limits_are_those_of_the_facts() -> None:
-    """Facts §6.6; null there (not available) is 0, "Unlimited" and what is not listed have none."""
+    """facts/limits#quotas; null there (not available) is 0, "Unlimited" and what is not listed have none."""
     found = {
         ("cpus_n1_e2", "us-central1"): 2200,
         ("cpus_n1_e2", "us-west2"): 20,
@@ -122,7 +122,7 @@ def _with_timeout(made: Job, timeout: int) -> Job:
 
 
 def test_a_gang_is_what_the_job_asks_for() -> None:
-    """SPEC §2, "Capacity modes"; only SPOT yields to on-demand work."""
+    """spec/queue#spot; only SPOT yields to on-demand work."""
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
     found = gang(made)
     assert found.replicas == tuple(

@@ -18,7 +18,7 @@ REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
 
 
 def test_machine_table() -> None:
-    """Facts §4: 117 Vertex names, 15 legacy types, and the one type only tiers use."""
+    """facts/machines#tiers: 117 Vertex names, 15 legacy types, and the one type only tiers use."""
     assert len(machines.named_in(Api.VERTEX)) == 117
     assert sum(m.is_legacy for m in machines.machine_types().values()) == 15
     assert machines.machine_types()["n1-highcpu-8"].apis == frozenset()
@@ -30,7 +30,7 @@ def test_machine_table() -> None:
     ("gib", "left"), [(150, 140.1423), (15, 12.4023), (0, 0), (0.1, 0)], ids=str
 )
 def test_memory_limit(gib: float, left: float) -> None:
-    """SPEC §2.2, facts §2.7."""
+    """spec/machines#memory, facts/lifecycle#memory."""
     assert machines.memory_limit(round(gib * GIB)) / GIB == pytest.approx(left, abs=1e-4)
 
 
@@ -65,7 +65,7 @@ def test_pods_of_cloud_tpu_workers() -> None:
 
 
 def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
-    """Facts §4: the tiers' prices are the sums of their machines' prices."""
+    """facts/machines#ml-units: the tiers' prices are the sums of their machines' prices."""
     prices = {
         "BASIC": 0.3878,
         "STANDARD_1": 4.0571,
@@ -87,7 +87,7 @@ def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
 
 
 def test_consumed_units() -> None:
-    """Facts §4: whole minutes, ten node-minutes at least, as seen on a job of 6m26s."""
+    """facts/machines#ml-units: whole minutes, ten node-minutes at least, as seen on a job of 6m26s."""
     minute = ml_units.MINUTE
     assert ml_units.consumed_units([0.3878], 386 * minute // 60) == 0.06
     assert ml_units.consumed_units([0.3878] * 3, 5 * minute) == 0.1
@@ -98,7 +98,7 @@ def test_consumed_units() -> None:
 
 
 def test_every_listed_image_is_read() -> None:
-    """Facts §5.2: 91 images, in each of the three multi-regions."""
+    """facts/packaging#images: 91 images, in each of the three multi-regions."""
     assert len(images.listed_images()) == 91
     for place in ("us", "europe", "asia"):
         for name in images.listed_images():
@@ -122,7 +122,7 @@ def test_every_listed_image_is_read() -> None:
     ],
 )
 def test_image_names(name: str, expected: tuple[str, str, str, str]) -> None:
-    """Facts §5.2, old names included."""
+    """facts/packaging#images, old names included."""
     image = images.parse_prebuilt(REPOSITORY + name)
     assert image is not None
     assert (image.framework, image.device, image.version, image.python) == expected
@@ -145,7 +145,7 @@ def test_other_images_are_not_prebuilt(uri: str) -> None:
 
 
 def test_reduction_server_image() -> None:
-    """Facts §4."""
+    """facts/machines#bandwidth."""
     for place in ("us", "europe", "asia"):
         base = f"{place}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver"
         assert images.is_reduction_server(base)
@@ -207,7 +207,7 @@ def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(asked: str, nea
     ],
 )
 def test_runtime_and_python_pairs(version: str, python: str, legal: bool) -> None:
-    """SPEC §1.5."""
+    """spec/submit#defaults."""
     assert (runtime_versions.pair_fault(version, python) == "") is legal
 
 
@@ -216,7 +216,7 @@ def test_runtime_and_python_pairs(version: str, python: str, legal: bool) -> Non
     [("1.15", False), ("2.1", True), ("2.11", True), ("", True), ("1.2", False)],
 )
 def test_chief_or_master(version: str, chief: bool) -> None:
-    """Facts §3.3."""
+    """facts/program#tf_config."""
     assert runtime_versions.names_chief(version) is chief
 
 

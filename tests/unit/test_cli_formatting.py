@@ -95,7 +95,7 @@ def test_tables_align_and_give_way() -> None:
 
 
 def test_a_name_neither_breaks_a_table_nor_reaches_the_terminal() -> None:
-    """SPEC §5: what others wrote is shown as text: a command of several lines, an escape sequence."""
+    """spec/logs#lines: what others wrote is shown as text: a command of several lines, an escape sequence."""
     rows = [("python -c 'one\ntwo'\t", "1"), ("\x1b[31mred\x07", "2")]
     lines = [joined(cells) for cells in table((Column("RAN"), Column("N")), rows)]
     assert lines[1:] == ["python -c 'one two'   1", " [31mred              2"]
@@ -178,7 +178,7 @@ def test_plain_lines_wait_for_no_view() -> None:
 
 
 def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:
-    """SPEC §5: each verdict with its budget; an installer's lines stand between."""
+    """spec/logs#lines: each verdict with its budget; an installer's lines stand between."""
     evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."
     message = f"Rule internal_error for the attempt ({evidence}): 1 of 2; the job is retried."
     told = click.unstyle(story([TimelineView(NOON, "verdict", message)])[-1])

@@ -1,4 +1,5 @@
-"""Sparklines, tables of trials, the panel of a tuning job: what the command line shows of a search (SPEC §6)."""
+"""Sparklines, tables of trials, the panel of a tuning job: what the command line shows of a search
+(spec/tuning#trials)."""
 
 import io
 from collections.abc import Callable
@@ -194,7 +195,7 @@ def test_conditional_parameters_are_absent_where_they_are_not_active() -> None:
 
 
 def test_of_many_trials_the_running_the_best_and_the_newest_are_shown() -> None:
-    """SPEC §6: a search of thousands of trials still fits a terminal."""
+    """spec/tuning#trials: a search of thousands of trials still fits a terminal."""
     # Trial 17 is the best, then 33, 50, ...: the values go up and down.
     over = [trial(number, (number * 13 % 100) / 100) for number in range(1, 97)]
     trials = (*over, *(trial(number) for number in range(97, 101)))

@@ -1,4 +1,5 @@
-"""What replicas are told and given: cluster, ranks, environment, command line (SPEC §3, facts §3).
+"""What replicas are told and given: cluster, ranks, environment, command line (spec/program#ranks,
+facts/program).
 
 The launch of whole jobs is compared with files under tests/golden/launch; set UPDATE_GOLDEN=1 to write them.
 """
@@ -178,7 +179,7 @@ PLANS: dict[str, tuple[JobSpec, tuple[ReplicaId, ...]]] = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_launch_is_as_recorded(name: str) -> None:
-    """SPEC §3: every variable and argument of these jobs, byte for byte."""
+    """spec/program#arguments: every variable and argument of these jobs, byte for byte."""
     spec, replicas = PLANS[name]
     shown = json.dumps({str(r): launch(spec, r) for r in replicas}, indent=1, ensure_ascii=False)
     recorded = GOLDEN / f"{name}.json"
@@ -202,7 +203,8 @@ def config_of(spec: JobSpec, replica: ReplicaId) -> dict[str, Any] | None:
 
 
 def test_skipped_pools_are_absent() -> None:
-    """SPEC §3: absent from CLUSTER_SPEC, not empty lists; the job is a dictionary in public spelling."""
+    """spec/program#cluster_spec: absent from CLUSTER_SPEC, not empty lists; the job is a dictionary in public
+    spelling."""
     found = cluster_of(FOUR_POOLS, ReplicaId(1, 1))
     assert {pool: len(hosts) for pool, hosts in found["cluster"].items()} == {
         "workerpool0": 1,
@@ -215,7 +217,7 @@ def test_skipped_pools_are_absent() -> None:
 
 
 def test_vertex_tf_config_only_for_more_than_one_replica() -> None:
-    """SPEC §3, facts §3.3: with chief; the evaluator has a task and is in no cluster."""
+    """spec/program, facts/program#tf_config: with chief; the evaluator has a task and is in no cluster."""
     assert config_of(SINGLE, PRIMARY) is None
     assert cluster_spec(SINGLE, gang(SINGLE).endpoints, PRIMARY) is not None
     evaluator = config_of(FOUR_POOLS, EVALUATOR)
@@ -237,7 +239,7 @@ def test_vertex_tf_config_only_for_more_than_one_replica() -> None:
     ],
 )
 def test_ml_always_has_tf_config(version: str | None, python: str | None, name: str) -> None:
-    """SPEC §3: chief from runtime 2.1 on, master before; the default runtime counts as the newest."""
+    """spec/program: chief from runtime 2.1 on, master before; the default runtime counts as the newest."""
     spec = ml(runtimeVersion=version, pythonVersion=python)
     config = config_of(spec, PRIMARY)
     assert config is not None
@@ -250,7 +252,8 @@ def test_ml_always_has_tf_config(version: str | None, python: str | None, name: 
 
 @pytest.mark.parametrize(("flag", "name"), [(True, "chief"), (False, "master"), (None, "master")])
 def test_ml_containers_choose_their_chief(flag: bool | None, name: str) -> None:
-    """SPEC §3: by useChiefInTfConfig, in TF_CONFIG and in CLUSTER_SPEC, which only containers get."""
+    """spec/program#cluster_spec: by useChiefInTfConfig, in TF_CONFIG and in CLUSTER_SPEC, which only
+    containers get."""
     spec = ml_container(useChiefInTfConfig=flag)
     assert list(cluster_of(spec, PRIMARY)["cluster"]) == [name]
     config = config_of(spec, PRIMARY)
@@ -259,14 +262,14 @@ def test_ml_containers_choose_their_chief(flag: bool | None, name: str) -> None:
 
 
 def test_the_flag_means_nothing_without_a_container() -> None:
-    """Facts §3.3."""
+    """facts/program#tf_config."""
     config = config_of(ml(runtimeVersion="1.15", useChiefInTfConfig=True), PRIMARY)
     assert config is not None
     assert list(config["cluster"]) == ["master"]
 
 
 def test_reducers_are_in_cluster_spec_only() -> None:
-    """SPEC §3: no `ps` in TF_CONFIG, no rank."""
+    """spec/program#tf_config: no `ps` in TF_CONFIG, no rank."""
     four = vertex(custom_job(TWO_WORKERS, TWO_WORKERS, TWO_WORKERS))
     reducer = Program(four.pool(2).program.runtime, image_uri=REDUCER)
     pools = (*four.pools[:2], dataclasses.replace(four.pool(2), program=reducer))
@@ -284,7 +287,7 @@ def test_reducers_are_in_cluster_spec_only() -> None:
 
 
 def test_ranks() -> None:
-    """SPEC §3: primary 0, then the workers; WORLD_SIZE counts those; others have no rank."""
+    """spec/program#ranks: primary 0, then the workers; WORLD_SIZE counts those; others have no rank."""
     ranks = {str(r): rank(THIRTEEN, r) for r in THIRTEEN.replicas()}
     assert [r.rank for r in ranks.values() if r is not None] == list(range(10))
     assert {r.world_size for r in ranks.values() if r is not None} == {10}
@@ -296,7 +299,7 @@ def test_ranks() -> None:
 
 
 def test_hostnames_are_the_jobs_own() -> None:
-    """SPEC §3: one id for all replicas of a job, another one for the next job."""
+    """spec/program#hostnames: one id for all replicas of a job, another one for the next job."""
     names = [hostname(UID, FOUR_POOLS, replica) for replica in FOUR_POOLS.replicas()]
     assert len(set(names)) == 4
     assert len({name.split("-")[3] for name in names}) == 1
@@ -304,7 +307,8 @@ def test_hostnames_are_the_jobs_own() -> None:
 
 
 def test_gpus() -> None:
-    """SPEC §2, §3: assigned devices only, and none at all on a host that has none."""
+    """spec/queue#capacity, spec/machines#gpus: assigned devices only, and none at all on a host that has
+    none."""
     assert dict(environment(gang(SINGLE), PRIMARY))["CUDA_VISIBLE_DEVICES"] == ""
     given = dict(environment(gang(SINGLE), PRIMARY, cuda_devices="0,1"))
     assert given["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -329,12 +333,12 @@ def test_the_users_variables_win() -> None:
     ],
 )
 def test_expansion(text: str, expanded: str) -> None:
-    """Facts §3.4."""
+    """facts/program#variables."""
     assert expand(text, {"A": "1"}) == expanded
 
 
 def test_job_dir_comes_last_as_two_arguments() -> None:
-    """SPEC §3."""
+    """spec/program#arguments."""
     argv = arguments(BASIC, PRIMARY, environ(BASIC, PRIMARY))
     assert argv[:3] == ("python3", "-m", "trainer.task")
     assert argv[-2:] == ("--job-dir", "gs://bucket/job")
@@ -350,7 +354,8 @@ def test_environment_is_a_list_of_distinct_printable_pairs() -> None:
 
 @pytest.mark.parametrize("spec", [VERTEX_TRIAL, ML_TRIAL], ids=["vertex", "ml"])
 def test_every_replica_of_a_trial_knows_its_number(spec: JobSpec) -> None:
-    """SPEC §6, facts §3.2-3.4: a text, in CLUSTER_SPEC, TF_CONFIG and CLOUD_ML_TRIAL_ID; metrics file as in SPEC §3."""
+    """spec/tuning#measurements, facts/program: a text, in CLUSTER_SPEC, TF_CONFIG and CLOUD_ML_TRIAL_ID;
+    metrics file as in spec/program#cluster_spec."""
     for replica in spec.replicas():
         given = environ(spec, replica)
         assert given["CLOUD_ML_TRIAL_ID"] == spec.trial
@@ -362,7 +367,7 @@ def test_every_replica_of_a_trial_knows_its_number(spec: JobSpec) -> None:
 
 
 def test_an_ml_trial_knows_its_tuning_job_and_its_metric() -> None:
-    """Facts §3.4: its own job is job_1.3, which its program knows as job_1."""
+    """facts/program#variables: its own job is job_1.3, which its program knows as job_1."""
     given = environ(ML_TRIAL, PRIMARY)
     assert gang(ML_TRIAL).name.job_id == "job_1.3"
     assert given["CLOUD_ML_JOB_ID"] == "job_1"
@@ -372,7 +377,7 @@ def test_an_ml_trial_knows_its_tuning_job_and_its_metric() -> None:
 
 
 def test_a_job_that_is_no_trial_hears_nothing_of_trials() -> None:
-    """Facts §3.4: programs take the variable for the sign that they are tuned."""
+    """facts/program#variables: programs take the variable for the sign that they are tuned."""
     for spec in (FOUR_POOLS, THIRTEEN):
         given = environ(spec, PRIMARY)
         assert not {name for name in given if "TRIAL" in name or "HP_METRIC" in name}
@@ -380,7 +385,8 @@ def test_a_job_that_is_no_trial_hears_nothing_of_trials() -> None:
 
 
 def test_the_metrics_file_is_where_the_service_looks_for_it() -> None:
-    """SPEC §3: of the user's variables this one does not win, or nothing of the trial would ever be seen."""
+    """spec/program#metrics-file: of the user's variables this one does not win, or nothing of the trial would
+    ever be seen."""
     env = [{"name": "CLOUD_ML_HP_METRIC_FILE", "value": "/tmp/mine"}]
     spec = vertex(custom_job(container(env=env)))
     assert environ(spec, PRIMARY)["CLOUD_ML_HP_METRIC_FILE"] == "/tmp/mine"
@@ -399,7 +405,7 @@ def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
 
 
 def test_each_replica_has_the_disk_of_its_pool() -> None:
-    """SPEC §1.5: 100 GB unless the job says otherwise; it is watched by this size."""
+    """spec/machines#disk: 100 GB unless the job says otherwise; it is watched by this size."""
     first, second = job(1, 2).spec.pools
     pools = (first, dataclasses.replace(second, disk=Disk(size_gb=300)))
     spec = dataclasses.replace(job(1, 2).spec, pools=pools)
@@ -407,7 +413,7 @@ def test_each_replica_has_the_disk_of_its_pool() -> None:
 
 
 def test_only_the_primary_of_a_trial_is_watched_for_metrics() -> None:
-    """SPEC §6, facts §7.4."""
+    """spec/tuning#measurements, facts/tuning#metrics."""
 
     def watched(trial: str) -> list[bool]:
         spec = dataclasses.replace(job(1, 2).spec, trial=trial)

@@ -1,4 +1,5 @@
-"""The scheduler's snapshot as the controller keeps it: decisions count from the moment they are made (docs/adr/0012)."""
+"""The scheduler's snapshot as the controller keeps it: decisions count from the moment they are made
+(docs/adr/0012)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -68,7 +69,8 @@ def never_fits() -> tuple[CapacityTracker, Job]:
 def test_a_decision_counts_until_the_job_is_stored_without_it(
     case: Callable[[], tuple[CapacityTracker, Job]], kind: type[Event]
 ) -> None:
-    """SPEC §2, queue: room is given once. What was decided meanwhile is decided anew, and not lost."""
+    """spec/queue#gangs, queue: room is given once. What was decided meanwhile is decided anew, and not
+    lost."""
     made, subject = case()
     made.put(subject)
     (event,) = decided(made, subject)

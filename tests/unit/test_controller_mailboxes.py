@@ -1,4 +1,4 @@
-"""What came in for a job is applied, however long it cannot be stored (SPEC §7)."""
+"""What came in for a job is applied, however long it cannot be stored (spec/reduction)."""
 
 import asyncio
 import logging
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.anyio
 async def test_a_full_disk_is_said_once_and_not_with_every_try(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SPEC §8: what the operator is to do, and no stacks of ours; they would fill what is left of the disk."""
+    """spec/operations#errors: what the operator is to do, and no stacks of ours; they would fill what is left
+    of the disk."""
     monkeypatch.setattr(mailboxes, "_PAUSE", 0.0)
     tries, stored = 0, asyncio.Event()
 

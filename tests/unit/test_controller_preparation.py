@@ -1,4 +1,5 @@
-"""Build lines on their way to a job's log and timeline (SPEC §4, §5, §8)."""
+"""Build lines on their way to a job's log and timeline (spec/runtimes#environments, spec/logs#lines,
+spec/operations#timeline)."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What the controller does for operations whose clients change their minds (SPEC §6)."""
+"""What the controller does for operations whose clients change their minds (spec/tuning#studies)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from trainshed.studies.port import Proposals, Seen
 
 
 def test_a_cancelled_operation_is_not_computed_again() -> None:
-    """It was cancelled while its suggestions were computed: nothing is handed out, and nobody computes for nothing."""
+    """It was cancelled while its suggestions were computed: nothing is handed out, and nobody computes for
+    nothing."""
     store, subject = open_inline(), study()
     asked = Operation(
         name=f"{subject.name}/operations/1",

@@ -1,4 +1,5 @@
-"""What a look at a tuning job comes to where its trials repeat themselves, its advisor fails, or time runs out (SPEC §6)."""
+"""What a look at a tuning job comes to where its trials repeat themselves, its advisor fails, or time runs
+out (spec/tuning#trials)."""
 
 import asyncio
 import shutil
@@ -43,7 +44,8 @@ SECOND = 10**9
 
 
 class Advisor(CountingAdvisor):
-    """`fails`: whether it can say what to try next. `shown`: the curves of each look, and about which trials it was asked."""
+    """`fails`: whether it can say what to try next. `shown`: the curves of each look, and about which trials
+    it was asked."""
 
     fails = False
 
@@ -151,7 +153,8 @@ def at(step: int, value: float, elapsed: int) -> Measurement:
 
 
 def test_a_step_that_is_reported_again_is_one_measurement() -> None:
-    """SPEC §6: a program that went back to its checkpoint reports its steps again, and the newest value counts."""
+    """spec/tuning#measurements: a program that went back to its checkpoint reports its steps again, and the
+    newest value counts."""
     house = House(tuning(trials=1, parallel=1))
     house.look()
     house.is_seen(1, JobState.RUNNING)
@@ -164,7 +167,8 @@ def test_a_step_that_is_reported_again_is_one_measurement() -> None:
 
 @pytest.mark.parametrize(("selection", "step"), [(Selection.LAST, 9_998), (Selection.BEST, 4_321)])
 def test_a_trial_that_reports_all_the_time_is_thinned(selection: Selection, step: int) -> None:
-    """SPEC §6: last or best measurement, of all that there were; what is stored stays within bounds."""
+    """spec/tuning#measurements: last or best measurement, of all that there were; what is stored stays within
+    bounds."""
     house = House(tuning(trials=1, parallel=1, spec=study_spec(selection=selection)))
     house.look()
     house.is_seen(1, JobState.RUNNING)
@@ -196,7 +200,7 @@ def test_what_trials_came_to_is_stored_while_the_advisor_fails() -> None:
 
 
 def test_a_limit_of_time_ends_a_job_whose_trials_all_run() -> None:
-    """SPEC §6: it is looked at when its time comes, though no trial has moved."""
+    """spec/tuning#trials: it is looked at when its time comes, though no trial has moved."""
     limits = Limits(max_duration=100 * SECOND, stop_asap=True)
     house = House(tuning(trials=6, parallel=2, spec=study_spec(limits=limits)))
     found = house.look()
@@ -241,7 +245,8 @@ def test_moments_of_limits() -> None:
 
 @pytest.mark.parametrize("value", [3, 3.0])
 def test_a_whole_learning_rate_counts_as_one(value: float) -> None:
-    """SPEC §6: the convex rule's learning rate may be any numeric parameter, an INTEGER one, too."""
+    """spec/tuning#early-stopping: the convex rule's learning rate may be any numeric parameter, an INTEGER
+    one, too."""
     trial = Trial(StudyUid(1), 1, TrialState.ACTIVE, (("x", value),), 1, job=JobUid(1))
     assert curve_of(ConvexStopping(learning_rate="x"), trial, ()).learning_rate == 3.0
 
@@ -368,7 +373,7 @@ def stopping(trials: int, parallel: int) -> tuple[House, Counted]:
 
 
 def test_one_look_sends_every_curve_once() -> None:
-    """SPEC §6, early stopping: three trials with news are one question."""
+    """spec/tuning#early-stopping: three trials with news are one question."""
     house, _ = stopping(6, 3)
     house.look()
     for number in (1, 2, 3):
@@ -381,7 +386,8 @@ def test_one_look_sends_every_curve_once() -> None:
 
 
 def test_the_curve_of_a_trial_that_is_over_is_read_once() -> None:
-    """A look costs what runs, not what the study has measured in its life; the rule sees all of it all the same."""
+    """A look costs what runs, not what the study has measured in its life; the rule sees all of it all the
+    same."""
     house, counted = stopping(5, 1)
     house.look()
     for number in range(1, 5):
@@ -441,7 +447,7 @@ async def _cancel(house: House) -> None:
 
 
 def test_trials_that_end_while_a_suggestion_is_worked_out_are_followed_too() -> None:
-    """SPEC §6, parallel trials: who asked for one and wants two by then asks again at once."""
+    """spec/tuning#trials, parallel trials: who asked for one and wants two by then asks again at once."""
     house = House(tuning(trials=6, parallel=2))
     house.look()
     for number in (1, 2):
@@ -495,7 +501,7 @@ def test_a_job_waits_for_an_engine_that_is_not_installed() -> None:
 
 
 def test_the_history_is_not_read_while_a_suggestion_is_worked_out() -> None:
-    """DESIGN §3.6: a trial that measures all the time costs no look at all the others."""
+    """spec/invariants#finished-jobs: a trial that measures all the time costs no look at all the others."""
     house = House(tuning(trials=3, parallel=2))
     reads: list[int] = []
     history = house.store.studies.history

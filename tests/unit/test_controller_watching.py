@@ -1,4 +1,4 @@
-"""How the log is searched for the lines that drills wait for (SPEC §8). No files, no clock."""
+"""How the log is searched for the lines that drills wait for (spec/operations#drills). No files, no clock."""
 
 import asyncio
 from dataclasses import replace

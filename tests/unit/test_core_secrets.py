@@ -1,5 +1,5 @@
-"""How jobs name secrets, and what stands in their place in a launch plan (SPEC §8, "Beyond the originals"; DESIGN,
-"What never happens" 9)."""
+"""How jobs name secrets, and what stands in their place in a launch plan (spec/operations#secrets;
+spec/invariants#secrets)."""
 
 import json
 
@@ -102,7 +102,7 @@ def test_a_plan_without_secrets_stays_as_it_is() -> None:
     ],
 )
 def test_a_wrong_notation_names_its_variable(value: str, told: str) -> None:
-    """SPEC §1.4: every offending field is named."""
+    """spec/submit#refusals: every offending field is named."""
     found = violations({"GOOD": "$(secret:db)", "BAD": value})
     assert list(found) == ["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
     assert told in found["job_spec.worker_pool_specs[0].container_spec.env[1].value"]

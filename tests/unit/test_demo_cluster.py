@@ -1,4 +1,5 @@
-"""The demo program finds its place in the cluster (SPEC §3, facts §3.2 and §3.3)."""
+"""The demo program finds its place in the cluster (spec/program, facts/program#cluster_spec and
+facts/program#tf_config)."""
 
 import json
 
@@ -34,7 +35,7 @@ def environment(
     ],
 )
 def test_vertex_pools(kind: str, index: int, expected: Cluster) -> None:
-    """SPEC §3: skipped pools are absent; here pool 2."""
+    """spec/program#cluster_spec: skipped pools are absent; here pool 2."""
     assert read_cluster(environment(VERTEX, kind, index)) == expected
 
 
@@ -49,7 +50,7 @@ def test_ml_roles(primary: str, variable: str) -> None:
 
 
 def test_evaluator_is_not_in_its_own_tf_config() -> None:
-    """SPEC §3: TF_CONFIG's cluster never names the evaluator."""
+    """spec/program#tf_config: TF_CONFIG's cluster never names the evaluator."""
     cluster = {"chief": ["c:2222"], "worker": ["w:2222"]}
     seen = read_cluster(environment(cluster, "evaluator", 0, "TF_CONFIG"))
     assert (seen.role, seen.rank) == (Role.EVALUATOR, None)
@@ -101,7 +102,7 @@ def test_a_cluster_that_makes_no_sense_is_refused(variables: dict[str, str]) -> 
 
 
 def test_output_goes_where_the_job_says() -> None:
-    """SPEC §3: `--job-dir` for ml jobs, AIP_* from baseOutputDirectory."""
+    """spec/program#arguments: `--job-dir` for ml jobs, AIP_* from baseOutputDirectory."""
     vertex = {"AIP_MODEL_DIR": "gs://b/j/model/", "AIP_CHECKPOINT_DIR": "gs://b/j/checkpoints/"}
     assert output_uris(None, vertex) == ("gs://b/j/checkpoints/", "gs://b/j/model/")
     assert output_uris("gs://b/x/", vertex) == ("gs://b/x/checkpoints", "gs://b/x/model")

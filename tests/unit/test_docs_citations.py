@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "docs/spec"
 SHELVES = {"spec": SPEC, "facts": SPEC / "facts"}
-TREES = ("docs",)
+TREES = ("docs", "src", "tests", "tools", "bench")
 KINDS = {".py", ".md", ".toml", ".sh", ".c", ".sql", ".patch", ".txt"}
 
 CITATION = re.compile(r"(?<![\w/.`-])(spec|facts)/([a-z]\w*)(?:#([\w-]+))?(?![\w/]|\.md)")
@@ -57,3 +57,21 @@ def test_no_citation_is_of_a_document_that_is_not_here() -> None:
         if FORMER.search(line)
     ]
     assert not wrong
+
+
+def test_every_rule_has_a_test_that_names_it() -> None:
+    """Import contracts hold the code to rules, too."""
+    tests = [*(ROOT / "tests").rglob("*.py"), ROOT / ".importlinter"]
+    named = {
+        f"{name}#{heading}"
+        for path in tests
+        for shelf, name, heading in CITATION.findall(path.read_text())
+        if shelf == "spec"
+    }
+    rules = {
+        f"{page.stem}#{heading}"
+        for page in SPEC.glob("*.md")
+        if page.stem != "README"
+        for heading in headings(page)
+    }
+    assert not rules - named

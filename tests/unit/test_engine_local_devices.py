@@ -1,4 +1,5 @@
-"""GPUs: found by the driver's library, named publicly, shared out (SPEC §2, §3)."""
+"""GPUs: found by the driver's library, named publicly, shared out (spec/queue#capacity,
+spec/machines#gpus)."""
 
 import sys
 from collections.abc import Callable
@@ -170,7 +171,7 @@ def test_virtual_nodes_share_the_machine_and_each_gpu_is_on_one_of_them() -> Non
 
 
 def test_what_nodes_are_declared_to_have_is_what_they_have() -> None:
-    """SPEC §2, Capacity modes: strict."""
+    """spec/queue#capacity: strict."""
     declared = Declared(96.0, 600 * GIB, (("NVIDIA_TESLA_A100", 8),))
     assert split(Node("local", 2.0, GIB), share((), 2), declared) == (
         Node("local-0", 96.0, 600 * GIB, (("NVIDIA_TESLA_A100", 8),)),

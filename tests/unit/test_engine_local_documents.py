@@ -1,4 +1,4 @@
-"""Launch documents: pure functions of plan, slot and host (SPEC §3)."""
+"""Launch documents: pure functions of plan, slot and host (spec/program)."""
 
 import json
 from dataclasses import replace
@@ -100,7 +100,8 @@ def test_commands_of_ours_are_behind_all_that_an_image_has() -> None:
 
 @pytest.mark.parametrize("level", [HOST.level, protocol.LEVEL_SESSION])
 def test_what_a_job_chooses_for_itself_is_taken(level: str) -> None:
-    """SPEC §3: the user's word is last. A home directory of his own in place of the replica's is no harm to anybody."""
+    """spec/program: the user's word is last. A home directory of his own in place of the replica's is no harm
+    to anybody."""
     chosen = {"HOME": "/gcs/mine", "TMPDIR": "/dev/shm", "PYTHONUNBUFFERED": "0"}
     environ = (*PLAN.environ, *chosen.items(), ("HOSTNAME", "other"))
     made = document(replace(HOST, level=level), replace(PLAN, environ=environ)).environ
@@ -181,7 +182,7 @@ def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
 
 
 def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> None:
-    """SPEC §4: programs install for themselves, and never into what others use."""
+    """spec/runtimes: programs install for themselves, and never into what others use."""
     files = "/data/slots/5/2/workerpool1-0/files"
     plan = replace(PLAN, python_template="/elsewhere/template")
     shared = document(plan=plan)
@@ -205,7 +206,8 @@ def test_outermost_directories() -> None:
 
 
 def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
-    """SPEC §3: assigned GPUs only; §2, Capacity modes: an empty CUDA_VISIBLE_DEVICES where there are none."""
+    """spec/machines#gpus: assigned GPUs only; spec/queue#capacity: an empty CUDA_VISIBLE_DEVICES where there
+    are none."""
     gpus = replace(HOST, gpus=FakeDevices("Tesla T4", "Tesla T4").find())
     names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 

@@ -1,4 +1,5 @@
-"""What a replica gets of the GPU driver (SPEC §3: assigned GPUs only), on machines that are made of files."""
+"""What a replica gets of the GPU driver (spec/machines#gpus: assigned GPUs only), on machines that are made
+of files."""
 
 import json
 import logging
@@ -151,7 +152,7 @@ def test_where_all_can_be_seen_they_are_numbered_as_on_the_machine(machine: Mach
 def test_a_replica_without_gpus_sees_none_of_the_machines(
     machine: Machine, words: str | None
 ) -> None:
-    """SPEC §2, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
+    """spec/queue#capacity, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
     edits = machine.edits(words, image=True)
     assert edits == DeviceEdits(environ={"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": ""})
 

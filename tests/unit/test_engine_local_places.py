@@ -1,4 +1,5 @@
-"""Addresses and GPUs of slots: pure functions of who has which already (SPEC §2, §3)."""
+"""Addresses and GPUs of slots: pure functions of who has which already (spec/queue#capacity,
+spec/machines#gpus)."""
 
 import pytest
 
@@ -20,7 +21,8 @@ def gang(*requests: SlotRequest, taken: tuple[Slot, ...] = ()) -> tuple[Slot, ..
 
 
 def test_each_replica_has_gpus_of_its_own_as_long_as_there_are_any() -> None:
-    """SPEC §2, relaxed mode: with fewer than asked for they are shared; with none there are none."""
+    """spec/queue#capacity, relaxed mode: with fewer than asked for they are shared; with none there are
+    none."""
     slots = gang(asked(0, 1), asked(1, 1), asked(2, 0), asked(3, 4), asked(4, 1, "c"))
     assert [slot.devices for slot in slots] == ["0", "1", None, "0,1", ""]
     assert gang(asked(5, 1), taken=slots[:1])[0].devices == "1"

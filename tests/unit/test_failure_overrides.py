@@ -41,7 +41,7 @@ def test_no_entries_leave_the_table_as_it_is() -> None:
 
 
 def test_an_entry_of_a_built_in_name_changes_what_it_names_and_nothing_else() -> None:
-    """SPEC §2.1: overridable by an operator."""
+    """spec/failures#overrides: overridable by an operator."""
     changed = table(
         """
         [[failure_rules]]
@@ -64,7 +64,8 @@ def test_an_entry_of_a_built_in_name_changes_what_it_names_and_nothing_else() ->
 
 
 def test_restart_first_restarts_a_failed_replica_before_the_job_ends() -> None:
-    """SPEC §2.1: the public text says that a failed replica is restarted at once on its VM; `restarts` gives that."""
+    """spec/failures#lost-replicas: the public text says that a failed replica is restarted at once on its VM;
+    `restarts` gives that."""
     found = life('[[failure_rules]]\nname = "user_code_failed"\nrestarts = 1', 1, 1)
     found.exits(WORKER, 3)
     assert found.replica(WORKER).incarnation == 2
@@ -74,7 +75,8 @@ def test_restart_first_restarts_a_failed_replica_before_the_job_ends() -> None:
 
 
 def test_the_limit_of_a_reducers_restarts_can_be_changed() -> None:
-    """SPEC §2.1: overridable by an operator. Its row goes on without the reducer whatever ended it, our own failure too."""
+    """spec/reduction#losses: overridable by an operator. Its row goes on without the reducer whatever ended
+    it, our own failure too."""
     changed = row(
         "reducer_lost", table('[[failure_rules]]\nname = "reducer_lost"\nrestarts = 3\nwindow = 20')
     )
@@ -83,7 +85,7 @@ def test_the_limit_of_a_reducers_restarts_can_be_changed() -> None:
 
 
 def test_the_time_between_restarts_can_be_changed() -> None:
-    """SPEC §2.1: overridable by an operator; a row without restarts has none."""
+    """spec/failures#overrides: overridable by an operator; a row without restarts has none."""
     given = '[[failure_rules]]\nname = "replica_lost"\nspacing = [0, 30]'
     assert row("replica_lost", table(given)).spacing == (0, 30 * SECOND)
     dropped = '[[failure_rules]]\nname = "reducer_lost"\nrestarts = 0\nwindow = 0'
@@ -93,8 +95,8 @@ def test_the_time_between_restarts_can_be_changed() -> None:
 
 
 def test_a_gang_that_is_lost_together_costs_one_of_the_retries_that_stand_for_restarts() -> None:
-    """SPEC §2.1: with restartJobOnWorkerRestart a row of one restart is one retry, though the primary's end, reported
-    second, finds it used up."""
+    """spec/failures#retries: with restartJobOnWorkerRestart a row of one restart is one retry, though the
+    primary's end, reported second, finds it used up."""
     rules = table('[[failure_rules]]\nname = "replica_lost"\nrestarts = 1\nretries = 0')
     whole = job(1, 1, scheduling=Scheduling(restart_job_on_worker_restart=True))
     found = Life(whole, FailurePolicy(rules)).up()
@@ -106,7 +108,8 @@ def test_a_gang_that_is_lost_together_costs_one_of_the_retries_that_stand_for_re
 
 
 def test_memory_may_grow_after_an_out_of_memory() -> None:
-    """SPEC §2.2 and the issue of the escalation: 1.5 times the memory with each retry, up to a cap."""
+    """spec/machines#memory and the issue of the escalation: 1.5 times the memory with each retry, up to a
+    cap."""
     found = life(
         """
         [[failure_rules]]
@@ -122,7 +125,7 @@ def test_memory_may_grow_after_an_out_of_memory() -> None:
 
 
 def test_a_new_row_stands_before_the_failures_and_wins() -> None:
-    """SPEC §2.1: first match wins."""
+    """spec/failures#rules: first match wins."""
     text = """
         [[failure_rules]]
         name = "bad_node"
@@ -206,7 +209,8 @@ def test_a_code_of_a_worker_may_be_no_failure_and_one_of_the_primary_a_success()
 
 @pytest.mark.parametrize("name", ["stock_out", "internal_error"])
 def test_no_retries_need_no_pauses(name: str) -> None:
-    """Who takes a built-in row's retries away takes its pauses away with them; SPEC §2.1, "overridable"."""
+    """Who takes a built-in row's retries away takes its pauses away with them; spec/failures#overrides,
+    "overridable"."""
     after = row(name, table(f'[[failure_rules]]\nname = "{name}"\nretries = 0'))
     assert (after.retries, after.back_off) == (0, ())
 

@@ -1,4 +1,4 @@
-"""The failure table (SPEC §2.1): rows, order, budgets, public codes and messages."""
+"""The failure table (spec/failures#budgets): rows, order, budgets, public codes and messages."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -104,14 +104,15 @@ def everything() -> Iterator[Evidence]:
 
 @pytest.mark.parametrize(("seen", "rule", "effect"), EXAMPLES)
 def test_the_first_row_that_matches_decides(seen: Evidence, rule: str, effect: Effect) -> None:
-    """SPEC §2.1, the rows in their order: each with examples."""
+    """spec/failures#rules, the rows in their order: each with examples."""
     verdict = judge(seen, FRESH, RULES)
     assert (verdict.rule.name, verdict.effect) == (rule, effect)
     assert (verdict.error is not None) == (effect in (Effect.JOB_FAILS, Effect.JOB_CANCELLED))
 
 
 def test_every_row_has_an_example_and_none_is_shadowed() -> None:
-    """SPEC §2.1, "first match wins": each row wins for something, and something wins for everything."""
+    """spec/failures#rules, "first match wins": each row wins for something, and something wins for
+    everything."""
     assert [rule.name for rule in RULES] == list(dict.fromkeys(rule.name for rule in RULES))
     assert {rule for _, rule, _ in EXAMPLES} == {rule.name for rule in RULES}
     assert {judge(seen, FRESH, RULES).rule.name for seen in everything()} == {
@@ -125,7 +126,7 @@ def test_every_cause_has_a_row() -> None:
 
 
 def test_the_public_codes_are_those_of_the_specification() -> None:
-    """SPEC §2.1, last column: 3 and 1 as observed, 8 and 13 chosen."""
+    """spec/failures#rules, last column: 3 and 1 as observed, 8 and 13 chosen."""
     ending = {r.name: r.code for r in RULES if r.action in (Action.FAIL, Action.CANCEL)}
     assert ending == {
         "out_of_memory": 3,
@@ -143,8 +144,9 @@ def test_the_public_codes_are_those_of_the_specification() -> None:
 
 
 def test_the_budgets_are_those_of_the_specification() -> None:
-    """SPEC §2.1: 5 restarts and 3 retries for losses, 3 for transient codes, 3 attempts for internal errors, 3 retries
-    with back-off for stock-outs, 6 for spot, 20 a minute for reducers; nothing else is tried again."""
+    """spec/failures#crashes: 5 restarts and 3 retries for losses, 3 for transient codes, 3 attempts for
+    internal errors, 3 retries with back-off for stock-outs, 6 for spot, 20 a minute for reducers; nothing
+    else is tried again."""
     assert {rule.name: (rule.restarts, rule.retries) for rule in RULES if _tries(rule)} == {
         "reducer_lost": (20, 0),
         "transient_exit": (0, 3),
@@ -167,7 +169,7 @@ def _tries(rule: Rule) -> bool:
 
 
 def test_budgets_are_counted_by_rule() -> None:
-    """SPEC §2.1: counters are separate per cause."""
+    """spec/failures#budgets: counters are separate per cause."""
     crash = ended(exited(139))
     retried = judge(crash, Spent(CREATED, retries=(("replica_lost", 3),)), RULES)
     assert (retried.effect, retried.count, retried.budget) == (Effect.JOB_RETRIES, 1, 3)
@@ -187,7 +189,7 @@ def test_what_was_used_up_is_told_in_its_order() -> None:
 
 
 def test_the_pause_before_a_retry_grows_and_the_last_one_repeats() -> None:
-    """SPEC §2.1, the stock-out row: with back-off."""
+    """spec/failures#no-capacity: with back-off."""
     stock_out = next(rule for rule in RULES if rule.name == "stock_out")
     pauses = [
         judge(met(Cause.STOCK_OUT), Spent(CREATED, retries=(("stock_out", n),)), RULES).back_off
@@ -197,7 +199,8 @@ def test_the_pause_before_a_retry_grows_and_the_last_one_repeats() -> None:
 
 
 def test_a_failure_of_the_service_is_published_as_an_internal_error() -> None:
-    """SPEC §2.1: the service itself failed; the typed cause stands beside the message."""
+    """spec/failures#service-failures: the service itself failed; the typed cause stands beside the
+    message."""
     spent = Spent(CREATED, retries=(("internal_error", 2),))
     error = judge(met(Cause.SERVICE), spent, RULES).error
     assert error is not None
@@ -206,7 +209,7 @@ def test_a_failure_of_the_service_is_published_as_an_internal_error() -> None:
 
 
 def test_a_stock_out_names_the_region() -> None:
-    """SPEC §2.1; the older wording is not used. Spot preemption ends with the same message."""
+    """spec/failures#preemption; the older wording is not used. Spot preemption ends with the same message."""
     for cause, rule, many in (
         (Cause.STOCK_OUT, "stock_out", 3),
         (Cause.PREEMPTED, "spot_preempted", 6),
@@ -235,7 +238,7 @@ def test_a_stock_out_names_the_region() -> None:
 def test_signals_are_published_bare_for_packages_and_plus_128_for_containers(
     record: ExitRecord, is_package: bool, status: int
 ) -> None:
-    """SPEC §2.1, the transient row: published as 6, 11 for package jobs, as 134, 139 for custom containers."""
+    """spec/failures#crashes: published as 6, 11 for package jobs, as 134, 139 for custom containers."""
     spent = Spent(CREATED, retries=(("transient_exit", 3),))
     error = judge(ended(record, is_package=is_package), spent, RULES).error
     assert error is not None
@@ -244,7 +247,7 @@ def test_signals_are_published_bare_for_packages_and_plus_128_for_containers(
 
 
 def test_the_out_of_memory_message_is_the_public_one() -> None:
-    """SPEC §2.1, out of memory."""
+    """spec/failures#out-of-memory."""
     record = exited(signal=9, oom=True)
     error = judge(ended(record, name=ML, replica=WORKER), FRESH, RULES).error
     assert error is not None
@@ -264,7 +267,8 @@ def test_the_out_of_disk_message_says_what_to_do() -> None:
 
 
 def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
-    """SPEC §2.1: the last lines of its log, which shows the message of a line in JSON (§5)."""
+    """spec/failures#messages: the last lines of its log, which shows the message of a line in JSON
+    (spec/logs#lines)."""
     told = '{"severity": "ERROR", "message": "no batch"}\n{"loss": 0.3}\n{"message": 7}\n{broken}'
     error = judge(ended(exited(1, tail=told)), FRESH, RULES).error
     assert error is not None
@@ -273,7 +277,7 @@ def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
 
 
 def test_the_user_code_message_carries_the_last_lines_and_a_link() -> None:
-    """SPEC §2.1: followed by the last lines of its log and a link to them."""
+    """spec/failures#messages: followed by the last lines of its log and a link to them."""
     record = exited(1, tail="Traceback (most recent call last):\nValueError: bad batch size\n")
     error = judge(ended(record), FRESH, RULES).error
     assert error is not None

@@ -56,7 +56,7 @@ def test_nothing_is_larger_than_a_client_takes(asked: Refusal) -> None:
 
 
 def test_every_field_is_named_before_any_is_dropped() -> None:
-    """SPEC §1.4: all the offending fields."""
+    """spec/submit#refusals: all the offending fields."""
     asked = refusal(60, 300, message=9_000)
     assert [field for field, _ in violations(grpc_status(asked))] == [
         v.field for v in asked.violations

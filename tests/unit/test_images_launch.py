@@ -1,4 +1,4 @@
-"""What a program in a container image is started with (SPEC §3, facts §3.5)."""
+"""What a program in a container image is started with (spec/program, facts/program#arguments)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -61,12 +61,13 @@ def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
 def test_the_jobs_command_and_arguments_take_the_place_of_the_images(
     given: Mapping[str, object], argv: tuple[str, ...]
 ) -> None:
-    """Facts §3.5: command replaces ENTRYPOINT and drops CMD, args replace CMD. What the image says is taken as it is."""
+    """facts/program#arguments: command replaces ENTRYPOINT and drops CMD, args replace CMD. What the image
+    says is taken as it is."""
     assert plan(vertex(custom_job(container(**given)))).argv == argv
 
 
 def test_variables_of_the_image_lie_below_ours_and_ours_below_the_users() -> None:
-    """SPEC §3, facts §3.4: `$(VAR)` sees all that were set before."""
+    """spec/program#arguments, facts/program#variables: `$(VAR)` sees all that were set before."""
     env = [
         {"name": "SHOWN", "value": "$(EPOCHS) in $(CLOUD_ML_REGION)"},
         {"name": "PATH", "value": "/mine:$(PATH)"},
@@ -79,14 +80,15 @@ def test_variables_of_the_image_lie_below_ours_and_ours_below_the_users() -> Non
 
 
 def test_the_images_files_directory_and_user_are_the_programs() -> None:
-    """SPEC §3."""
+    """spec/program."""
     found = plan(vertex(custom_job(container())))
     assert found.image == ImageRoot("/cache/images/abc/root", "/app", "ada")
     assert found.python_template == ""
 
 
 def test_an_ml_job_directory_follows_the_images_own_command() -> None:
-    """SPEC §1.1, §3: `--job-dir PATH` as two arguments after all others; `$(VAR)` is text in an `ml` job."""
+    """spec/submit#ml-jobs, spec/program#arguments: `--job-dir PATH` as two arguments after all others;
+    `$(VAR)` is text in an `ml` job."""
     request = ml_job(
         masterConfig={"imageUri": "gcr.io/p/i:1"},
         jobDir="gs://bucket/job",
@@ -116,19 +118,20 @@ def test_an_ml_job_directory_follows_the_images_own_command() -> None:
 def test_parameters_of_a_trial_reach_a_program_that_stands_in_cmd(
     image: Image, argv: tuple[str, ...]
 ) -> None:
-    """SPEC §3: trial hyperparameters as `--name value`; they replace an image's arguments, never its program."""
+    """spec/program#arguments: trial hyperparameters as `--name value`; they replace an image's arguments,
+    never its program."""
     spec = vertex(custom_job(container(args=["--lr", "0.1"])))
     assert plan(dataclasses.replace(spec, trial="1"), image).argv == argv
 
 
 def test_an_image_without_a_program_says_what_to_set() -> None:
-    """SPEC §2.1: the user's mistake, with what to do."""
+    """spec/failures: the user's mistake, with what to do."""
     with pytest.raises(PackageFailed, match=r"neither ENTRYPOINT nor CMD.*set the command"):
         plan(vertex(custom_job(container())), NOTHING)
 
 
 def test_packages_are_installed_by_the_images_python_before_the_module_starts() -> None:
-    """SPEC §3: packages installed first, in order, then `python3 -m MODULE`."""
+    """spec/program#arguments: packages installed first, in order, then `python3 -m MODULE`."""
     uris = ["gs://bucket/one.tar.gz", "gs://bucket/two.whl"]
     argv = plan(vertex(custom_job(package(packageUris=uris, args=["--x", "1"])))).argv
     assert argv[:2] == ("python3", "-c")

@@ -1,4 +1,5 @@
-"""What is told of a pull, from what podman and docker show of it on a terminal (SPEC §4: progress is visible)."""
+"""What is told of a pull, from what podman and docker show of it on a terminal (spec/runtimes#builds:
+progress is visible)."""
 
 import pytest
 
@@ -25,7 +26,7 @@ class Listener:
 
 
 def test_podman_is_told_in_bytes_layers_and_seconds() -> None:
-    """SPEC §4."""
+    """spec/runtimes#packages."""
     listener = Listener()
     listener.hear(
         f"Trying to pull {NAME}...",
@@ -43,7 +44,7 @@ def test_podman_is_told_in_bytes_layers_and_seconds() -> None:
 
 
 def test_docker_is_told_in_the_same_words() -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     listener = Listener()
     listener.hear("1: Pulling from team/trainer", f"{BASE}: Already exists")
     listener.hear(f"{CODE}: Pulling fs layer", f"{CODE}: Downloading [==>   ]  15MB/30MB")
@@ -56,7 +57,7 @@ def test_docker_is_told_in_the_same_words() -> None:
 
 
 def test_what_the_tool_has_not_said_yet_is_not_taken_for_nothing() -> None:
-    """SPEC §4: nobody is told that a pull is nearly over when it is not."""
+    """spec/runtimes#builds: nobody is told that a pull is nearly over when it is not."""
     podman, docker = Listener(), Listener()
     podman.hear(*(f"Copying blob {n:012x} [=>--] 9MB / 10MB" for n in range(6)))
     podman.hear("", after=4)
@@ -67,7 +68,7 @@ def test_what_the_tool_has_not_said_yet_is_not_taken_for_nothing() -> None:
 
 
 def test_it_is_told_ever_more_seldom() -> None:
-    """SPEC §4: an hour's pull is a page of the log, not a book."""
+    """spec/runtimes#builds: an hour's pull is a page of the log, not a book."""
     listener = Listener()
     for megabytes in range(3600):
         listener.hear(f"Copying blob {BASE} [--] {megabytes}MB / 3600MB", after=1)
@@ -76,7 +77,7 @@ def test_it_is_told_ever_more_seldom() -> None:
 
 
 def test_a_standstill_is_told_and_a_long_one_ends_the_pull() -> None:
-    """SPEC §8: a registry that hangs is the service's trouble, which is tried again."""
+    """spec/runtimes#builds: a registry that hangs is the service's trouble, which is tried again."""
     listener = Listener()
     listener.hear(f"Copying blob {BASE} [--] 5MB / 10MB")
     for _ in range(20):
@@ -90,7 +91,7 @@ def test_a_standstill_is_told_and_a_long_one_ends_the_pull() -> None:
 
 
 def test_layers_that_are_written_to_the_store_may_take_their_time() -> None:
-    """SPEC §8: a slow disk is no registry that hangs."""
+    """spec/runtimes#builds: a slow disk is no registry that hangs."""
     listener = Listener()
     listener.hear(f"Copying blob {BASE} [--] 5MB / 10MB")
     listener.hear(f"Copying blob {BASE} done", after=5)
@@ -102,7 +103,7 @@ def test_layers_that_are_written_to_the_store_may_take_their_time() -> None:
 
 
 def test_another_try_of_the_tool_is_told() -> None:
-    """SPEC §8: whatever waits says why."""
+    """spec/runtimes#builds: whatever waits says why."""
     listener = Listener()
     listener.hear("WARN[0000] Failed, retrying in 1s ... (1/3). Error: connection refused ")
     assert listener.told == ["Failed, retrying in 1s ... (1/3). Error: connection refused"]

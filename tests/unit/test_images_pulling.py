@@ -1,4 +1,4 @@
-"""When an image is fetched from its registry, and what counts where that fails (SPEC §4)."""
+"""When an image is fetched from its registry, and what counts where that fails (spec/runtimes#images)."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -79,14 +79,14 @@ class Counter:
 def test_an_image_that_is_here_is_asked_about_only_where_it_may_have_moved(
     policy: str, reference: str, pulls: int
 ) -> None:
-    """SPEC §4: what is here starts at once; `latest` of a registry is looked up."""
+    """spec/runtimes#images: what is here starts at once; `latest` of a registry is looked up."""
     shop = Shop(here=HERE, there=NEWER)
     assert Counter(policy).get(shop, reference) == (NEWER if pulls else HERE)
     assert shop.pulls == pulls
 
 
 def test_an_image_that_is_not_here_is_pulled() -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     counter, shop = Counter(MISSING), Shop(there=NEWER)
     assert counter.get(shop, VERSION) == NEWER
     assert counter.said == [f"Pulling {VERSION} with podman.", f"{VERSION} is pulled: 0.0 s."]
@@ -95,7 +95,7 @@ def test_an_image_that_is_not_here_is_pulled() -> None:
 def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_that_is_told() -> (
     None
 ):
-    """SPEC §4: a machine without a network runs what it has."""
+    """spec/runtimes#images: a machine without a network runs what it has."""
     counter, shop = Counter(MISSING), Shop(here=HERE)
     assert counter.get(shop, LATEST) == HERE
     assert counter.said[-2:] == [
@@ -105,7 +105,7 @@ def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_th
 
 
 def test_a_registry_is_not_asked_for_every_replica() -> None:
-    """SPEC §8: a restart takes milliseconds."""
+    """spec/runtimes#builds: a restart takes milliseconds."""
     counter, shop = Counter(MISSING), Shop(here=HERE, there=NEWER)
     counter.get(shop, LATEST)
     assert not counter.pulling.is_due(LATEST)
@@ -114,7 +114,7 @@ def test_a_registry_is_not_asked_for_every_replica() -> None:
 
 
 def test_a_silent_registry_is_left_alone_for_longer() -> None:
-    """SPEC §8."""
+    """spec/runtimes#builds."""
     counter, shop = Counter(MISSING), Shop(here=HERE)
     counter.get(shop, LATEST)
     counter.now += 2 * MINUTE
@@ -124,15 +124,15 @@ def test_a_silent_registry_is_left_alone_for_longer() -> None:
 
 
 def test_who_wants_the_registry_always_gets_no_older_image() -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     with pytest.raises(BuildFailed, match="the registry is silent"):
         Counter(ALWAYS).get(Shop(here=HERE), VERSION)
 
 
 @pytest.mark.parametrize(("final", "kind"), [(True, PackageFailed), (False, BuildFailed)])
 def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exception]) -> None:
-    """SPEC §2.1: a wrong name is the user's mistake; a registry that cannot be reached the service's trouble, which is
-    tried again."""
+    """spec/failures#service-failures: a wrong name is the user's mistake; a registry that cannot be reached
+    the service's trouble, which is tried again."""
     shop = Shop(failure=ToolFailed("manifest unknown", final=final))
     with pytest.raises(kind) as failed:
         Counter(MISSING).get(shop, VERSION)
@@ -155,7 +155,7 @@ def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exce
     ],
 )
 def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(said: str, advice: str) -> None:
-    """SPEC §2.1: message, cause, and what to do next."""
+    """spec/failures#messages: message, cause, and what to do next."""
     with pytest.raises(BuildFailed) as failed:
         Counter(MISSING).get(Shop(failure=ToolFailed(said)), VERSION)
     assert said in str(failed.value)
@@ -167,7 +167,7 @@ def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(said: str, adv
     [(NEVER, VERSION, "image_pull"), (MISSING, "localhost/trainer:1", "of no registry")],
 )
 def test_what_is_never_pulled_must_be_here(policy: str, reference: str, why: str) -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     shop = Shop(there=NEWER)
     with pytest.raises(PackageFailed, match=why):
         Counter(policy).get(shop, reference)
@@ -176,5 +176,5 @@ def test_what_is_never_pulled_must_be_here(policy: str, reference: str, why: str
 
 
 def test_an_image_that_was_unpacked_before_does_without_its_registry() -> None:
-    """SPEC §4: what is built once is kept."""
+    """spec/runtimes#images: what is built once is kept."""
     assert Counter(MISSING).get(Shop(), VERSION, can_do_without=True) is None

@@ -1,4 +1,4 @@
-"""What an image reference says by itself (SPEC §3, §4)."""
+"""What an image reference says by itself (spec/program, spec/runtimes#images)."""
 
 import pytest
 
@@ -25,7 +25,7 @@ DIGEST = "sha256:" + "a" * 64
     ],
 )
 def test_a_tag_is_told_from_a_port_and_from_a_digest(reference: str, tag: str) -> None:
-    """SPEC §4: a digest never changes, a tag may."""
+    """spec/runtimes#builds: a digest never changes, a tag may."""
     assert tag_of(reference) == tag
     assert is_pinned(reference) == (not tag)
     assert fault_of(reference) == ""
@@ -45,7 +45,7 @@ def test_a_tag_is_told_from_a_port_and_from_a_digest(reference: str, tag: str) -
 def test_a_registry_is_told_from_a_part_of_the_name(
     reference: str, registry: bool, local: bool
 ) -> None:
-    """SPEC §4: only who names a registry is asked about there before what is here is used."""
+    """spec/runtimes#images: only who names a registry is asked about there before what is here is used."""
     assert (names_registry(reference), is_local(reference)) == (registry, local)
 
 
@@ -65,7 +65,7 @@ def test_a_registry_is_told_from_a_part_of_the_name(
 def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(
     reference: str, named: str
 ) -> None:
-    """SPEC §1.4: an invalid request is refused at once, and says what is wrong."""
+    """spec/submit#refusals: an invalid request is refused at once, and says what is wrong."""
     fault = fault_of(reference)
     assert repr(reference) in fault
     assert named in fault

@@ -1,4 +1,4 @@
-"""Where what is half pulled lies, and that nothing of it stays (SPEC §8)."""
+"""Where what is half pulled lies, and that nothing of it stays (spec/runtimes#builds)."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from trainshed.runtimes.images.scratch import Scratch
 
 
 def test_it_is_gone_with_the_pull(tmp_path: Path) -> None:
-    """SPEC §8."""
+    """spec/runtimes#builds."""
     with Scratch(tmp_path / "pulls").place() as place:
         (place / "storage1").mkdir()
         (place / "storage1" / "half").write_text("a layer")
@@ -16,7 +16,7 @@ def test_it_is_gone_with_the_pull(tmp_path: Path) -> None:
 def test_what_a_killed_service_left_is_removed_and_what_another_needs_is_not(
     tmp_path: Path,
 ) -> None:
-    """SPEC §8: services may share a cache."""
+    """spec/runtimes#builds: services may share a cache."""
     left = tmp_path / "pulls" / "left"
     left.mkdir(parents=True)
     (left / "half").write_text("a layer")
@@ -26,6 +26,6 @@ def test_what_a_killed_service_left_is_removed_and_what_another_needs_is_not(
 
 
 def test_where_nothing_was_pulled_there_is_nothing_to_remove(tmp_path: Path) -> None:
-    """SPEC §8: a cache that is new, or another user's."""
+    """spec/runtimes#builds: a cache that is new, or another user's."""
     Scratch(tmp_path / "pulls").sweep()
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,5 @@
-"""Which tool gets images, and what is said where none works (SPEC §4). The tools are scripts that play podman or docker."""
+"""Which tool gets images, and what is said where none works (spec/runtimes#images). The tools are scripts
+that play podman or docker."""
 
 import asyncio
 import json
@@ -38,7 +39,7 @@ def tools(directory: Path, wanted: str = "auto") -> Tools:
 
 
 def test_podman_is_taken_if_it_works(tmp_path: Path) -> None:
-    """SPEC §4: with podman or docker, custom images run."""
+    """spec/runtimes#images: with podman or docker, custom images run."""
     program(tmp_path, "podman", f"echo '{WORKS}'")
     found = tools(tmp_path)
     tool = found.tool()
@@ -48,7 +49,7 @@ def test_podman_is_taken_if_it_works(tmp_path: Path) -> None:
 
 
 def test_docker_without_a_daemon_is_no_tool_and_that_is_what_is_said(tmp_path: Path) -> None:
-    """SPEC §4: refused at create with the reason."""
+    """spec/runtimes#images: refused at create with the reason."""
     program(tmp_path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
     found = tools(tmp_path)
     assert found.tool() is None
@@ -57,7 +58,7 @@ def test_docker_without_a_daemon_is_no_tool_and_that_is_what_is_said(tmp_path: P
 
 
 def test_podman_under_the_name_of_docker_is_podman(tmp_path: Path) -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     program(
         tmp_path,
         "docker",
@@ -69,7 +70,7 @@ def test_podman_under_the_name_of_docker_is_podman(tmp_path: Path) -> None:
 
 
 def test_a_broken_podman_leaves_docker_its_turn_and_both_are_told_of(tmp_path: Path) -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     program(tmp_path, "podman", "echo 'Error: no user namespaces' >&2; exit 125")
     program(tmp_path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
     said = tools(tmp_path).missing()
@@ -79,13 +80,13 @@ def test_a_broken_podman_leaves_docker_its_turn_and_both_are_told_of(tmp_path: P
 
 @pytest.mark.parametrize("script", ["echo '{}'", "echo not json", "echo '[]'"])
 def test_a_tool_that_answers_something_else_is_none(tmp_path: Path, script: str) -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     program(tmp_path, "podman", script)
     assert "its answer is not understood" in tools(tmp_path).missing()
 
 
 def test_without_any_tool_it_is_said_what_to_install(tmp_path: Path) -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     said = tools(tmp_path).missing()
     assert "podman or docker" in said
     assert "neither was found on the service's PATH" in said
@@ -93,7 +94,7 @@ def test_without_any_tool_it_is_said_what_to_install(tmp_path: Path) -> None:
 
 
 def test_the_one_that_an_operator_chose_is_the_only_one(tmp_path: Path) -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     program(tmp_path, "podman", f"echo '{WORKS}'")
     assert "docker (container_tool)" in tools(tmp_path, "docker").missing()
     none = tools(tmp_path, "none")
@@ -102,7 +103,7 @@ def test_the_one_that_an_operator_chose_is_the_only_one(tmp_path: Path) -> None:
 
 
 def test_a_tool_that_is_installed_later_is_found(tmp_path: Path) -> None:
-    """SPEC §4: whoever installs what is missing need not start the service anew."""
+    """spec/runtimes#images: whoever installs what is missing need not start the service anew."""
     now = [1]
     found = Tools("auto", {"PATH": str(tmp_path)}, lambda: now[0])
     assert found.search() is None
@@ -115,7 +116,7 @@ def test_a_tool_that_is_installed_later_is_found(tmp_path: Path) -> None:
 
 
 def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
-    """SPEC §8: whatever waits says why."""
+    """spec/runtimes#builds: whatever waits says why."""
     program(tmp_path, "podman", "sleep 60 & echo $! > child; wait")
     commands = Commands(str(tmp_path / "podman"), os.environ, quick=0.3)
     with pytest.raises(ToolFailed, match="did not answer within 0 seconds"):
@@ -123,7 +124,7 @@ def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) ->
 
 
 def test_a_tool_whose_output_nobody_takes_any_more_is_killed(tmp_path: Path) -> None:
-    """SPEC §8: a disk that is full ends the unpacking at once."""
+    """spec/runtimes#builds: a disk that is full ends the unpacking at once."""
 
     def take(chunk: bytes) -> None:
         raise ValueError("full")
@@ -135,7 +136,7 @@ def test_a_tool_whose_output_nobody_takes_any_more_is_killed(tmp_path: Path) -> 
 
 
 def test_nothing_runs_after_the_end_of_the_service(tmp_path: Path) -> None:
-    """SPEC §8."""
+    """spec/runtimes#builds."""
     program(tmp_path, "podman", "sleep 60")
     commands = Commands(str(tmp_path / "podman"), os.environ)
     commands.close()
@@ -151,7 +152,8 @@ Commands(sys.argv[1], os.environ).ask("export")
 
 
 def test_a_tool_ends_when_the_service_is_killed(tmp_path: Path) -> None:
-    """SPEC §8: an export that nobody reads would hold the tool's lock for ever, and no other could get an image."""
+    """spec/runtimes#builds: an export that nobody reads would hold the tool's lock for ever, and no other
+    could get an image."""
     os.mkfifo(tmp_path / "alive")
     program(tmp_path, "podman", f"exec 9>{tmp_path}/alive; echo begun >&9; sleep 60")
     asking = [sys.executable, "-c", _ASKING, str(tmp_path / "podman")]
@@ -163,7 +165,7 @@ def test_a_tool_ends_when_the_service_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_tool_that_hangs_does_not_keep_the_service_from_ending(tmp_path: Path) -> None:
-    """SPEC §8: a service stops within seconds, whatever it waits for."""
+    """spec/runtimes#builds: a service stops within seconds, whatever it waits for."""
     os.mkfifo(tmp_path / "asked")
     program(tmp_path, "podman", f"echo >{tmp_path}/asked; sleep 60")
     found = Tools("podman", {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, lambda: 1)
@@ -177,7 +179,7 @@ def test_a_tool_that_hangs_does_not_keep_the_service_from_ending(tmp_path: Path)
 
 
 def test_what_nobody_waits_for_any_more_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
-    """SPEC §8: a pull of gigabytes that hangs ends with the job that wanted it."""
+    """spec/runtimes#builds: a pull of gigabytes that hangs ends with the job that wanted it."""
     os.mkfifo(tmp_path / "alive")
     program(tmp_path, "podman", f"exec 9>{tmp_path}/alive; echo begun >&9; sleep 60 & wait")
     commands, stop = Commands(str(tmp_path / "podman"), os.environ), Stop()
@@ -202,7 +204,7 @@ def test_what_nobody_waits_for_any_more_is_stopped_with_all_that_it_started(tmp_
 def test_a_pull_is_shown_a_terminal_and_its_lines_are_told_without_its_cursor(
     tmp_path: Path,
 ) -> None:
-    """SPEC §4: progress is visible; tools show it on terminals only."""
+    """spec/runtimes#builds: progress is visible; tools show it on terminals only."""
     script = r"test -t 1 && test -t 2 && printf 'a 1\r\n\033[1A\033[Ja 2\rb\n' && printf last >&2"
     program(tmp_path, "podman", script)
     heard: list[str] = []
@@ -212,7 +214,7 @@ def test_a_pull_is_shown_a_terminal_and_its_lines_are_told_without_its_cursor(
 
 
 def test_a_pull_that_says_nothing_lets_its_listener_end_it(tmp_path: Path) -> None:
-    """SPEC §8: whatever waits says why, and not for ever."""
+    """spec/runtimes#builds: whatever waits says why, and not for ever."""
 
     def hear(line: str) -> None:
         raise ToolFailed(f"nothing but {line!r}")
@@ -224,7 +226,7 @@ def test_a_pull_that_says_nothing_lets_its_listener_end_it(tmp_path: Path) -> No
 
 
 def test_an_image_that_comes_after_others_says_so(tmp_path: Path) -> None:
-    """SPEC §8: whatever waits says why."""
+    """spec/runtimes#builds: whatever waits says why."""
     program(tmp_path, "podman", f"[ $1 = info ] && echo '{WORKS}' && exit; exec sleep 60")
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     images = Images(
@@ -263,7 +265,7 @@ def _unheard(line: str) -> None:
     ],
 )
 def test_an_error_is_told_in_the_words_that_matter(said: str, words: str) -> None:
-    """SPEC §8: typed errors beside the public messages."""
+    """spec/operations#errors: typed errors beside the public messages."""
     assert essence(said) == words
 
 
@@ -282,7 +284,7 @@ def test_an_error_is_told_in_the_words_that_matter(said: str, words: str) -> Non
     ],
 )
 def test_an_answer_is_told_from_no_answer(tmp_path: Path, said: str, final: bool) -> None:
-    """SPEC §2.1: what the service could not reach is tried again."""
+    """spec/failures: what the service could not reach is tried again."""
     program(tmp_path, "podman", f"echo 'Error: {said}' >&2; exit 125")
     commands = Commands(str(tmp_path / "podman"), os.environ)
     with pytest.raises(ToolFailed) as failed:

@@ -1,4 +1,4 @@
-"""Root file systems are unpacked whole, and nothing of them ends up elsewhere (SPEC §3, isolation)."""
+"""Root file systems are unpacked whole, and nothing of them ends up elsewhere (spec/program#isolation)."""
 
 import contextlib
 import io
@@ -44,7 +44,7 @@ def unpacked(root: Path, data: bytes) -> list[int]:
 
 
 def test_files_links_and_modes_are_as_in_the_image(tmp_path: Path) -> None:
-    """SPEC §3: a container sees its image."""
+    """spec/program: a container sees its image."""
     data = archive(
         [
             (member("bin", tarfile.DIRTYPE, mode=0o555), b""),
@@ -78,7 +78,7 @@ def test_files_links_and_modes_are_as_in_the_image(tmp_path: Path) -> None:
     ids=["up", "absolute", "directory link", "file link", "hard link"],
 )
 def test_no_member_leads_out_of_the_image(tmp_path: Path, members: Members) -> None:
-    """SPEC §3: an image reaches the service's own files as little as its program does."""
+    """spec/program#isolation: an image reaches the service's own files as little as its program does."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
     with contextlib.suppress(UnpackingFailed):
@@ -88,7 +88,7 @@ def test_no_member_leads_out_of_the_image(tmp_path: Path, members: Members) -> N
 
 
 def test_devices_of_an_image_are_left_out(tmp_path: Path) -> None:
-    """SPEC §3: a replica has its assigned devices only."""
+    """spec/machines#gpus: a replica has its assigned devices only."""
     null = member("null", tarfile.CHRTYPE)
     null.devmajor, null.devminor = 1, 3
     data = archive(
@@ -106,13 +106,13 @@ def test_devices_of_an_image_are_left_out(tmp_path: Path) -> None:
     "data", [b"no archive at all", archive([(member("x"), b"x" * 9000)])[:4096]]
 )
 def test_half_an_image_is_none(tmp_path: Path, data: bytes) -> None:
-    """SPEC §4: what is built is whole or not there."""
+    """spec/runtimes#images: what is built is whole or not there."""
     with pytest.raises(UnpackingFailed, match="tar"):
         unpacked(tmp_path / "root", data)
 
 
 def test_what_the_source_of_the_stream_raises_is_raised(tmp_path: Path) -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     (tmp_path / "root").mkdir()
 
     def pour(take: Callable[[bytes], None]) -> None:
@@ -124,6 +124,6 @@ def test_what_the_source_of_the_stream_raises_is_raised(tmp_path: Path) -> None:
 
 
 def test_an_image_that_does_not_fit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
-    """SPEC §8: typed errors."""
+    """spec/operations#errors: typed errors."""
     with pytest.raises(NoRoom, match=r"it takes 1,000,000.0 GB unpacked, and .* are free"):
         unpacking.check_room(tmp_path, 10**15)

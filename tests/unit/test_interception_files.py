@@ -1,4 +1,4 @@
-"""The certificate for Google's storage hosts, and whom programs trust for it (SPEC §3, Storage)."""
+"""The certificate for Google's storage hosts, and whom programs trust for it (spec/program#storage)."""
 
 import re
 import ssl

@@ -1,4 +1,4 @@
-"""What is told of disks on the timeline of a job, and at a failure (SPEC §1.5)."""
+"""What is told of disks on the timeline of a job, and at a failure (spec/machines#disk)."""
 
 import pytest
 

@@ -19,7 +19,7 @@ def test_a_page_is_what_would_be_made_now(name: str) -> None:
 
 
 def test_a_diagram_shows_every_way_from_state_to_state() -> None:
-    """SPEC §2: the states of the two APIs, in their order."""
+    """spec/lifecycle#states: the states of the two APIs, in their order."""
     drawn = diagrams.diagram(tables.JOB)
     assert "[*] --> QUEUED" in drawn
     assert "QUEUED --> PREPARING: admitted" in drawn
@@ -29,7 +29,7 @@ def test_a_diagram_shows_every_way_from_state_to_state() -> None:
 
 
 def test_every_row_and_every_reason_is_on_its_page() -> None:
-    """SPEC §2.1: each row with cause, what happens, budget, code and message."""
+    """spec/failures#budgets: each row with cause, what happens, budget, code and message."""
     pages = diagrams.pages()
     for rule in RULES:
         assert f"| `{rule.name}` |" in pages["failure-table.md"]

@@ -1,4 +1,4 @@
-"""Drills (SPEC §8): faults that a user orders, injected into a real job as it runs."""
+"""Drills (spec/operations#drills): faults that a user orders, injected into a real job as it runs."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def order(
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_of_a_replica_is_demanded_until_it_has_landed(kind: DrillKind) -> None:
-    """SPEC §8: worker kill, OOM, crash. What it leads to is seen like any other end."""
+    """spec/operations#drills: worker kill, OOM, crash. What it leads to is seen like any other end."""
     life = Life(job(1, 1)).up().see(order(kind))
     assert instructions(life.job) == (InjectFault(1, kind, 1, WORKER, 1),)
     life.see(DrillLanded(1))
@@ -38,7 +38,7 @@ def test_a_fault_of_a_replica_is_demanded_until_it_has_landed(kind: DrillKind) -
 
 
 def test_a_killed_replica_restarts_and_the_drill_does_not_come_again() -> None:
-    """SPEC §8: once."""
+    """spec/operations#drills: once."""
     life = Life(job(1, 1)).up().see(order(DrillKind.KILL)).exits(WORKER, signal=9)
     assert InjectFault(1, DrillKind.KILL, 1, WORKER, 1) in instructions(life.job)
     life.see(DrillLanded(1)).up()
@@ -48,7 +48,8 @@ def test_a_killed_replica_restarts_and_the_drill_does_not_come_again() -> None:
 
 
 def test_maintenance_moves_the_replica_alone() -> None:
-    """SPEC §8 and §2.1: its node is to be left; others on it stay, for it is only a drill."""
+    """spec/operations#drills and spec/failures#maintenance: its node is to be left; others on it stay, for it
+    is only a drill."""
     life = Life(job(1, 1)).up().see(order(DrillKind.MAINTENANCE))
     assert instructions(life.job) == (StopReplica(1, WORKER, 1),)
     life.exits(WORKER, 0, stopped=True)
@@ -68,7 +69,7 @@ def test_maintenance_moves_the_replica_alone() -> None:
 def test_an_attempt_meets_what_the_rule_of_that_name_is_about(
     kind: DrillKind, rule: str, gives_room: bool
 ) -> None:
-    """SPEC §8: stockout, preemption, internal error. The verdict names the drill."""
+    """spec/operations#drills: stockout, preemption, internal error. The verdict names the drill."""
     life = Life(job(1, 1)).up().see(order(kind))
     assert instructions(life.job) == (StopReplicas(1),)
     (verdict,) = [e for e in life.told if e.kind == "verdict"]
@@ -80,7 +81,7 @@ def test_an_attempt_meets_what_the_rule_of_that_name_is_about(
 
 
 def test_a_drill_waits_for_its_replica_to_run() -> None:
-    """SPEC §8: into a real job; what is not up yet cannot be hit."""
+    """spec/operations#drills: into a real job; what is not up yet cannot be hit."""
     life = Life(job(1, 1)).see(order(DrillKind.KILL))
     assert life.job.drills[0].is_armed
     life.up()
@@ -89,7 +90,7 @@ def test_a_drill_waits_for_its_replica_to_run() -> None:
 
 
 def test_a_drill_after_a_time_fires_at_its_deadline() -> None:
-    """SPEC §8, on demand: so long after the replica was first seen running."""
+    """spec/operations#drills, on demand: so long after the replica was first seen running."""
     life = Life(job(1, 1)).up()
     life.see(order(DrillKind.KILL, after=30 * SECOND, at=life.now))
     (due,) = [d for d in deadlines(life.job) if isinstance(d.event, DrillTriggered)]
@@ -102,7 +103,7 @@ def test_a_drill_after_a_time_fires_at_its_deadline() -> None:
 
 
 def test_a_drill_at_a_line_fires_when_the_line_is_seen_and_once() -> None:
-    """SPEC §8, on demand."""
+    """spec/operations#drills, on demand."""
     life = Life(job(1, 1)).up().see(order(DrillKind.SEGV, at_line="step 100"))
     assert not any(isinstance(d.event, DrillTriggered) for d in deadlines(life.job))
     assert life.job.drills[0].is_armed
@@ -118,7 +119,7 @@ def test_drills_are_numbered_in_the_order_in_which_they_are_ordered() -> None:
 
 
 def test_a_drill_that_met_its_budget_ends_the_job_as_the_real_thing_would() -> None:
-    """SPEC §8: an internal error on demand is one of the three attempts."""
+    """spec/operations#drills: an internal error on demand is one of the three attempts."""
     life = Life(job(1)).up()
     for _ in range(3):
         life.see(order(DrillKind.INTERNAL, PRIMARY)).up()
@@ -129,7 +130,7 @@ def test_a_drill_that_met_its_budget_ends_the_job_as_the_real_thing_would() -> N
 
 
 def test_a_drill_does_nothing_to_what_is_being_stopped() -> None:
-    """SPEC §2, cancel: never lost, whatever else was ordered."""
+    """spec/lifecycle#cancel: never lost, whatever else was ordered."""
     life = Life(job(1, 1)).up().cancel().see(order(DrillKind.PREEMPT))
     assert life.job.drills[0].is_armed
     assert life.up().job.state is JobState.CANCELLED

@@ -1,4 +1,5 @@
-"""Failures, restarts and retries in the life of a job (SPEC §2.1): each row of the table, with its budgets."""
+"""Failures, restarts and retries in the life of a job (spec/failures#budgets): each row of the table, with
+its budgets."""
 
 from dataclasses import replace
 
@@ -46,7 +47,7 @@ def failed(life: Life) -> tuple[int, str]:
 
 
 def test_a_killed_replica_restarts_in_place_and_the_others_go_on() -> None:
-    """SPEC §2.1, lost replicas: the replica is restarted, on the same node, with the same index."""
+    """spec/failures#lost-replicas: the replica is restarted, on the same node, with the same index."""
     life = Life(job(1, 1)).up()
     others = life.replica(PRIMARY)
     life.exits(WORKER, signal=9)
@@ -63,15 +64,16 @@ def test_a_killed_replica_restarts_in_place_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("signal", [9, 15])
 def test_a_kill_from_outside_is_not_the_programs_doing(signal: int) -> None:
-    """SPEC §2.1: SIGTERM or SIGKILL from outside without OOM."""
+    """spec/failures#out-of-memory: SIGTERM or SIGKILL from outside without OOM."""
     life = Life(job(1)).up().exits(PRIMARY, signal=signal)
     assert life.replica(PRIMARY).incarnation == 2
     assert life.rules == ["replica_lost"]
 
 
 def test_five_restarts_per_replica_and_attempt_then_three_retries_then_the_end() -> None:
-    """SPEC §2.1, lost replicas: at most 5 restarts per replica and attempt; then the whole job is retried, at most
-    3 times; then FAILED. The retries count over the whole life, the restarts begin anew with each attempt."""
+    """spec/failures#retries, lost replicas: at most 5 restarts per replica and attempt; then the whole job is
+    retried, at most 3 times; then FAILED. The retries count over the whole life, the restarts begin anew with
+    each attempt."""
     life = Life(job(1, 1)).up()
     for attempt in (1, 2, 3, 4):
         assert life.job.attempt == attempt
@@ -85,7 +87,7 @@ def test_five_restarts_per_replica_and_attempt_then_three_retries_then_the_end()
 
 
 def test_restarts_are_counted_by_replica() -> None:
-    """SPEC §2.1: per replica and attempt."""
+    """spec/failures#budgets: per replica and attempt."""
     life = Life(job(1, 1)).up()
     for _ in range(5):
         life.loses(WORKER).up().loses(PRIMARY).up()
@@ -94,9 +96,10 @@ def test_restarts_are_counted_by_replica() -> None:
 
 
 def test_a_retry_waits_until_nothing_of_the_attempt_lives_and_begins_in_the_same_places() -> None:
-    """SPEC §2.1 and DESIGN §3.3: never two live incarnations of one replica."""
+    """spec/failures#lost-replicas and spec/invariants#one-incarnation: never two live incarnations of one
+    replica."""
     life = Life(job(1, 1)).up().exits(WORKER, 139)
-    assert life.job.state is JobState.PREPARING, "SPEC §2: the state goes back"
+    assert life.job.state is JobState.PREPARING, "spec/lifecycle#states: the state goes back"
     assert (life.job.attempt, instructions(life.job)) == (1, (StopReplicas(1),))
     life.exits(PRIMARY, 143, stopped=True)
     assert (life.job.attempt, life.job.phase) == (2, AttemptState.PREPARING)
@@ -106,7 +109,7 @@ def test_a_retry_waits_until_nothing_of_the_attempt_lives_and_begins_in_the_same
 
 @pytest.mark.parametrize("code", [6, 134, 11, 139])
 def test_transient_codes_retry_the_job_three_times(code: int) -> None:
-    """SPEC §2.1, the transient row: at most 3 times, then FAILED with the user-code message."""
+    """spec/failures#crashes: at most 3 times, then FAILED with the user-code message."""
     life = Life(job(1)).up()
     for attempt in (2, 3, 4):
         life.exits(PRIMARY, code).up()
@@ -127,7 +130,7 @@ def test_transient_codes_retry_the_job_three_times(code: int) -> None:
 def test_sigabrt_and_sigsegv_are_transient_and_published_as_each_kind_of_job_does(
     module: str | None, signal: int, status: int
 ) -> None:
-    """SPEC §2.1: published as 6, 11 for package jobs, as 134, 139 for custom containers."""
+    """spec/failures#crashes: published as 6, 11 for package jobs, as 134, 139 for custom containers."""
     life = Life(job(1, module=module)).up()
     for _ in range(3):
         life.exits(PRIMARY, signal=signal).up()
@@ -137,7 +140,7 @@ def test_sigabrt_and_sigsegv_are_transient_and_published_as_each_kind_of_job_doe
 
 @pytest.mark.parametrize("code", [1, 2, 127, 129, 130, 137, 143])
 def test_other_codes_are_permanent(code: int) -> None:
-    """SPEC §2.1: any other non-zero exit, a plain exit code of 129 and more among them."""
+    """spec/failures#user-code: any other non-zero exit, a plain exit code of 129 and more among them."""
     life = Life(job(1, 1)).up().exits(WORKER, code)
     assert instructions(life.job) == (StopReplicas(1),), "all replicas are shut down"
     found, message = failed(life.up())
@@ -148,12 +151,12 @@ def test_other_codes_are_permanent(code: int) -> None:
 
 @pytest.mark.parametrize("signal", [2, 7, 8])
 def test_other_signals_of_the_programs_own_making_are_permanent(signal: int) -> None:
-    """SPEC §2.1: SIGINT, bus error, arithmetic error."""
+    """spec/failures#user-code: SIGINT, bus error, arithmetic error."""
     assert failed(Life(job(1)).up().exits(PRIMARY, signal=signal))[0] == 3
 
 
 def test_out_of_memory_is_permanent() -> None:
-    """SPEC §2.1: all replicas shut down, FAILED."""
+    """spec/failures#out-of-memory: all replicas shut down, FAILED."""
     life = Life(job(1, 1)).up().exits(WORKER, signal=9, oom=True).up()
     assert failed(life) == (
         3,
@@ -163,7 +166,7 @@ def test_out_of_memory_is_permanent() -> None:
 
 
 def test_an_out_of_memory_of_a_child_alone_is_only_told() -> None:
-    """SPEC §2.1: a timeline entry; the main process's own exit then decides."""
+    """spec/failures#user-code: a timeline entry; the main process's own exit then decides."""
     life = Life(job(1)).up().exits(PRIMARY, 0, child_oom=2)
     assert life.job.state is JobState.SUCCEEDED
     (entry,) = [e for e in life.told if e.kind == "child_out_of_memory"]
@@ -187,7 +190,8 @@ def test_out_of_memory_may_be_retried_with_more_if_an_operator_says_so() -> None
 
 
 def test_a_failure_of_the_service_gives_three_attempts_in_all() -> None:
-    """SPEC §2.1: then FAILED, code 13, with the typed cause beside it in the job's timeline."""
+    """spec/failures#service-failures: then FAILED, code 13, with the typed cause beside it in the job's
+    timeline."""
     life = Life(job(1))
     for attempt in (1, 2, 3):
         life.see(JobAdmitted(((PRIMARY, "a"),)))
@@ -200,7 +204,8 @@ def test_a_failure_of_the_service_gives_three_attempts_in_all() -> None:
 
 
 def test_a_failure_of_the_service_is_tried_again_after_a_pause() -> None:
-    """SPEC §2.1: what failed, a registry say, has time to come back; the timeline says when the next try is."""
+    """spec/failures#service-failures: what failed, a registry say, has time to come back; the timeline says
+    when the next try is."""
     life = Life(job(1))
     pauses: list[int] = []
     for attempt in (1, 2):
@@ -215,7 +220,7 @@ def test_a_failure_of_the_service_is_tried_again_after_a_pause() -> None:
 
 
 def test_a_replica_that_the_service_cannot_run_is_an_internal_error() -> None:
-    """SPEC §2.1: engine error."""
+    """spec/failures#service-failures: engine error."""
     life = Life(job(1, 1)).up().loses(WORKER, "no room for a mount", by_service=True)
     assert life.rules == ["internal_error"]
     assert life.up().job.attempt == 2
@@ -233,7 +238,7 @@ def test_a_start_that_turns_out_to_be_impossible_gives_the_attempt_up() -> None:
 
 
 def test_a_package_that_cannot_be_installed_is_the_users_failure() -> None:
-    """SPEC §2.1, the user's program; it is not tried again."""
+    """spec/failures#rules, the user's program; it is not tried again."""
     life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)))
     code, message = failed(life.see(PreparationFailed(1, "no such object gs://b/x", by_user=True)))
     assert code == 3
@@ -241,7 +246,8 @@ def test_a_package_that_cannot_be_installed_is_the_users_failure() -> None:
 
 
 def test_a_stock_out_is_retried_three_times_with_back_off() -> None:
-    """SPEC §2.1: no capacity in the region; then FAILED with code 8. The job stays QUEUED until its first room."""
+    """spec/failures#no-capacity: no capacity in the region; then FAILED with code 8. The job stays QUEUED
+    until its first room."""
     life = Life(job(1))
     pauses: list[int] = []
     for _ in range(3):
@@ -256,13 +262,13 @@ def test_a_stock_out_is_retried_three_times_with_back_off() -> None:
 
 
 def test_a_stock_out_that_is_told_twice_counts_once() -> None:
-    """SPEC §2.1: with back-off; nothing is asked for before the pause is over."""
+    """spec/failures#no-capacity: with back-off; nothing is asked for before the pause is over."""
     life = Life(job(1)).see(CapacityRefused("none"), CapacityRefused("none"))
     assert life.job.retries == (("stock_out", 1),)
 
 
 def test_a_replica_that_finds_no_other_node_is_a_stock_out_of_the_whole_job() -> None:
-    """SPEC §2.1: the gang is given up, its room too, and asked for again after the pause."""
+    """spec/failures#retries: the gang is given up, its room too, and asked for again after the pause."""
     life = Life(job(1, 1)).up().see(NodeLeft("b", "it is drained"))
     life.exits(WORKER, 143, stopped=True)
     life.see(CapacityRefused("no other node"))
@@ -276,7 +282,7 @@ def test_a_replica_that_finds_no_other_node_is_a_stock_out_of_the_whole_job() ->
 
 
 def test_spot_preemption_restarts_the_job_six_times() -> None:
-    """SPEC §2.1: then the stock-out message."""
+    """spec/failures#no-capacity: then the stock-out message."""
     life = Life(job(1)).up()
     for attempt in range(2, 8):
         life.see(Preempted("projects/p/jobs/other")).up()
@@ -285,7 +291,7 @@ def test_spot_preemption_restarts_the_job_six_times() -> None:
 
 
 def test_a_preempted_job_gives_its_room_back() -> None:
-    """SPEC §2.1, spot: the room is another's."""
+    """spec/failures#preemption: the room is another's."""
     life = Life(job(1)).up().see(Preempted("x"))
     assert instructions(life.job) == (StopReplicas(1),)
     life.exits(PRIMARY, 143, stopped=True)
@@ -294,7 +300,7 @@ def test_a_preempted_job_gives_its_room_back() -> None:
 
 
 def test_counters_are_separate_by_cause_and_never_reset() -> None:
-    """SPEC §2.1: separate per cause, over the whole life of the job, never reset."""
+    """spec/failures#budgets: separate per cause, over the whole life of the job, never reset."""
     life = Life(job(1)).up()
     for _ in range(2):
         life.exits(PRIMARY, 139).up().see(Preempted("x")).up()
@@ -304,7 +310,7 @@ def test_counters_are_separate_by_cause_and_never_reset() -> None:
 
 
 def test_there_are_ten_attempts_at_most() -> None:
-    """SPEC §2.1: an overall cap of attempts, default 10."""
+    """spec/failures#budgets: an overall cap of attempts, default 10."""
     life = Life(job(1)).up()
     for _ in range(3):
         life.exits(PRIMARY, 139).up()
@@ -317,14 +323,14 @@ def test_there_are_ten_attempts_at_most() -> None:
 
 
 def test_a_stock_out_of_a_running_job_does_not_go_past_the_cap() -> None:
-    """SPEC §2.1: the cap is overall, whatever the rows would still give."""
+    """spec/failures#budgets: the cap is overall, whatever the rows would still give."""
     life = Life(job(1, 1), FailurePolicy(max_attempts=1)).up().see(NodeLeft("b", "it is drained"))
     life.exits(WORKER, 143, stopped=True).see(CapacityRefused("no other node")).up()
     assert failed(life) == (8, STOCK_OUT)
 
 
 def test_restart_job_on_worker_restart_retries_the_whole_job() -> None:
-    """SPEC §2.1: any replica restart becomes a restart of the whole job."""
+    """spec/failures#retries: any replica restart becomes a restart of the whole job."""
     life = Life(job(1, 1, scheduling=WHOLE_JOB)).up().exits(WORKER, signal=9)
     assert instructions(life.job) == (StopReplicas(1),)
     assert life.up().job.attempt == 2
@@ -334,7 +340,7 @@ def test_restart_job_on_worker_restart_retries_the_whole_job() -> None:
 
 
 def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replica() -> None:
-    """SPEC §2.1: disableRetries forbids job-level retries."""
+    """spec/failures#retries: disableRetries forbids job-level retries."""
     assert Life(job(1, scheduling=DISABLED)).up().exits(PRIMARY, 139).job.state is JobState.FAILED
     life = Life(job(1, scheduling=DISABLED)).up()
     for _ in range(5):
@@ -345,7 +351,7 @@ def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replic
 
 
 def test_disable_retries_overrides_restart_job_on_worker_restart() -> None:
-    """Facts §2.6: it forces restartJobOnWorkerRestart to false."""
+    """facts/lifecycle#scheduling: it forces restartJobOnWorkerRestart to false."""
     both = Scheduling(disable_retries=True, restart_job_on_worker_restart=True)
     life = Life(job(1, 1, scheduling=both)).up().loses(WORKER)
     assert life.replica(WORKER).incarnation == 2
@@ -353,7 +359,7 @@ def test_disable_retries_overrides_restart_job_on_worker_restart() -> None:
 
 
 def test_disable_retries_lets_a_job_wait_for_its_first_room() -> None:
-    """SPEC §2.1: nothing ran, so nothing is retried; once it ran, there is no second attempt."""
+    """spec/failures#retries: nothing ran, so nothing is retried; once it ran, there is no second attempt."""
     life = Life(job(1, 1, scheduling=DISABLED)).see(CapacityRefused("none"))
     assert (life.job.state, life.job.phase) == (JobState.QUEUED, AttemptState.WAITING)
     life.up().see(NodeLeft("b", "it is drained")).exits(WORKER, 143, stopped=True)
@@ -361,7 +367,8 @@ def test_disable_retries_lets_a_job_wait_for_its_first_room() -> None:
 
 
 def test_a_lost_reducer_restarts_until_it_is_lost_twenty_times_within_a_minute() -> None:
-    """SPEC §2.1: given up after 20 within a minute; the job goes on without it; never a job retry."""
+    """spec/failures#retries: given up after 20 within a minute; the job goes on without it; never a job
+    retry."""
     life = Life(job(1, 1, 1, reducers=True)).up()
     for _ in range(20):
         life.exits(REDUCER, 1)
@@ -376,8 +383,8 @@ def test_a_lost_reducer_restarts_until_it_is_lost_twenty_times_within_a_minute()
 
 
 def test_a_reducer_that_dies_young_is_started_again_after_a_pause_that_grows() -> None:
-    """SPEC §2.1, reducers: a rate limit of its own. The first time at once, and always once it has lived; given up all the
-    same within the minute."""
+    """spec/reduction#losses: a rate limit of its own. The first time at once, and always once it has lived;
+    given up all the same within the minute."""
     life = Life(job(1, 1, 1, reducers=True)).up()
     subject, began, now = life.job, life.now, life.now
     pauses: list[float] = []
@@ -402,7 +409,7 @@ def test_a_reducer_that_dies_young_is_started_again_after_a_pause_that_grows() -
 
 
 def test_a_reducer_that_has_lived_is_started_again_at_once() -> None:
-    """SPEC §2.1: what a pause is for is a reducer that cannot start, not one that is killed."""
+    """spec/reduction#losses: what a pause is for is a reducer that cannot start, not one that is killed."""
     life = Life(job(1, 1, 1, reducers=True)).up()
     for _ in range(12):
         life.now += 3 * SECOND
@@ -413,7 +420,7 @@ def test_a_reducer_that_has_lived_is_started_again_at_once() -> None:
 
 
 def test_a_job_that_ends_in_a_reducers_pause_waits_for_nobody() -> None:
-    """SPEC §2, "Cancel": the incarnation that was to come never starts."""
+    """spec/lifecycle#cancel: the incarnation that was to come never starts."""
     life = Life(job(1, 1, 1, reducers=True)).up()
     life.exits(REDUCER, 2).loses(REDUCER, "it never came up")
     assert life.replica(REDUCER).not_before
@@ -424,7 +431,7 @@ def test_a_job_that_ends_in_a_reducers_pause_waits_for_nobody() -> None:
 
 
 def test_a_reducer_may_be_lost_any_number_of_times_if_it_is_seldom() -> None:
-    """SPEC §2.1: a rate limit of its own, not a budget of the attempt."""
+    """spec/failures#budgets: a rate limit of its own, not a budget of the attempt."""
     life = Life(job(1, 1, 1, reducers=True, scheduling=DISABLED)).up()
     for _ in range(50):
         life.now += 4 * SECOND
@@ -434,14 +441,15 @@ def test_a_reducer_may_be_lost_any_number_of_times_if_it_is_seldom() -> None:
 
 
 def test_a_reducer_is_nobody_elses_business() -> None:
-    """SPEC §2.1: never a job retry, restartJobOnWorkerRestart or not."""
+    """spec/failures#retries: never a job retry, restartJobOnWorkerRestart or not."""
     life = Life(job(1, 1, 1, reducers=True, scheduling=WHOLE_JOB)).up().exits(REDUCER, 139)
     assert life.job.retry is None
     assert life.replica(REDUCER).incarnation == 2
 
 
 def test_workers_are_told_of_a_lost_reducer_before_any_of_them_starts_again() -> None:
-    """SPEC §2.1: the workers are told; one that ended by itself, asked by nobody, will not come back either."""
+    """spec/failures#user-code: the workers are told; one that ended by itself, asked by nobody, will not come
+    back either."""
     life = Life(job(1, 1, 2, reducers=True)).up()
     assert instructions(life.job) == ()
     life.exits(REDUCER, 0)
@@ -455,14 +463,15 @@ def test_workers_are_told_of_a_lost_reducer_before_any_of_them_starts_again() ->
 
 
 def test_how_reducers_end_once_the_workers_have_is_nobodys_business() -> None:
-    """SPEC §2, "Success": the job ends with its primary, whatever the exit codes of the others."""
+    """spec/lifecycle#success: the job ends with its primary, whatever the exit codes of the others."""
     life = Life(job(1, 1, 2, reducers=True)).up().exits(WORKER).exits(PRIMARY)
     life.exits(REDUCER, 1, stopped=True).exits(ReplicaId(2, 1), 0, stopped=True)
     assert (life.job.state, life.job.error) == (JobState.SUCCEEDED, None)
 
 
 def test_a_job_runs_without_a_reducer_that_never_comes_up() -> None:
-    """SPEC §2.1: the job goes on; SPEC §2, parallel start: RUNNING when all that are left are up."""
+    """spec/failures#lost-replicas: the job goes on; spec/lifecycle#start: RUNNING when all that are left are
+    up."""
     life = Life(job(1, 0, 1, reducers=True))
     life.see(JobAdmitted(((PRIMARY, "a"), (REDUCER, "b"))), RuntimePrepared(1))
     for _ in range(21):
@@ -480,8 +489,8 @@ def test_a_stalled_replica_is_restarted() -> None:
 
 
 def test_a_replica_leaves_its_node_and_goes_on_on_another() -> None:
-    """SPEC §2.1: a node can be drained at any time; its replicas move and are restarted there. Exit 0 after
-    SIGTERM is not success: a program that saves its state and leaves is not finished."""
+    """spec/failures#maintenance: a node can be drained at any time; its replicas move and are restarted
+    there. Exit 0 after SIGTERM is not success: a program that saves its state and leaves is not finished."""
     life = Life(job(1, 1)).up().see(NodeLeft("a", "it is drained"))
     assert instructions(life.job) == (StopReplica(1, PRIMARY, 1),)
     assert life.replica(WORKER).state is ReplicaState.RUNNING
@@ -497,7 +506,7 @@ def test_a_replica_leaves_its_node_and_goes_on_on_another() -> None:
 
 
 def test_an_end_of_its_own_before_the_request_to_leave_decides() -> None:
-    """SPEC §2.1: the program's own exit, seen after the node was drained."""
+    """spec/failures#maintenance: the program's own exit, seen after the node was drained."""
     for code, state in ((0, JobState.SUCCEEDED), (1, JobState.FAILED)):
         life = Life(job(1)).up().see(NodeLeft("a", "it is drained")).exits(PRIMARY, code)
         assert life.job.state is state
@@ -506,14 +515,14 @@ def test_an_end_of_its_own_before_the_request_to_leave_decides() -> None:
 
 
 def test_a_replica_that_dies_while_it_leaves_goes_on_elsewhere() -> None:
-    """SPEC §2.1: on another one if its node is gone."""
+    """spec/failures#lost-replicas: on another one if its node is gone."""
     life = Life(job(1)).up().see(NodeLeft("a", "it does not answer")).loses(PRIMARY)
     assert life.replica(PRIMARY).avoid == "a"
     assert "it does not answer" in life.last
 
 
 def test_a_node_that_is_left_before_the_launch_costs_no_restart() -> None:
-    """SPEC §2: nothing ran, so only the place is another one."""
+    """spec/lifecycle: nothing ran, so only the place is another one."""
     life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), NodeLeft("a", "it is drained"))
     primary = life.replica(PRIMARY)
     assert (primary.node, primary.avoid, primary.incarnation) == ("", "a", 1)
@@ -522,7 +531,7 @@ def test_a_node_that_is_left_before_the_launch_costs_no_restart() -> None:
 
 
 def test_a_replica_that_was_to_leave_before_anybody_saw_it_start_is_stopped_by_name() -> None:
-    """SPEC §2, cancel: it leaves no process behind, and waits for the word of each that may be one."""
+    """spec/lifecycle#cancel: it leaves no process behind, and waits for the word of each that may be one."""
     life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), RuntimePrepared(1))
     life.see(NodeLeft("a", "it is drained")).cancel()
     assert instructions(life.job) == (StopReplicas(1, ((PRIMARY, 1),)),)
@@ -530,14 +539,15 @@ def test_a_replica_that_was_to_leave_before_anybody_saw_it_start_is_stopped_by_n
 
 
 def test_an_ended_replica_does_not_come_back_to_a_node_that_was_left() -> None:
-    """SPEC §2.1: on another one if its node is gone or draining, whichever replica's end retried the job."""
+    """spec/failures#maintenance: on another one if its node is gone or draining, whichever replica's end
+    retried the job."""
     life = Life(job(1, 1)).up().exits(WORKER).see(NodeLeft("b", "it is drained"))
     life.exits(PRIMARY, 139)
     assert [(r.node, r.avoid) for r in life.job.replicas] == [("a", ""), ("", "b")]
 
 
 def test_events_of_an_older_incarnation_change_nothing() -> None:
-    """DESIGN §3.3: incarnation numbers fence."""
+    """spec/invariants#one-incarnation: incarnation numbers fence."""
     life = Life(job(1)).up().loses(PRIMARY)
     now = life.job
     stale: tuple[Event, ...] = (
@@ -568,7 +578,8 @@ def test_every_verdict_names_its_rule_its_effect_and_its_evidence() -> None:
 
 
 def test_a_job_that_is_given_up_does_not_wait_for_a_replica_without_a_place() -> None:
-    """SPEC §2.1, the service itself failed: code 13. Nobody would ever report of a replica that is nowhere."""
+    """spec/failures#service-failures, the service itself failed: code 13. Nobody would ever report of a
+    replica that is nowhere."""
     life = Life(job(1, 1)).up().see(NodeLeft("b", "maintenance")).exits(WORKER, 143, stopped=True)
     assert life.replica(WORKER).node == ""
     life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
@@ -579,7 +590,7 @@ def test_a_job_that_is_given_up_does_not_wait_for_a_replica_without_a_place() ->
 
 
 def test_a_cancel_that_was_accepted_stands_when_the_job_is_given_up() -> None:
-    """SPEC §2, cancel: after an accepted cancel the final state is CANCELLED."""
+    """spec/lifecycle#end, cancel: after an accepted cancel the final state is CANCELLED."""
     life = Life(job(1, 1)).up().cancel()
     life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
     life.up()

@@ -1,4 +1,5 @@
-"""The life of a job (SPEC §2): states, success, cancels, time limits, reminders. Failures: test_lifecycle_failures."""
+"""The life of a job (spec/lifecycle#cancel): states, success, cancels, time limits, reminders. Failures:
+test_lifecycle_failures."""
 
 import pytest
 
@@ -32,7 +33,7 @@ HOUR = 3600 * SECOND
 
 
 def test_a_job_goes_through_its_states_and_demands_the_next_thing_in_each() -> None:
-    """SPEC §2: QUEUED, PREPARING, RUNNING, SUCCEEDED."""
+    """spec/lifecycle#states: QUEUED, PREPARING, RUNNING, SUCCEEDED."""
     life = Life(job(1, 1))
     assert (life.job.state, instructions(life.job)) == (JobState.QUEUED, ())
     life.see(PLACES)
@@ -56,7 +57,7 @@ def test_a_job_goes_through_its_states_and_demands_the_next_thing_in_each() -> N
 
 
 def test_the_primary_may_end_before_all_replicas_are_up() -> None:
-    """SPEC §2, parallel start: straight to the final state, startTime at that moment."""
+    """spec/lifecycle#end, parallel start: straight to the final state, startTime at that moment."""
     life = Life(job(1, 1)).see(PLACES, RuntimePrepared(1), ReplicaStarted(1, PRIMARY, 1, CREATED))
     life.exits(PRIMARY)
     ended = life.now
@@ -69,7 +70,7 @@ def test_the_primary_may_end_before_all_replicas_are_up() -> None:
 
 
 def test_a_worker_that_is_done_does_not_end_the_job() -> None:
-    """SPEC §2.1: non-primary exits 0, the job goes on."""
+    """spec/failures#rules: non-primary exits 0, the job goes on."""
     life = Life(job(1, 1)).up().exits(WORKER)
     assert life.job.state is JobState.RUNNING
     assert instructions(life.job) == ()
@@ -77,7 +78,7 @@ def test_a_worker_that_is_done_does_not_end_the_job() -> None:
 
 
 def test_a_worker_that_is_done_before_the_primary_is_up_counts_as_up() -> None:
-    """SPEC §2, parallel start."""
+    """spec/lifecycle#start."""
     life = Life(job(1, 1)).see(PLACES, RuntimePrepared(1), ReplicaStarted(1, WORKER, 1, CREATED))
     life.exits(WORKER)
     assert life.job.state is JobState.PREPARING
@@ -85,7 +86,7 @@ def test_a_worker_that_is_done_before_the_primary_is_up_counts_as_up() -> None:
 
 
 def test_exit_codes_of_the_others_do_not_matter_after_the_success() -> None:
-    """SPEC §2, success."""
+    """spec/lifecycle#success."""
     life = Life(job(1, 2)).up().exits(PRIMARY)
     life.exits(WORKER, signal=11)
     assert life.up().job.state is JobState.SUCCEEDED
@@ -95,7 +96,7 @@ def test_exit_codes_of_the_others_do_not_matter_after_the_success() -> None:
 
 @pytest.mark.parametrize("before", [(), (PLACES,)], ids=["queued", "preparing"])
 def test_a_cancel_before_the_launch_ends_the_job_at_once(before: tuple[Event, ...]) -> None:
-    """SPEC §2: cancel works in every state before the end."""
+    """spec/lifecycle#cancel: cancel works in every state before the end."""
     life = Life(job(1, 1)).see(*before).cancel()
     assert life.job.state is JobState.CANCELLED
     assert life.job.error is not None
@@ -103,7 +104,7 @@ def test_a_cancel_before_the_launch_ends_the_job_at_once(before: tuple[Event, ..
 
 
 def test_a_cancel_of_a_running_job_waits_until_nothing_lives() -> None:
-    """SPEC §2: it leaves no process behind."""
+    """spec/lifecycle#cancel: it leaves no process behind."""
     life = Life(job(1, 1)).up().cancel().exits(WORKER, 143, stopped=True)
     assert life.job.state is JobState.CANCELLING
     life.exits(PRIMARY, 143, stopped=True)
@@ -111,7 +112,7 @@ def test_a_cancel_of_a_running_job_waits_until_nothing_lives() -> None:
 
 
 def test_a_cancel_wins_over_a_primary_that_ends_well_afterwards() -> None:
-    """SPEC §2: after an accepted cancel the final state is CANCELLED ..."""
+    """spec/lifecycle#end: after an accepted cancel the final state is CANCELLED ..."""
     assert Life(job(1)).up().cancel().exits(PRIMARY).job.state is JobState.CANCELLED
 
 
@@ -121,7 +122,8 @@ def test_a_cancel_wins_over_a_primary_that_ends_well_afterwards() -> None:
 def test_a_cancel_loses_to_a_primary_that_had_already_exited_for_good(
     code: int, state: JobState
 ) -> None:
-    """... unless the primary had already exited: with 139 the job would have gone on, so the cancel stands."""
+    """... unless the primary had already exited: with 139 the job would have gone on, so the cancel
+    stands."""
     life = Life(job(1)).up()
     before = life.now
     life.cancel().exits(PRIMARY, code, ended=before)
@@ -129,7 +131,8 @@ def test_a_cancel_loses_to_a_primary_that_had_already_exited_for_good(
 
 
 def test_a_cancel_loses_to_an_end_of_the_primary_that_is_winding_down() -> None:
-    """SPEC §2: on what is over already, by whatever end of the primary, a cancel changes nothing."""
+    """spec/lifecycle#cancel: on what is over already, by whatever end of the primary, a cancel changes
+    nothing."""
     for code, state in ((0, JobState.SUCCEEDED), (1, JobState.FAILED)):
         life = Life(job(1, 1)).up().exits(PRIMARY, code).cancel().up()
         assert life.job.state is state
@@ -141,7 +144,7 @@ def test_a_cancel_wins_over_a_failure_of_a_worker_that_is_winding_down() -> None
 
 
 def test_a_cancel_is_idempotent() -> None:
-    """SPEC §2: cancel is idempotent; the first one's moment and reason stay."""
+    """spec/lifecycle#cancel: cancel is idempotent; the first one's moment and reason stay."""
     life = Life(job(1)).up().cancel()
     once = life.job
     assert life.cancel(CancelCause.TIMEOUT).job == once
@@ -150,7 +153,8 @@ def test_a_cancel_is_idempotent() -> None:
 
 
 def test_a_cancel_during_a_retry_ends_the_job() -> None:
-    """SPEC §2: never lost, also while the attempt is being given up for another one, or waits for room."""
+    """spec/lifecycle#cancel: never lost, also while the attempt is being given up for another one, or waits
+    for room."""
     stopping = Life(job(1, 1)).up().exits(WORKER, 139)
     assert stopping.job.retry is not None
     assert stopping.cancel().up().job.state is JobState.CANCELLED
@@ -160,7 +164,7 @@ def test_a_cancel_during_a_retry_ends_the_job() -> None:
 
 
 def test_a_primary_that_had_ended_well_before_a_retry_was_decided_ends_the_job() -> None:
-    """SPEC §2, success: a worker's crash was seen first, though the primary had exited before it."""
+    """spec/lifecycle#success: a worker's crash was seen first, though the primary had exited before it."""
     life = Life(job(1, 1)).up()
     before = life.now
     life.exits(WORKER, 139).exits(PRIMARY, 0, ended=before)
@@ -170,7 +174,7 @@ def test_a_primary_that_had_ended_well_before_a_retry_was_decided_ends_the_job()
 
 
 def test_reports_that_come_twice_or_late_change_nothing() -> None:
-    """DESIGN §3: carrying out, and reporting, twice harms nothing."""
+    """spec/invariants#instructions: carrying out, and reporting, twice harms nothing."""
     life = Life(job(1, 1)).up()
     running = life.job
     for late in (
@@ -188,7 +192,7 @@ def test_reports_that_come_twice_or_late_change_nothing() -> None:
 
 
 def test_deadlines_follow_the_state() -> None:
-    """SPEC §2: maxWaitTime counts from creation, the running limit from the first RUNNING."""
+    """spec/queue#waiting: maxWaitTime counts from creation, the running limit from the first RUNNING."""
     life = Life(job(1, scheduling=Scheduling(timeout=HOUR, max_wait=1800 * SECOND)))
     (wait,) = deadlines(life.job)
     assert wait.event == CancelRequested(CancelCause.MAX_WAIT, CREATED + 1800 * SECOND)
@@ -200,8 +204,8 @@ def test_deadlines_follow_the_state() -> None:
 
 
 def test_the_running_limit_goes_on_through_a_retry_and_max_wait_does_not_come_back() -> None:
-    """SPEC §2, running limits: across retries; the state goes back to PREPARING; startTime stays the first;
-    maxWaitTime is not applied again."""
+    """spec/lifecycle#time-limits: across retries; the state goes back to PREPARING; startTime stays the
+    first; maxWaitTime is not applied again."""
     life = Life(job(1, scheduling=Scheduling(max_wait=1800 * SECOND))).up()
     first = life.job.started
     life.exits(PRIMARY, 139)
@@ -215,8 +219,8 @@ def test_the_running_limit_goes_on_through_a_retry_and_max_wait_does_not_come_ba
 
 
 def test_a_job_that_is_up_as_its_maximum_wait_ends_runs_on() -> None:
-    """SPEC §2, queue: maxWaitTime cancels a job that is not RUNNING by then. The moment and the last start may be
-    reported together."""
+    """spec/lifecycle#cancel, queue: maxWaitTime cancels a job that is not RUNNING by then. The moment and the
+    last start may be reported together."""
     limited = Scheduling(max_wait=1800 * SECOND)
     life = Life(job(1, scheduling=limited)).up().cancel(CancelCause.MAX_WAIT)
     assert life.job.state is JobState.RUNNING
@@ -242,7 +246,7 @@ def test_a_clock_that_is_set_back_ends_no_job_before_its_last_change() -> None:
     ],
 )
 def test_a_cancel_says_its_reason(cause: CancelCause, words: str) -> None:
-    """SPEC §2.1, last row: CANCELLED, the reason in the message, code 1."""
+    """spec/failures#rules, last row: CANCELLED, the reason in the message, code 1."""
     life = Life(job(1, scheduling=Scheduling(max_wait=1800 * SECOND))).cancel(cause)
     assert life.job.state is JobState.CANCELLED
     assert life.job.error is not None
@@ -251,7 +255,7 @@ def test_a_cancel_says_its_reason(cause: CancelCause, words: str) -> None:
 
 
 def test_a_job_is_warned_an_hour_ahead_of_its_running_limit() -> None:
-    """SPEC §8: no 7-day surprise. Once; and not where the limit is short."""
+    """spec/lifecycle#time-limits: no 7-day surprise. Once; and not where the limit is short."""
     life = Life(job(1)).up()
     warnings = [d for d in deadlines(life.job) if isinstance(d.event, LimitNears)]
     assert [d.at for d in warnings] == [life.job.started + DEFAULT_TIMEOUT - HOUR]
@@ -264,7 +268,7 @@ def test_a_job_is_warned_an_hour_ahead_of_its_running_limit() -> None:
 
 
 def test_four_hours_without_a_write_to_the_bucket_are_told() -> None:
-    """SPEC §2, long jobs."""
+    """spec/lifecycle#long-jobs."""
     life = Life(job(1, output="gs://bucket/out")).up()
     start = life.job.started
     (due,) = [d for d in deadlines(life.job) if isinstance(d.event, CheckpointDue)]
@@ -281,7 +285,7 @@ def test_four_hours_without_a_write_to_the_bucket_are_told() -> None:
 
 
 def test_looking_twice_at_the_bucket_warns_of_nothing() -> None:
-    """SPEC §2, long jobs: the warning is of four hours, however often somebody looks."""
+    """spec/lifecycle#long-jobs: the warning is of four hours, however often somebody looks."""
     life = Life(job(1, output="gs://bucket/out")).up()
     at = life.job.started + 4 * HOUR
     life.see(CheckpointLooked(at, at - SECOND), CheckpointLooked(at, at - SECOND))
@@ -289,7 +293,7 @@ def test_looking_twice_at_the_bucket_warns_of_nothing() -> None:
 
 
 def test_a_job_is_not_told_of_checkpoints_that_nobody_can_see() -> None:
-    """SPEC §2, long jobs: without a bucket, or without a record of writes, nothing is said."""
+    """spec/lifecycle#long-jobs: without a bucket, or without a record of writes, nothing is said."""
     assert not any(isinstance(d.event, CheckpointDue) for d in deadlines(Life(job(1)).up().job))
     life = Life(job(1, output="gs://bucket/out")).up()
     life.see(CheckpointLooked(life.job.started + 4 * HOUR, -1))
@@ -297,7 +301,7 @@ def test_a_job_is_not_told_of_checkpoints_that_nobody_can_see() -> None:
 
 
 def test_ml_jobs_name_replicas_by_role() -> None:
-    """SPEC §2.1: replica names in messages."""
+    """spec/failures#messages: replica names in messages."""
     life = Life(job(1, 1, api=Api.ML)).up().exits(WORKER, 9).up()
     assert life.job.error is not None
     assert life.job.error.message.startswith(

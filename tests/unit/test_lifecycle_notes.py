@@ -1,4 +1,4 @@
-"""What reducers and workers have to say, on the timeline of their job (SPEC §7)."""
+"""What reducers and workers have to say, on the timeline of their job (spec/reduction#reports)."""
 
 import pytest
 
@@ -67,8 +67,8 @@ def test_a_restarted_replica_says_its_own(life: Life) -> None:
 
 
 def test_what_several_say_alike_at_one_time_is_one_entry() -> None:
-    """SPEC §7: reducers come together and say the same; who else speaks has an entry of its own, and nothing is lost when
-    the job ends in between."""
+    """spec/reduction#losses: reducers come together and say the same; who else speaks has an entry of its
+    own, and nothing is lost when the job ends in between."""
     life = Life(job(1, 1, 3, reducers=True)).up()
     reducers = [ReplicaId(2, index) for index in range(3)]
     life.see(*(noted(1, "serving", replica=each) for each in reducers))

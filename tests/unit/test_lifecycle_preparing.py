@@ -1,4 +1,5 @@
-"""An attempt's environments on the job's timeline (SPEC §8: it says at every moment why a job waits)."""
+"""An attempt's environments on the job's timeline (spec/operations#why-it-waits: it says at every moment why
+a job waits)."""
 
 from tests.unit.jobs import PRIMARY, SECOND, Life, job
 from trainshed.core.lifecycle.events import (

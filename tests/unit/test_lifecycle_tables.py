@@ -72,7 +72,7 @@ def test_a_table_says_something_of_every_state_and_every_trigger(
     triggers: type[enum.StrEnum],
     _first: enum.StrEnum,
 ) -> None:
-    """SPEC §2: every moment has an answer to everything that may come."""
+    """spec/lifecycle#states: every moment has an answer to everything that may come."""
     assert set(table.cells) == {(state, trigger) for state in states for trigger in triggers}
 
 
@@ -84,7 +84,7 @@ def test_a_table_says_something_of_every_state_and_every_trigger(
 def test_every_cell_does_what_it_says(
     table: AnyTable, state: enum.StrEnum, trigger: enum.StrEnum
 ) -> None:
-    """SPEC §2: a next state, or nothing with a reason, or an error with the whole story."""
+    """spec/lifecycle#states: a next state, or nothing with a reason, or an error with the whole story."""
     cell = table.cells[state, trigger]
     match cell:
         case Next():
@@ -120,7 +120,7 @@ def test_every_state_can_be_reached(
 
 
 def test_nothing_leads_out_of_an_end_and_every_state_leads_to_one() -> None:
-    """SPEC §2: what is over stays as it is."""
+    """spec/lifecycle#states: what is over stays as it is."""
     for table in TABLES:
         ends = {state for state in table.states if not successors(table, state)}
         assert ends == ENDS[table.name]
@@ -129,7 +129,7 @@ def test_nothing_leads_out_of_an_end_and_every_state_leads_to_one() -> None:
 
 
 def test_a_cancel_is_accepted_in_every_state_before_the_end() -> None:
-    """SPEC §2: cancel works in every state before the end, and is idempotent."""
+    """spec/lifecycle#cancel: cancel works in every state before the end, and is idempotent."""
     for table, trigger in CANCELS:
         for state in table.states:
             cell = table.cells[state, trigger]
@@ -138,14 +138,14 @@ def test_a_cancel_is_accepted_in_every_state_before_the_end() -> None:
 
 
 def test_a_cancelling_job_never_goes_back_to_work() -> None:
-    """SPEC §2: never lost."""
+    """spec/lifecycle#cancel: never lost."""
     for table, _ in CANCELS:
         cancelling = next(s for s in table.states if s.value == "CANCELLING")
         assert reachable(table, cancelling) - {cancelling} == ENDS[table.name]
 
 
 def test_a_replica_has_another_incarnation_only_after_the_end_of_the_last() -> None:
-    """DESIGN §3.3: never two live incarnations of one replica."""
+    """spec/invariants#one-incarnation: never two live incarnations of one replica."""
     for state in ReplicaState:
         cell = tables.REPLICA.cells[state, ReplicaTrigger.RESTARTED]
         assert isinstance(cell, Next if state.is_over else Illegal)

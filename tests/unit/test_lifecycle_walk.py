@@ -1,7 +1,9 @@
-"""Every state that a job of two replicas can get into, by any order of all that can happen to it (SPEC §2).
+"""Every state that a job of two replicas can get into, by any order of all that can happen to it
+(spec/lifecycle#states).
 
-Budgets are lowered so that all of it is walked: one restart, one retry by rule, two attempts. Events are made from the state:
-reports of its current attempt and incarnations, and late ones of earlier ones, which must change nothing.
+Budgets are lowered so that all of it is walked: one restart, one retry by rule, two attempts. Events are made
+from the state: reports of its current attempt and incarnations, and late ones of earlier ones, which must
+change nothing.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -58,7 +60,8 @@ MOST_STATES = 50_000
 PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
 HAS_PROCESSES = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 DECISIONS = (JobAdmitted, CapacityRefused)
-"""What the scheduler says in the turn in which it decides, once; everything else is a report, and may come twice."""
+"""What the scheduler says in the turn in which it decides, once; everything else is a report, and may come
+twice."""
 
 OWN = exited(0, ended=BEFORE), exited(1, ended=BEFORE), exited(139, ended=BEFORE)
 KILLED = exited(signal=9, ended=BEFORE)
@@ -149,8 +152,8 @@ class Walk:
 
 
 def walk(first: Job, making: Making) -> Walk:
-    """Go everywhere, and check each state and each way. Raises IllegalTransition, with the story, if any order of
-    events leads to what can never be."""
+    """Go everywhere, and check each state and each way. Raises IllegalTransition, with the story, if any
+    order of events leads to what can never be."""
     states, ways = [first], list[set[int]]()
     known: dict[Hashable, int] = {kind_of(first): 0}
     while len(ways) < len(states):
@@ -169,8 +172,9 @@ def walk(first: Job, making: Making) -> Walk:
 
 
 def kind_of(subject: Job) -> Hashable:
-    """What the future of a job depends on: states of one kind are walked once. How a replica that is over ended, by
-    which messages the job ends and which nodes are to be avoided is history; so are budgets once the end is decided."""
+    """What the future of a job depends on: states of one kind are walked once. How a replica that is over
+    ended, by which messages the job ends and which nodes are to be avoided is history; so are budgets once
+    the end is decided."""
     drills = tuple((d.is_armed, d.done, d.attempt, d.incarnation) for d in subject.drills)
     job_is = (subject.state, subject.phase, subject.started > 0)
     if subject.state.is_final:
@@ -271,15 +275,16 @@ def check_ends(found: Walk) -> None:
 
 
 def test_every_order_of_all_that_can_happen_keeps_what_is_promised() -> None:
-    """SPEC §2, §2.1, DESIGN §3: never stuck, no end while something lives, no cancel lost, no budget exceeded, numbers
-    fence, what is reported twice or late changes nothing, every job ends."""
+    """spec/lifecycle#cancel, spec/failures#budgets, spec/invariants#durability: never stuck, no end while
+    something lives, no cancel lost, no budget exceeded, numbers fence, what is reported twice or late changes
+    nothing, every job ends."""
     check_ends(whole_life())
 
 
 @pytest.mark.parametrize("target", [PRIMARY, WORKER], ids=str)
 @pytest.mark.parametrize("kind", DrillKind)
 def test_a_drill_at_any_moment_keeps_what_is_promised(kind: DrillKind, target: ReplicaId) -> None:
-    """SPEC §8: likewise, with a drill that may fire at any moment."""
+    """spec/operations#drills: likewise, with a drill that may fire at any moment."""
     found = drilled(kind, target)
     check_ends(found)
     assert any(drill.done for subject in found.states for drill in subject.drills)

@@ -1,4 +1,5 @@
-"""What a local run makes of its options and of a directory, before anything runs (SPEC §3; facts §5.5)."""
+"""What a local run makes of its options and of a directory, before anything runs (spec/program#local-runs;
+facts/packaging#autopackaging)."""
 
 import io
 import zipfile
@@ -42,7 +43,7 @@ def furnished(directory: Path, request: LocalRunRequest) -> list[str]:
 
 
 def test_the_directory_of_the_script_is_there_and_nothing_else(directory: Path) -> None:
-    """Facts §5.5: the parent of the main executable, and extra directories."""
+    """facts/packaging#autopackaging: the parent of the main executable, and extra directories."""
     request = LocalRunRequest("python", directory, script="trainer/task.py", extra_dirs=("data",))
     assert furnished(directory, request) == [
         "data/small.dat",
@@ -52,7 +53,7 @@ def test_the_directory_of_the_script_is_there_and_nothing_else(directory: Path) 
 
 
 def test_a_script_at_the_top_has_the_whole_directory(directory: Path) -> None:
-    """Facts §5.5."""
+    """facts/packaging#autopackaging."""
     (directory / "task.py").touch()
     found = furnished(directory, LocalRunRequest("python", directory, script="task.py"))
     assert {"task.py", "notes.txt", "data/small.dat"} <= set(found)
@@ -60,7 +61,7 @@ def test_a_script_at_the_top_has_the_whole_directory(directory: Path) -> None:
 
 
 def test_a_module_of_a_project_is_installed_and_not_copied(directory: Path) -> None:
-    """SPEC §3: as a job's package is; the same files are the same package."""
+    """spec/program#local-runs: as a job's package is; the same files are the same package."""
     (directory / "setup.py").write_text(
         "from setuptools import setup\nsetup(name='my-own', version='1.2')"
     )
@@ -76,14 +77,14 @@ def test_a_module_of_a_project_is_installed_and_not_copied(directory: Path) -> N
 
 
 def test_a_project_whose_name_is_computed_is_refused_with_a_way_out(directory: Path) -> None:
-    """SPEC §1.4: nothing of the user's is run to find out."""
+    """spec/submit#refusals: nothing of the user's is run to find out."""
     (directory / "setup.py").write_text("from setuptools import setup\nsetup(name=''.join('ab'))")
     with pytest.raises(NotRun, match="cannot be told without running it"):
         program_files.pack(LocalRunRequest("python", directory, module="trainer.task"))
 
 
 def test_requirements_become_a_package_that_needs_them(directory: Path) -> None:
-    """Facts §5.5: `program_files.txt` and the option."""
+    """facts/packaging#autopackaging: `program_files.txt` and the option."""
     (directory / "requirements.txt").write_text("a==1 # why\n-r more.txt\nb @ https://x/b.whl\n")
     (directory / "more.txt").write_text("c[x] >= 2, \\\n  <3 ; python_version > '3'\n\n# d\n")
     request = LocalRunRequest("python", directory, script="trainer/task.py", requirements=("e",))
@@ -100,7 +101,7 @@ def test_requirements_become_a_package_that_needs_them(directory: Path) -> None:
 
 
 def test_requirements_that_cannot_be_kept_are_all_named(tmp_path: Path) -> None:
-    """SPEC §1.4: every offending line."""
+    """spec/submit#refusals: every offending line."""
     file = tmp_path / "requirements.txt"
     file.write_text("good\n--index-url https://x\n./local.whl\n-r missing.txt\n!\n")
     with pytest.raises(NotRun) as refused:
@@ -122,18 +123,18 @@ def test_requirements_that_cannot_be_kept_are_all_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_requirement_as_metadata_has_it(text: str, requirement: str) -> None:
-    """Facts §5.5."""
+    """facts/packaging#autopackaging."""
     assert program_files.requirement(text) == requirement
 
 
 def test_lists_with_commas_keep_what_belongs_together() -> None:
-    """Facts §5.5: `--requirements=pandas,scipy>=1.3.0`."""
+    """facts/packaging#autopackaging: `--requirements=pandas,scipy>=1.3.0`."""
     given = ("pandas,scipy>=1.3,<2", "a[b,c]==1, d")
     assert split_requirements(given) == ["pandas", "scipy>=1.3,<2", "a[b,c]==1", "d"]
 
 
 def test_every_path_that_is_wrong_is_named(directory: Path) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     request = LocalRunRequest(
         "python",
         directory,
@@ -155,7 +156,7 @@ def test_every_path_that_is_wrong_is_named(directory: Path) -> None:
 
 
 def test_a_secret_comes_from_a_variable_and_is_never_told() -> None:
-    """SPEC §4: a command line can be read by everybody."""
+    """spec/program#local-runs: a command line can be read by everybody."""
     environ = {"PASSWORD": "hunter22", "SHORT": "no"}
     assert read_secrets(("db=PASSWORD",), environ) == {SecretRef("db"): "hunter22"}
     with pytest.raises(NotRun) as refused:
@@ -165,7 +166,7 @@ def test_a_secret_comes_from_a_variable_and_is_never_told() -> None:
 
 
 def test_a_variable_has_a_name_and_a_value() -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     assert read_env(("A=1=2", "B=")) == (("A", "1=2"), ("B", ""))
     for wrong in ("A", "=1"):
         with pytest.raises(NotRun, match="NAME=VALUE"):
@@ -177,7 +178,7 @@ def test_a_variable_has_a_name_and_a_value() -> None:
     [("n1-standard-8", "NVIDIA_TESLA_T4"), ("a2-highgpu-1g", "NVIDIA_TESLA_A100")],
 )
 def test_a_gpu_goes_with_the_machine(directory: Path, machine: str, kind: str) -> None:
-    """SPEC §2: accelerators by machine type."""
+    """spec/queue#capacity: accelerators by machine type."""
     request = LocalRunRequest(
         "python", directory, script="trainer/task.py", machine_type=machine, gpu=True
     )
@@ -188,7 +189,7 @@ def test_a_gpu_goes_with_the_machine(directory: Path, machine: str, kind: str) -
 
 
 def test_a_machine_without_gpus_is_refused(directory: Path) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     request = LocalRunRequest(
         "python", directory, script="trainer/task.py", machine_type="e2-standard-4", gpu=True
     )
@@ -200,7 +201,7 @@ def test_a_machine_without_gpus_is_refused(directory: Path) -> None:
     ("image", "meant"), [("pytroch", "pytorch"), ("tensorflow2=2.11", "tensorflow")]
 )
 def test_a_misspelt_runtime_is_not_asked_for_as_an_image(image: str, meant: str) -> None:
-    """SPEC §8: local runs know runtimes by their names."""
+    """spec/operations#errors: local runs know runtimes by their names."""
     runtimes = job.NamedRuntimes(LocalCatalog(Pythons((3, 11))), image)
     refused = runtimes.for_image(runtimes.uri)
     assert isinstance(refused, RuntimeRefusal) and f"did you mean {meant}?" in refused.reason

@@ -1,4 +1,5 @@
-"""The life of a training pipeline (facts §1.2): what its backing job shows leads to its next state, and to its model."""
+"""The life of a training pipeline (facts/resources#pipelines): what its backing job shows leads to its next
+state, and to its model."""
 
 import itertools
 import json
@@ -56,7 +57,8 @@ def test_it_is_pending_with_its_job_from_the_first_moment() -> None:
 
 
 def test_it_goes_with_its_job() -> None:
-    """Facts §1.2: PENDING until the job runs, and again while it is tried again; its start is the first one."""
+    """facts/resources#pipelines: PENDING until the job runs, and again while it is tried again; its start is
+    the first one."""
     at = CREATED + SECOND
     subject = seen(stored(), backing(J.QUEUED), backing(J.PREPARING))
     assert (subject.state, subject.started) == (P.PENDING, 0)
@@ -98,7 +100,7 @@ def test_a_job_that_is_cancelled_by_hand_cancels_it() -> None:
 
 
 def test_its_cancel_waits_for_its_job() -> None:
-    """SPEC §2, "Cancel"."""
+    """spec/lifecycle#cancel."""
     subject, told = machine.cancelled(stored(), CANCEL)
     assert (subject.state, subject.cancelled) == (P.CANCELLING, NOW)
     assert [entry.kind for entry in told] == ["cancel_requested"]
@@ -112,7 +114,7 @@ def test_its_cancel_waits_for_its_job() -> None:
 
 
 def test_a_job_that_succeeds_in_spite_of_the_cancel_leaves_its_model() -> None:
-    """SPEC §2, "Cancel": its program had exited already."""
+    """spec/lifecycle#cancel: its program had exited already."""
     subject, _ = machine.cancelled(stored(), CANCEL)
     subject, _ = machine.succeeded(subject, left(subject), JobUid(0), NOW)
     assert (subject.state, subject.model) == (
@@ -122,7 +124,8 @@ def test_a_job_that_succeeds_in_spite_of_the_cancel_leaves_its_model() -> None:
 
 
 def test_the_model_is_in_the_model_directory_of_the_job() -> None:
-    """Facts §1.2: artifactUri, else the directory that AIP_MODEL_DIR names; of a tuning task that of its best trial."""
+    """facts/resources#pipelines: artifactUri, else the directory that AIP_MODEL_DIR names; of a tuning task
+    that of its best trial."""
     assert machine.artifacts(stored(), 0) == f"{OUTPUT}/model"
     assert machine.artifacts(draft(stored(), artifact_uri="gs://b/x"), 0) == "gs://b/x"
     assert machine.artifacts(stored(task=Task.TUNING), 4) == f"{OUTPUT}/4/model"
@@ -148,7 +151,7 @@ def test_a_further_version_follows_the_newest_and_leaves_the_default_where_it_is
 
 
 def test_a_model_that_is_not_there_fails_the_pipeline_and_says_where_it_should_be() -> None:
-    """Facts §1.2: the artifacts are checked."""
+    """facts/resources#pipelines: the artifacts are checked."""
     subject, _ = machine.model_missing(stored(), f"{OUTPUT}/model", NOW)
     assert subject.state is P.FAILED
     assert subject.error is not None
@@ -157,7 +160,7 @@ def test_a_model_that_is_not_there_fails_the_pipeline_and_says_where_it_should_b
 
 
 def test_a_model_that_somebody_else_made_meanwhile_fails_the_pipeline() -> None:
-    """Facts §1.2: without parentModel a new model is made, and no version of another one."""
+    """facts/resources#pipelines: without parentModel a new model is made, and no version of another one."""
     name = ModelName("demo", "us-central1", "m")
     subject, _ = machine.model_taken(stored(), name, NOW)
     assert subject.state is P.FAILED
@@ -173,7 +176,7 @@ def test_a_pipeline_without_a_model_just_ends() -> None:
 
 
 def test_a_tuning_task_names_the_job_of_its_best_trial() -> None:
-    """Facts §1.2, bestTrialBackingCustomJob."""
+    """facts/resources#pipelines, bestTrialBackingCustomJob."""
     subject = machine.created(pipeline(task=Task.TUNING, model=""), tuning())
     running = replace(tuning(), state=J.RUNNING, started=NOW)
     subject, _ = machine.observed(subject, running, NOW)

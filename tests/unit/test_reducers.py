@@ -90,12 +90,13 @@ def machine(kind: str, accelerator: str = "", count: int = 0) -> Machine:
 def test_bandwidth_of_a_machine_with_its_accelerators(
     kind: str, accelerator: str, count: int, gbps: float | None
 ) -> None:
-    """SPEC §7: the machine table. On N1 the GPUs count as well, and what was not published is not guessed."""
+    """spec/reduction#bandwidth: the machine table. On N1 the GPUs count as well, and what was not published
+    is not guessed."""
     assert bandwidth(machine(kind, accelerator, count)) == gbps
 
 
 def test_machines_without_a_known_bandwidth_are_few() -> None:
-    """SPEC §7: TPU hosts, and machines whose GPUs have network cards of their own."""
+    """spec/reduction#bandwidth: TPU hosts, and machines whose GPUs have network cards of their own."""
     unknown = {
         name.split("-")[0]
         for name, found in machine_types().items()
@@ -106,7 +107,8 @@ def test_machines_without_a_known_bandwidth_are_few() -> None:
 
 
 def test_the_public_examples() -> None:
-    """SPEC §7: 8 a2-megagpu-16g need 25 n1-highcpu-16; 5 machines of 100 Gbps need 16, which have 512."""
+    """spec/reduction#bandwidth: 8 a2-megagpu-16g need 25 n1-highcpu-16; 5 machines of 100 Gbps need 16, which
+    have 512."""
     assert enough(8 * 100, 32) == 25
     assert enough(5 * 100, 32) == 16
     assert enough(4 * 100, 100) == 4
@@ -115,7 +117,8 @@ def test_the_public_examples() -> None:
 
 
 def test_the_rule_is_what_reducers_alone_take() -> None:
-    """SPEC §7: workers go by the package's own arithmetic, which must agree with what a job is told."""
+    """spec/reduction#bandwidth: workers go by the package's own arithmetic, which must agree with what a job
+    is told."""
     for count in (3, 4, 5, 8, 16):
         for worker_gbps, reducer_gbps in ((100, 32), (32, 32), (16, 10), (10, 100)):
             needed = enough(count * worker_gbps, reducer_gbps)
@@ -126,7 +129,7 @@ def test_the_rule_is_what_reducers_alone_take() -> None:
 
 
 def test_what_is_recommended_is_there() -> None:
-    """SPEC §7, facts: 16 vCPUs and more, 32 Gbps."""
+    """spec/reduction#bandwidth, facts: 16 vCPUs and more, 32 Gbps."""
     found = machine_named(MACHINE, Api.VERTEX)
     assert found is not None
     assert found.vcpus >= RECOMMENDED_VCPUS
@@ -139,7 +142,8 @@ A2: dict[str, Any] = {"acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount"
 
 
 def test_too_few_reducers_are_told_with_both_sums() -> None:
-    """SPEC §1.6, §7: what there is, what it takes, and what happens meanwhile."""
+    """spec/submit#warnings, spec/reduction#exactness: what there is, what it takes, and what happens
+    meanwhile."""
     (said,) = warnings(*workers(8, "a2-megagpu-16g", **A2), reducers(24))
     assert "24 × n1-highcpu-16 have 768 Gbps" in said
     assert "(8 × a2-megagpu-16g) 800 Gbps" in said
@@ -149,7 +153,7 @@ def test_too_few_reducers_are_told_with_both_sums() -> None:
 
 
 def test_unlike_workers_are_added_up() -> None:
-    """SPEC §1.6: the primary may have another machine than the workers."""
+    """spec/submit#warnings: the primary may have another machine than the workers."""
     primary, more = workers(3, "n1-standard-8")
     (said,) = warnings(
         primary | {"machineSpec": {"machineType": "n1-standard-16"}}, more, reducers(1)
@@ -159,7 +163,7 @@ def test_unlike_workers_are_added_up() -> None:
 
 
 def test_what_is_not_known_is_not_judged() -> None:
-    """SPEC §1.6: no warning from a guess."""
+    """spec/submit#warnings: no warning from a guess."""
     t4: dict[str, Any] = {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 4}
     assert warnings(*workers(8, "n1-standard-16", **t4), reducers(1)) == ()
 
@@ -173,38 +177,39 @@ def test_what_is_not_known_is_not_judged() -> None:
     ],
 )
 def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, words: str) -> None:
-    """SPEC §7: never silently idle reducers."""
+    """spec/reduction#frameworks: never silently idle reducers."""
     said = [text for text in warnings(*workers(4, image=image), reducers(4)) if words in text]
     assert len(said) == 1
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_nobody_is_advised_to_have_more_reducers_that_will_idle(count: int) -> None:
-    """SPEC §7: how many there are and how fast is of no matter then."""
+    """spec/reduction#bandwidth: how many there are and how fast is of no matter then."""
     (said,) = warnings(*workers(count, image=TENSORFLOW), reducers(1))
     assert "will stay idle" in said
 
 
 @pytest.mark.parametrize("image", [PYTORCH, CUSTOM_IMAGE])
 def test_programs_that_may_use_reducers_are_not_warned(image: str) -> None:
-    """SPEC §7: PyTorch uses them; what is in an image of the user's, only its run can tell."""
+    """spec/reduction#reports: PyTorch uses them; what is in an image of the user's, only its run can tell."""
     assert warnings(*workers(4, image=image), reducers(4)) == ()
 
 
 def test_a_pool_of_reducers_is_not_taken_for_parameter_servers() -> None:
-    """SPEC §1.6."""
+    """spec/submit#warnings."""
     assert not [text for text in warnings(*workers(4), reducers(4)) if "parameter servers" in text]
 
 
 def test_a_single_worker_has_nothing_to_reduce() -> None:
-    """SPEC §7: one warning, whatever else might be said."""
+    """spec/reduction: one warning, whatever else might be said."""
     for image in (PYTORCH, TENSORFLOW):
         (said,) = warnings(*workers(1, "n1-standard-96", image), reducers(1))
         assert "a single worker has nothing to reduce" in said
 
 
 def test_two_workers_are_told_that_reducers_make_them_no_faster() -> None:
-    """SPEC §7: of the ring each of two sends one tensor, and to reducers too; three send four thirds."""
+    """spec/reduction: of the ring each of two sends one tensor, and to reducers too; three send four
+    thirds."""
     (said,) = warnings(*workers(2), reducers(1))
     assert "two workers" in said
     assert "no faster" in said
@@ -212,12 +217,12 @@ def test_two_workers_are_told_that_reducers_make_them_no_faster() -> None:
 
 
 def test_a_job_without_reducers_is_told_nothing_of_them() -> None:
-    """SPEC §1.6."""
+    """spec/submit#warnings."""
     assert warnings(*workers(4)) == ()
 
 
 def test_every_runtime_family_has_a_row_of_support() -> None:
-    """SPEC §7: a new family must be decided on."""
+    """spec/reduction: a new family must be decided on."""
     named = [family for row in TABLE for family in row.families]
     assert sorted(named) == sorted({sheet.family for sheet in FAMILIES} - {REDUCERS})
     for row in TABLE:
@@ -226,7 +231,7 @@ def test_every_runtime_family_has_a_row_of_support() -> None:
 
 
 def test_one_kind_of_worker_that_may_use_reducers_is_enough() -> None:
-    """SPEC §7: the warning is for jobs of which it is certain."""
+    """spec/reduction: the warning is for jobs of which it is certain."""
     assert warning_for(frozenset({"tensorflow", "pytorch"})) == ""
     assert warning_for(frozenset({"tensorflow", "container"})) == ""
     assert "XGBoost" in warning_for(frozenset({"tensorflow", "xgboost"}))
@@ -236,7 +241,7 @@ PAGE = Path(__file__).parents[2] / "docs/reduction-server.md"
 
 
 def test_the_guide_has_every_variable_and_its_default() -> None:
-    """SPEC §7: what a job can set, and what it starts from."""
+    """spec/reduction#settings: what a job can set, and what it starts from."""
     text = PAGE.read_text()
     named = set(re.findall(r"TRAINSHED_REDUC[A-Z_]*[A-Z]", text))
     assert named == variables.NAMES
@@ -258,7 +263,8 @@ def test_the_guide_has_every_variable_and_its_default() -> None:
 
 
 def test_a_misspelt_variable_is_a_warning() -> None:
-    """SPEC §1.6, §7: nothing of the Reduction Server's; what it may have meant."""
+    """spec/submit#warnings, spec/reduction#settings: nothing of the Reduction Server's; what it may have
+    meant."""
     primary, more = workers(4)
     primary["pythonPackageSpec"]["env"] = [
         {"name": "TRAINSHED_REDUCTION_MIN_BYTE", "value": "1"},

@@ -1,4 +1,4 @@
-"""Sums by NumPy are the exact ones, rounded as IEEE 754 says. SPEC §7."""
+"""Sums by NumPy are the exact ones, rounded as IEEE 754 says. spec/reduction#reports."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def _rounded(
 
 
 def test_every_fp16_is_widened_exactly() -> None:
-    """SPEC §7: subnormals, both zeros and infinities too."""
+    """spec/reduction#exactness: subnormals, both zeros and infinities too."""
     want = ALL.view(np.float16).astype(np.float32)
     got = _widened(DType.FLOAT16)
     numbers = ~np.isnan(want)
@@ -34,20 +34,21 @@ def test_every_fp16_is_widened_exactly() -> None:
 
 
 def test_every_bf16_is_widened_exactly() -> None:
-    """SPEC §7."""
+    """spec/reduction#exactness."""
     assert np.array_equal(_widened(DType.BFLOAT16).view(np.uint32), ALL.astype(np.uint32) << 16)
 
 
 @pytest.mark.parametrize(("dtype", "nan"), [(DType.FLOAT16, 0x7E00), (DType.BFLOAT16, 0x7FC0)])
 def test_what_is_representable_stays(dtype: DType, nan: int) -> None:
-    """SPEC §7: and what is no number has one form."""
+    """spec/reduction: and what is no number has one form."""
     values = _widened(dtype)
     assert np.array_equal(_rounded(dtype, values), np.where(np.isnan(values), nan, ALL))
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
 def test_the_nearest_is_taken_and_of_two_the_even_one(dtype: DType) -> None:
-    """SPEC §7: one rounding: exactly between two neighbours, and one step of fp32 to either side of that."""
+    """spec/reduction#exactness: one rounding: exactly between two neighbours, and one step of fp32 to either
+    side of that."""
     exact = _widened(dtype)
     finite = np.flatnonzero(np.isfinite(exact[:-1]) & np.isfinite(exact[1:]))
     below = ALL[finite]
@@ -59,7 +60,7 @@ def test_the_nearest_is_taken_and_of_two_the_even_one(dtype: DType) -> None:
 
 
 def test_too_much_is_infinite() -> None:
-    """SPEC §7: 65520 is the first that is nearer to what would come after the greatest fp16."""
+    """spec/reduction: 65520 is the first that is nearer to what would come after the greatest fp16."""
     values = np.array([65519.996, 65520, -65520, 3.4e38], np.float32)
     assert _rounded(DType.FLOAT16, values).tolist() == [0x7BFF, 0x7C00, 0xFC00, 0x7C00]
     assert _rounded(DType.BFLOAT16, values[3:]).tolist() == [0x7F80]
@@ -67,7 +68,7 @@ def test_too_much_is_infinite() -> None:
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64])
 def test_an_average_is_divided_once(dtype: DType) -> None:
-    """SPEC §7: AVG: a true division of the sum."""
+    """spec/reduction#exactness: AVG: a true division of the sum."""
     kind = np.dtype(dtype.name.lower())
     total, more = np.array([1, 1e30, 7], kind), np.array([1, 2, 3], kind)
     data = bytearray(total.tobytes())
@@ -79,7 +80,7 @@ def test_an_average_is_divided_once(dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", [DType.INT32, DType.INT64])
 def test_integers_wrap_around(dtype: DType) -> None:
-    """SPEC §7: as every native backend's do."""
+    """spec/reduction#exactness: as every native backend's do."""
     kind = np.dtype(dtype.name.lower())
     data = bytearray(np.array([np.iinfo(kind).max, -5], kind).tobytes())
     NumpyKernels().add(dtype, data, bytearray(np.array([1, 3], kind).tobytes()))

@@ -14,7 +14,7 @@ from trainshed_reduction.wire import GROUP, Hello
 def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """SPEC §7: whoever reads it wants to know who it was that took too long."""
+    """spec/reduction: whoever reads it wants to know who it was that took too long."""
     monkeypatch.setattr(proof, "connect", functools.partial(proof.connect, seconds=0.05))
     told: queue.SimpleQueue[object] = queue.SimpleQueue()
     with socket.create_server(("127.0.0.1", 0)) as frozen:

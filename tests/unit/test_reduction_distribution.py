@@ -1,4 +1,4 @@
-"""The distribution that workers import and images of users install (SPEC §7)."""
+"""The distribution that workers import and images of users install (spec/reduction)."""
 
 import email
 import io
@@ -28,13 +28,13 @@ def test_the_wheel_is_the_same_bytes_each_time_and_names_itself() -> None:
 
 
 def test_it_holds_sources_and_nothing_that_was_built() -> None:
-    """SPEC §7: one for all Pythons and machines."""
+    """spec/reduction: one for all Pythons and machines."""
     suffixes = {Path(name).suffix for name in distribution.content() if "dist-info" not in name}
     assert {".py", ".c"} <= suffixes <= {".py", ".c", ".h", ".typed"}
 
 
 def test_python_finds_its_entry_point_on_the_path(tmp_path: Path) -> None:
-    """SPEC §7: a directory on PYTHONPATH is all that PyTorch needs to load it."""
+    """spec/reduction: a directory on PYTHONPATH is all that PyTorch needs to load it."""
     distribution.unpack(tmp_path)
     program = (
         "from importlib.metadata import entry_points\n"
@@ -55,7 +55,7 @@ def test_python_finds_its_entry_point_on_the_path(tmp_path: Path) -> None:
 
 
 def test_it_is_put_together_once_and_without_a_compiler_says_so(tmp_path: Path) -> None:
-    """SPEC §7: the C part is optional; whoever gets a compiler later gets the other one."""
+    """spec/reduction#reports: the C part is optional; whoever gets a compiler later gets the other one."""
     said: list[str] = []
     bare = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)})
     assert bare.find() is None

@@ -1,4 +1,4 @@
-"""How much a worker has under way, and what it says its reducers can gain (SPEC §7)."""
+"""How much a worker has under way, and what it says its reducers can gain (spec/reduction#reports)."""
 
 import pytest
 
@@ -21,25 +21,26 @@ _KIB = 1 << 10
     ],
 )
 def test_three_rows_of_chunks_are_under_way(lanes: int, chunk: int, credit: int) -> None:
-    """SPEC §7 (flow control): a row is 320 KiB, whatever the number of lanes, unless chunks would be tiny."""
+    """spec/reduction#flow-control (flow control): a row is 320 KiB, whatever the number of lanes, unless
+    chunks would be tiny."""
     assert flow_for(_SETTINGS, lanes, 4 << 20) == (chunk, credit)
 
 
 def test_fast_links_have_more_under_way_and_larger_chunks() -> None:
-    """SPEC §7: 100 Gbit/s fill 25 MB in 2 ms."""
+    """spec/reduction: 100 Gbit/s fill 25 MB in 2 ms."""
     fast = flow_for(_SETTINGS._replace(worker_gbps=100.0, reducer_gbps=32.0), 25, 4 << 20)
     assert fast == (256 * _KIB, 25_000_000)
 
 
 def test_what_is_set_or_what_reducers_allow_goes_first() -> None:
-    """SPEC §7: the settings and the reducers' limit are kept to."""
+    """spec/reduction#settings: the settings and the reducers' limit are kept to."""
     told = _SETTINGS._replace(chunk=32 * _KIB, credit=12345)
     assert flow_for(told, 4, 4 << 20) == (32 * _KIB, 12345)
     assert flow_for(_SETTINGS, 4, 20 * _KIB).chunk == 20 * _KIB
 
 
 def test_the_mode_is_told_with_what_it_can_gain() -> None:
-    """SPEC §7: one line: reducers, processes, mode, limit, break-even."""
+    """spec/reduction#exactness: one line: reducers, processes, mode, limit, break-even."""
     known = _SETTINGS._replace(worker_gbps=10.0, reducer_gbps=10.0)
     pure = describe(known, 8, 8, 16, layout.Shares(1 / 8, 0.0))
     assert pure.startswith("8 reducers (16 processes), pure; at most 1.75 times the ring's speed")

@@ -1,4 +1,4 @@
-"""What workers and reducers are told of each other (SPEC §7)."""
+"""What workers and reducers are told of each other (spec/reduction)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -77,7 +77,7 @@ def test_a_reducer_has_no_more_processes_than_it_can_tell_workers_of() -> None:
 
 @pytest.mark.parametrize("replica", [PRIMARY, WORKER])
 def test_workers_know_the_reducers_in_order(replica: ReplicaId) -> None:
-    """SPEC §7: what they are told is what the package takes for its settings."""
+    """spec/reduction#settings: what they are told is what the package takes for its settings."""
     given = environ(THREE, replica, attempt=3)
     found = settings.from_environ(given | {variables.TOKEN: "known"})
     assert found is not None
@@ -89,7 +89,7 @@ def test_workers_know_the_reducers_in_order(replica: ReplicaId) -> None:
 
 
 def test_a_reducer_knows_where_it_listens_and_runs_our_program() -> None:
-    """SPEC §7."""
+    """spec/reduction."""
     given = environ(THREE, SECOND)
     assert given[reduction.LISTEN] == "workerpool2-1:2222"
     assert not {reduction.REDUCERS, reduction.LOST_FILE, reduction.ATTEMPT} & set(given)
@@ -97,7 +97,7 @@ def test_a_reducer_knows_where_it_listens_and_runs_our_program() -> None:
 
 
 def test_evaluators_and_jobs_without_reducers_hear_nothing_of_them() -> None:
-    """SPEC §7: an evaluator trains nothing."""
+    """spec/reduction: an evaluator trains nothing."""
     without = parsed(package(), pool(), {}, package())
     for spec, replica in ((THREE, EVALUATOR), (without, PRIMARY), (without, WORKER)):
         given = environ(spec, replica)
@@ -121,7 +121,8 @@ _WITH_T4 = _SMALL | {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1
 def test_bandwidths_are_of_the_slowest_worker_or_not_told(
     primary: Request, workers: Request, expected: tuple[str, ...]
 ) -> None:
-    """SPEC §7: from the machine table; of a machine whose bandwidth nobody knows nothing can be said."""
+    """spec/reduction#bandwidth: from the machine table; of a machine whose bandwidth nobody knows nothing can
+    be said."""
     spec = parsed(
         package() | {"machineSpec": primary}, pool() | {"machineSpec": workers}, reducers()
     )
@@ -131,7 +132,7 @@ def test_bandwidths_are_of_the_slowest_worker_or_not_told(
 
 
 def test_the_users_word_counts_but_for_the_token() -> None:
-    """SPEC §7: with another one the reducers would not know the worker."""
+    """spec/reduction#security: with another one the reducers would not know the worker."""
     own = {
         "TRAINSHED_REDUCERS": "mine:1",
         "TRAINSHED_REDUCTION": "pure",
@@ -150,7 +151,8 @@ def test_the_users_word_counts_but_for_the_token() -> None:
 
 
 def test_the_token_is_a_mark_that_no_job_can_write() -> None:
-    """SPEC §7, §8: its value is put in where secrets are, and masked where they are."""
+    """spec/reduction#security, spec/operations#secrets: its value is put in where secrets are, and masked
+    where they are."""
     (ref,) = secrets.markers_in(environ(THREE, WORKER)["TRAINSHED_REDUCTION_TOKEN"])
     assert (ref.job_uid, secrets.SecretRef("db").job_uid) == (7, 0)
     _, resolved, masked = secrets.resolved((), (("T", TOKEN_MARK),), {ref: "value"})
@@ -163,7 +165,8 @@ def test_the_token_is_a_mark_that_no_job_can_write() -> None:
 
 
 def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
-    """SPEC §7: a reducer that is started again knows the workers; another job's does not, nor another service's."""
+    """spec/reduction#security: a reducer that is started again knows the workers; another job's does not, nor
+    another service's."""
     one, other = JobTokens(b"a" * 32, lambda: 0), JobTokens(b"b" * 32, lambda: 10**18)
     assert one.reduction_token(7) == JobTokens(b"a" * 32, lambda: 10**18).reduction_token(7)
     found = {one.reduction_token(7), one.reduction_token(8), other.reduction_token(7)}
@@ -172,8 +175,8 @@ def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
 
 
 def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
-    """SPEC §7 (security): workers have what a reducer of their own shows (hybrid); a key is of no evaluator's business; what
-    a job says is not used."""
+    """spec/reduction#security: workers have what a reducer of their own shows (hybrid); a key is of no
+    evaluator's business; what a job says is not used."""
     names = {reduction.CA, reduction.CERT, reduction.KEY}
     env = [{"name": name, "value": "guessed"} for name in names]
     spec = parsed(package(env=env), pool(), reducers(), package())
@@ -195,7 +198,8 @@ def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
 
 
 def test_jobs_have_authorities_of_their_own_that_stay_the_same() -> None:
-    """SPEC §7 (security): nothing is stored, and a service that was started again signs for the same workers."""
+    """spec/reduction#security: nothing is stored, and a service that was started again signs for the same
+    workers."""
 
     def made(key: bytes, uid: int, now: int = 0) -> JobCertificate:
         return job_certificate(uid, JobTokens(key, lambda: now).authority_seed(uid))
@@ -217,7 +221,8 @@ def _verify(trusted: JobCertificate, shown: JobCertificate) -> None:
 
 
 def test_what_gcloud_gives_to_all_pools_is_not_for_reducers() -> None:
-    """SPEC §7: --command and --args go to every pool; reducers run what they run, and the job is told."""
+    """spec/reduction: --command and --args go to every pool; reducers run what they run, and the job is
+    told."""
     spec = parsed(package(), pool(), reducers(command=["python3"], args=["--epochs=3"]))
     program = spec.pool(2).program
     assert (program.command, program.args) == ((), ())
@@ -227,7 +232,8 @@ def test_what_gcloud_gives_to_all_pools_is_not_for_reducers() -> None:
 
 
 def test_reducers_of_an_operators_own_image_run_its_program() -> None:
-    """SPEC §4: the image map counts; the program finds the same variables and the package."""
+    """spec/runtimes#substitutes: the image map counts; the program finds the same variables and the
+    package."""
 
     class Mapping(ReducingRuntimes):
         def for_image(self, image_uri: str) -> Any:
@@ -243,7 +249,8 @@ def test_reducers_of_an_operators_own_image_run_its_program() -> None:
 
 
 def test_reducers_of_ml_jobs_are_parameter_servers_by_image() -> None:
-    """SPEC §1.1, §7: `ml` says it by the image; its arguments, which are for the other roles, are none of reducers'."""
+    """spec/submit#ml-jobs, spec/reduction#reports: `ml` says it by the image; its arguments, which are for
+    the other roles, are none of reducers'."""
     values: Request = dict.fromkeys(
         ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
     )
@@ -273,7 +280,7 @@ def test_reducers_of_ml_jobs_are_parameter_servers_by_image() -> None:
     ],
 )
 def test_reducers_are_a_container_in_the_third_pool(pools: tuple[Request, ...], field: str) -> None:
-    """SPEC §1.3: refused with the field that is to be changed."""
+    """spec/submit#vertex-jobs: refused with the field that is to be changed."""
     with pytest.raises(InvalidRequest) as refused:
         parsed(*pools)
     (violation,) = refused.value.violations
@@ -282,7 +289,7 @@ def test_reducers_are_a_container_in_the_third_pool(pools: tuple[Request, ...], 
 
 
 def test_ml_jobs_have_reducers_in_no_other_role() -> None:
-    """SPEC §1.1, §1.4."""
+    """spec/submit#ml-jobs, spec/submit#refusals."""
     values: Request = dict.fromkeys(
         ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion", "args")
     )
@@ -325,7 +332,7 @@ def plan(spec: JobSpec, replica: ReplicaId, image: ImageRoot | None = None) -> L
 
 @pytest.mark.parametrize(("processors", "expected"), [(0, "16"), (2, "2"), (64, "16"), (0.5, "1")])
 def test_a_reducer_for_each_processor_there_is(processors: float, expected: str) -> None:
-    """SPEC §7: of its machine type, as far as this machine has them; workers are told no number."""
+    """spec/reduction: of its machine type, as far as this machine has them; workers are told no number."""
     told = environs.reducer_processes(plan(THREE, FIRST), processors)
     assert told == {reduction.PROCESSES: expected}
     assert environs.reducer_processes(plan(THREE, WORKER), processors) == {}
@@ -346,7 +353,8 @@ def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
 
 @pytest.mark.parametrize("level", ["own-user", "root", "user", "session"])
 def test_the_list_of_lost_reducers_is_where_the_program_is_told(level: str) -> None:
-    """SPEC §2.1, §7: the file of the gang, to be read only; in an image, beside the package, where nothing is in the way."""
+    """spec/reduction#losses: the file of the gang, to be read only; in an image, beside the package, where
+    nothing is in the way."""
     shown = document(level, plan(THREE, WORKER))
     lost = "/slots/7/1/lost-reducers"
     assert shown.environ[reduction.LOST_FILE] == lost
@@ -361,7 +369,7 @@ def test_the_list_of_lost_reducers_is_where_the_program_is_told(level: str) -> N
 
 
 def test_a_jobs_own_number_of_reducers_counts() -> None:
-    """SPEC §7: the user's variables win."""
+    """spec/reduction#settings: the user's variables win."""
     env = [{"name": reduction.PROCESSES, "value": "5"}]
     spec = parsed(package(executorImageUri=TENSORFLOW), pool(), reducers(env=env))
     assert document("session", plan(spec, FIRST)).environ[reduction.PROCESSES] == "5"

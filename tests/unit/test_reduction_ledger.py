@@ -1,6 +1,8 @@
-"""Which chunk goes where, and what is sent again when reducers are lost, without any socket (SPEC §7).
+"""Which chunk goes where, and what is sent again when reducers are lost, without any socket
+(spec/reduction#losses).
 
-A planted reducer stands for the real ones: it gives a result when all ranks have sent the chunk at its position.
+A planted reducer stands for the real ones: it gives a result when all ranks have sent the chunk at its
+position.
 """
 
 import random
@@ -63,7 +65,8 @@ def _chunks(frames: list[Frame]) -> list[tuple[int, int]]:
 def test_ranks_agree_on_lanes_and_rows_and_differ_within_a_row(
     weights: list[float], world: int
 ) -> None:
-    """SPEC §7: lanes, and the whole part of a row, are the same on all ranks; lanes of no weight get nothing."""
+    """spec/reduction: lanes, and the whole part of a row, are the same on all ranks; lanes of no weight get
+    nothing."""
     dealers = [Dealer(weights, rank, world) for rank in range(world)]
     used = sum(weight > 0 for weight in weights)
     for number in range(5 * used):
@@ -74,7 +77,8 @@ def test_ranks_agree_on_lanes_and_rows_and_differ_within_a_row(
 
 
 def test_equal_reducers_are_begun_at_different_places() -> None:
-    """SPEC §7 (stagger): where there are as many reducers as ranks, no two ranks send to one at a time."""
+    """spec/reduction (stagger): where there are as many reducers as ranks, no two ranks send to one at a
+    time."""
     for world in (2, 4, 8):
         dealers = [Dealer([1.0] * world, rank, world) for rank in range(world)]
         rows = [[dealer.next() for _ in range(world)] for dealer in dealers]
@@ -83,7 +87,8 @@ def test_equal_reducers_are_begun_at_different_places() -> None:
 
 
 def test_a_chunk_stays_until_all_have_it_even_when_the_user_has_written_over_it() -> None:
-    """SPEC §7: what is sent again after an operation is done is the result, whatever became of the user's memory."""
+    """spec/reduction#exactness: what is sent again after an operation is done is the result, whatever became
+    of the user's memory."""
     rank = Rank(0, [1.0, 1.0], 2)
     rank.issue(4 * _CHUNK)
     for lane in (0, 1):
@@ -101,7 +106,8 @@ def test_a_chunk_stays_until_all_have_it_even_when_the_user_has_written_over_it(
 
 
 def test_what_is_not_here_is_sent_again_as_input() -> None:
-    """SPEC §7: of an operation under way a rank sends results that it has, and its own input for the rest."""
+    """spec/reduction#exactness: of an operation under way a rank sends results that it has, and its own input
+    for the rest."""
     rank = Rank(1, [1.0], 2)
     rank.issue(4 * _CHUNK)
     rank.receive(0)
@@ -113,7 +119,7 @@ def test_what_is_not_here_is_sent_again_as_input() -> None:
 
 
 def test_kept_copies_are_given_back() -> None:
-    """SPEC §7: what all ranks have takes no memory."""
+    """spec/reduction: what all ranks have takes no memory."""
     rank = Rank(0, [1.0], 2)
     rank.issue(2 * _CHUNK)
     rank.receive(0)
@@ -125,7 +131,8 @@ def test_kept_copies_are_given_back() -> None:
 
 
 class Group:
-    """Ranks at different stages, and the results that a reducer may have given: for each lane, at most what all have sent."""
+    """Ranks at different stages, and the results that a reducer may have given: for each lane, at most what
+    all have sent."""
 
     def __init__(self, chance: random.Random, world: int, lanes: int) -> None:
         self.chance = chance
@@ -148,8 +155,8 @@ class Group:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_all_ranks_deal_the_same_lists_anew_whatever_each_has(seed: int) -> None:
-    """SPEC §7, §2.1: after a loss every rank deals what some rank lacks, in one order; ranks that have issued less have
-    the beginning of the others' lists. Then all operations end with right results."""
+    """spec/reduction#losses: after a loss every rank deals what some rank lacks, in one order; ranks that
+    have issued less have the beginning of the others' lists. Then all operations end with right results."""
     chance = random.Random(seed)
     world, lanes = chance.choice([2, 3, 5]), chance.choice([2, 3, 4])
     group = Group(chance, world, lanes)
@@ -197,8 +204,8 @@ def _advance(group: Group, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_pieces_for_the_native_backend_are_the_same_on_all_ranks(seed: int) -> None:
-    """SPEC §7: without any reducer every rank leaves the same pieces to its native backend, and whoever is said to have a
-    result has it."""
+    """spec/reduction#exactness: without any reducer every rank leaves the same pieces to its native backend,
+    and whoever is said to have a result has it."""
     chance = random.Random(100 + seed)
     group = Group(chance, 3, 3)
     for _ in range(chance.randrange(20, 600)):

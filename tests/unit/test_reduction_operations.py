@@ -9,7 +9,8 @@ from trainshed_reduction.client.port import ReductionFailed
 
 
 def test_a_failure_is_told_where_the_program_waits_and_not_where_it_was_found() -> None:
-    """SPEC §7: a job's error is the end of its log, in which the package's inside would take the room of the program's lines."""
+    """spec/reduction: a job's error is the end of its log, in which the package's inside would take the room
+    of the program's lines."""
 
     def found_in_another_thread() -> None:
         raise ReductionFailed("a rank is gone")

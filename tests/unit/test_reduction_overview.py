@@ -1,4 +1,4 @@
-"""What a person and the service get to see of a reducer's processes. SPEC §7."""
+"""What a person and the service get to see of a reducer's processes. spec/reduction."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ class Seen:
 
 
 def test_counts_add_up_and_what_all_see_counts_once() -> None:
-    """SPEC §7: metrics per reducer: bytes, chunks in flight, wait by rank."""
+    """spec/reduction: metrics per reducer: bytes, chunks in flight, wait by rank."""
     first, second = Counters(), Counters()
     first.received_bytes, second.received_bytes = 5, 6
     first.operations, second.operations = 3, 2
@@ -36,7 +36,7 @@ def test_counts_add_up_and_what_all_see_counts_once() -> None:
 
 
 def test_numbers_are_written_once_a_second_while_they_change(tmp_path: Path) -> None:
-    """SPEC §7: and the last ones are never left out."""
+    """spec/reduction: and the last ones are never left out."""
     seen = Seen(tmp_path)
     counters = Counters()
     for chunks, now in ((1, 10.0), (2, 10.4), (3, 10.8)):
@@ -49,7 +49,7 @@ def test_numbers_are_written_once_a_second_while_they_change(tmp_path: Path) -> 
 
 
 def test_idle_reducers_are_not_silent(tmp_path: Path) -> None:
-    """SPEC §7: a clear verdict for what does not use them, once."""
+    """spec/reduction#frameworks: a clear verdict for what does not use them, once."""
     seen = Seen(tmp_path)
     assert seen.overview.moment == IDLE_SECONDS
     seen.overview.keep_time(IDLE_SECONDS)
@@ -62,7 +62,7 @@ def test_idle_reducers_are_not_silent(tmp_path: Path) -> None:
 
 
 def test_idle_reducers_without_a_service_say_so_in_their_log() -> None:
-    """SPEC §7: where nobody reads a report."""
+    """spec/reduction#reports: where nobody reads a report."""
     lines: list[str] = []
     Overview(2, Reports(""), lines.append, 0.0).keep_time(IDLE_SECONDS)
     (line,) = lines
@@ -70,7 +70,7 @@ def test_idle_reducers_without_a_service_say_so_in_their_log() -> None:
 
 
 def test_a_worker_ends_the_waiting(tmp_path: Path) -> None:
-    """SPEC §7: no verdict on reducers that are used."""
+    """spec/reduction: no verdict on reducers that are used."""
     seen = Seen(tmp_path)
     counters = Counters()
     counters.connections = 1
@@ -83,7 +83,7 @@ def test_a_worker_ends_the_waiting(tmp_path: Path) -> None:
 
 
 def test_what_all_processes_say_is_said_once(tmp_path: Path) -> None:
-    """SPEC §7: one line for each event that matters."""
+    """spec/reduction: one line for each event that matters."""
     seen = Seen(tmp_path)
     for now in (1.0, 1.2, 7.0):
         seen.overview.log("rank 3 lost its connection", now)
@@ -91,7 +91,7 @@ def test_what_all_processes_say_is_said_once(tmp_path: Path) -> None:
 
 
 def test_strangers_cannot_flood_the_log(tmp_path: Path) -> None:
-    """SPEC §7: what is left out is said."""
+    """spec/reduction#security: what is left out is said."""
     seen = Seen(tmp_path)
     for number in range(500):
         seen.overview.log(f"refused a worker at 10.0.0.1:{number}", 1.0)

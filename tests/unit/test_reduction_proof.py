@@ -1,4 +1,4 @@
-"""Reducer and worker prove to each other that they know the job's token. SPEC §7."""
+"""Reducer and worker prove to each other that they know the job's token. spec/reduction#security."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ ACCEPT = Accept(b"", b"i" * 16, 1 << 20, 1 << 18, (4000, 4001))
 
 
 def test_who_knows_the_token_is_believed() -> None:
-    """SPEC §7: both sides, also after the messages have been over the wire."""
+    """spec/reduction#security: both sides, also after the messages have been over the wire."""
     hello = wire.unpack_hello(wire.pack_hello(proof.prove_worker(TOKEN, CHALLENGE, HELLO)))
     assert proof.is_worker(TOKEN, CHALLENGE, hello)
     accept = wire.unpack_accept(
@@ -40,7 +40,7 @@ def test_who_knows_the_token_is_believed() -> None:
     ],
 )
 def test_a_proof_is_good_for_what_it_was_made_for_only(change: dict[str, Any]) -> None:
-    """SPEC §7: not for another rank or generation, nor a second time."""
+    """spec/reduction#losses: not for another rank or generation, nor a second time."""
     hello = proof.prove_worker(TOKEN, CHALLENGE, HELLO)
     assert not proof.is_worker(TOKEN, CHALLENGE, hello._replace(**change))
     accept = proof.prove_reducer(TOKEN, CHALLENGE, hello, ACCEPT)
@@ -48,7 +48,7 @@ def test_a_proof_is_good_for_what_it_was_made_for_only(change: dict[str, Any]) -
 
 
 def test_other_tokens_nonces_and_answers_prove_nothing() -> None:
-    """SPEC §7: nor does a worker's proof pass for a reducer's."""
+    """spec/reduction#security: nor does a worker's proof pass for a reducer's."""
     hello = proof.prove_worker(TOKEN, CHALLENGE, HELLO)
     assert not proof.is_worker(b"another", CHALLENGE, hello)
     assert not proof.is_worker(TOKEN, b"d" * wire.NONCE, hello)
@@ -60,13 +60,13 @@ def test_other_tokens_nonces_and_answers_prove_nothing() -> None:
 
 
 def test_without_a_token_nothing_is_proved() -> None:
-    """SPEC §7: an empty one would be everybody's."""
+    """spec/reduction#security: an empty one would be everybody's."""
     with pytest.raises(ValueError, match="empty token"):
         proof.prove_worker(b"", CHALLENGE, HELLO)
 
 
 def test_texts_are_cut_between_letters() -> None:
-    """SPEC §7: frames are bounded, and what is left can be read."""
+    """spec/reduction: frames are bounded, and what is left can be read."""
     frame = proof.text_frame(Kind.ERROR, "a" + "ü" * wire.MAX_TEXT)
     text = frame[wire.HEADER.size :]
     assert wire.unpack(frame[: wire.HEADER.size]).nbytes == len(text) == wire.MAX_TEXT - 1
@@ -87,7 +87,7 @@ def _greet(answer: Callable[[socket.socket], None], seconds: float = 5.0) -> Acc
 
 
 def test_a_worker_believes_no_reducer_without_the_token() -> None:
-    """SPEC §7: the challenge is mutual."""
+    """spec/reduction#security: the challenge is mutual."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(proof.frame(Kind.CHALLENGE, CHALLENGE))
@@ -100,7 +100,7 @@ def test_a_worker_believes_no_reducer_without_the_token() -> None:
 
 
 def test_a_worker_hears_why_it_is_refused() -> None:
-    """SPEC §7: in the reducer's words."""
+    """spec/reduction: in the reducer's words."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(proof.text_frame(Kind.REFUSE, "generation 3 is older than 5"))
@@ -123,7 +123,7 @@ def test_a_worker_hears_why_it_is_refused() -> None:
     ],
 )
 def test_a_worker_stops_where_no_reducer_is(sent: bytes, error: type[Exception]) -> None:
-    """SPEC §7: before anything is allocated for what somebody announces."""
+    """spec/reduction: before anything is allocated for what somebody announces."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(sent)
@@ -134,6 +134,6 @@ def test_a_worker_stops_where_no_reducer_is(sent: bytes, error: type[Exception])
 
 
 def test_a_worker_does_not_wait_for_ever() -> None:
-    """SPEC §7: every wait has a limit."""
+    """spec/reduction: every wait has a limit."""
     with pytest.raises(OSError, match="timed out"):
         _greet(lambda _: None, 0.05)

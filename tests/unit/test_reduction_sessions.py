@@ -1,4 +1,5 @@
-"""What a reducer makes of what its workers send, in any order and with any breaks. SPEC §7, §2.1 (a reducer is lost)."""
+"""What a reducer makes of what its workers send, in any order and with any breaks. spec/reduction#losses (a
+reducer is lost)."""
 
 import random
 from typing import Any
@@ -265,7 +266,8 @@ def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[by
 @settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(world=st.integers(1, 4), source=st.randoms(use_true_random=False))
 def test_every_result_is_the_rank_ordered_sum(world: int, source: random.Random) -> None:
-    """SPEC §7: whatever the order of arrival, and however often connections break, with results on their way."""
+    """spec/reduction#losses: whatever the order of arrival, and however often connections break, with results
+    on their way."""
     desk = Desk()
     shapes, inputs = _work(world, source)
     workers = [SimulatedWorker(desk, rank, inputs, shapes) for rank in range(world)]
@@ -290,7 +292,7 @@ def test_every_result_is_the_rank_ordered_sum(world: int, source: random.Random)
 
 
 def test_a_result_that_a_rank_brings_is_not_sent_back_to_it() -> None:
-    """SPEC §7: who has a result already needs none; who has not gets these very bytes."""
+    """spec/reduction#exactness: who has a result already needs none; who has not gets these very bytes."""
     desk = Desk()
     first, second = desk.join(0, received=1), desk.join(1, received=0)
     assert desk.starts == {first: 0, second: 0}
@@ -301,7 +303,7 @@ def test_a_result_that_a_rank_brings_is_not_sent_back_to_it() -> None:
 
 
 def test_acknowledged_is_what_all_ranks_have() -> None:
-    """SPEC §7: only then may a rank forget a result."""
+    """spec/reduction#exactness: only then may a rank forget a result."""
     desk = Desk()
     members = desk.group(2)
     for position in range(3):
@@ -314,7 +316,7 @@ def test_acknowledged_is_what_all_ranks_have() -> None:
 
 
 def test_a_group_starts_when_all_are_there() -> None:
-    """SPEC §7: at the least position that any rank has reached."""
+    """spec/reduction: at the least position that any rank has reached."""
     desk = Desk()
     desk.join(2, 3, received=5)
     desk.join(0, 3, received=4)
@@ -325,7 +327,7 @@ def test_a_group_starts_when_all_are_there() -> None:
 
 
 def test_a_lost_connection_begins_the_group_anew() -> None:
-    """SPEC §2.1: all come again, and who was lost is named."""
+    """spec/reduction#losses: all come again, and who was lost is named."""
     desk = Desk()
     first, second = desk.group(2)
     desk.send(first, numbers(1))
@@ -340,7 +342,7 @@ def test_a_lost_connection_begins_the_group_anew() -> None:
 
 
 def test_a_rank_that_comes_twice_counts_once() -> None:
-    """SPEC §7: its earlier connection was lost without a sign."""
+    """spec/reduction#losses: its earlier connection was lost without a sign."""
     desk = Desk()
     earlier = desk.join(0)
     later = desk.join(0)
@@ -353,7 +355,7 @@ def test_a_rank_that_comes_twice_counts_once() -> None:
 
 
 def test_a_rank_that_comes_again_to_a_running_group_begins_it_anew() -> None:
-    """SPEC §2.1: nobody goes on with what only half of them know of."""
+    """spec/reduction#losses: nobody goes on with what only half of them know of."""
     desk = Desk()
     first, second = desk.group(2)
     desk.send(first, numbers(1))
@@ -374,7 +376,8 @@ def test_a_rank_that_comes_again_to_a_running_group_begins_it_anew() -> None:
     ],
 )
 def test_older_ones_are_refused(generation: int, epoch: int, text: str) -> None:
-    """SPEC §7: a restarted generation fences older ones, also when nobody of it is connected any more."""
+    """spec/reduction#losses: a restarted generation fences older ones, also when nobody of it is connected
+    any more."""
     desk = Desk()
     member = desk.join(0, generation=5, epoch=2)
     with pytest.raises(Refusal, match=f"^{text}$"):
@@ -392,7 +395,8 @@ def test_older_ones_are_refused(generation: int, epoch: int, text: str) -> None:
     ],
 )
 def test_newer_ones_end_what_is_older(generation: int, epoch: int, text: str) -> None:
-    """SPEC §7: without a restart of the reducer, and nothing is left of the older ones' chunks."""
+    """spec/reduction#losses: without a restart of the reducer, and nothing is left of the older ones'
+    chunks."""
     desk = Desk()
     old = desk.group(2)
     desk.send(old[0], numbers(1))
@@ -404,7 +408,7 @@ def test_newer_ones_end_what_is_older(generation: int, epoch: int, text: str) ->
 
 
 def test_ranks_without_a_generation_wait_for_rank_0s() -> None:
-    """SPEC §7: they know it when the group starts."""
+    """spec/reduction#losses: they know it when the group starts."""
     desk = Desk()
     early = desk.join(1, generation=0)
     assert not desk.starts
@@ -415,7 +419,8 @@ def test_ranks_without_a_generation_wait_for_rank_0s() -> None:
 
 
 def test_a_new_rank_without_a_generation_does_not_join_an_old_group() -> None:
-    """SPEC §7: a restarted worker waits for its own generation, and the old one's work goes on until that comes."""
+    """spec/reduction#losses: a restarted worker waits for its own generation, and the old one's work goes on
+    until that comes."""
     desk = Desk()
     old = desk.group(2)
     for member in old:
@@ -430,7 +435,7 @@ def test_a_new_rank_without_a_generation_does_not_join_an_old_group() -> None:
 
 
 def test_groups_of_different_sizes_do_not_mix() -> None:
-    """SPEC §7: mismatches are an error that names the rank."""
+    """spec/reduction: mismatches are an error that names the rank."""
     desk = Desk()
     desk.join(0, 4)
     with pytest.raises(Refusal, match="rank 2 says that the group has 8 workers, the others say 4"):
@@ -470,7 +475,7 @@ def test_groups_of_different_sizes_do_not_mix() -> None:
     ],
 )
 def test_ranks_that_disagree_are_named_at_once(mine: dict[str, Any], text: str) -> None:
-    """SPEC §7: mismatched sizes or types between ranks are an immediate error, for all of them."""
+    """spec/reduction: mismatched sizes or types between ranks are an immediate error, for all of them."""
     desk = Desk()
     members = desk.group(3)
     for member in members[:2]:
@@ -484,7 +489,7 @@ def test_ranks_that_disagree_are_named_at_once(mine: dict[str, Any], text: str) 
 
 
 def test_integers_have_no_average() -> None:
-    """SPEC §7: rather an error than a number that nobody expects."""
+    """spec/reduction#exactness: rather an error than a number that nobody expects."""
     desk = Desk()
     members = desk.group(2)
     desk.send(members[1], b"\0" * 8, DType.INT64, reduction=Reduction.AVERAGE, ordinal=4)
@@ -493,7 +498,7 @@ def test_integers_have_no_average() -> None:
 
 
 def test_a_chunk_in_the_name_of_another_rank_is_no_protocol() -> None:
-    """SPEC §7: a worker speaks for itself alone, and only after START."""
+    """spec/reduction: a worker speaks for itself alone, and only after START."""
     desk = Desk()
     alone = desk.join(0)
     with pytest.raises(Malformed, match="before START"):
@@ -511,7 +516,7 @@ def test_a_chunk_in_the_name_of_another_rank_is_no_protocol() -> None:
 
 
 def test_a_worker_that_cannot_go_on_tells_the_others() -> None:
-    """SPEC §7: its reason reaches every rank, without what could spoil a log."""
+    """spec/reduction#reports: its reason reaches every rank, without what could spoil a log."""
     desk = Desk()
     members = desk.group(2)
     desk.carry_out(desk.sessions.frame(members[1], Header(Kind.ERROR), b"no\nmemory", 0.0))
@@ -522,7 +527,7 @@ def test_a_worker_that_cannot_go_on_tells_the_others() -> None:
 
 
 def test_who_leaves_in_good_order_stops_nobody() -> None:
-    """SPEC §7: until the others want more from it."""
+    """spec/reduction: until the others want more from it."""
     desk = Desk()
     members = desk.group(3)
     for operation in range(17):
@@ -537,7 +542,7 @@ def test_who_leaves_in_good_order_stops_nobody() -> None:
 
 
 def test_who_leaves_early_is_named() -> None:
-    """SPEC §7: while others wait for its chunk."""
+    """spec/reduction: while others wait for its chunk."""
     desk = Desk()
     members = desk.group(3)
     desk.send(members[0], numbers(1))
@@ -547,7 +552,7 @@ def test_who_leaves_early_is_named() -> None:
 
 @pytest.mark.parametrize("has_it", [True, False])
 def test_after_a_rank_has_left_a_break_needs_the_others_only(has_it: bool) -> None:
-    """SPEC §2.1: its results are brought by who has them; if nobody has, that is said."""
+    """spec/reduction#losses: its results are brought by who has them; if nobody has, that is said."""
     desk = Desk()
     members = desk.group(3)
     for member in members:
@@ -567,7 +572,7 @@ def test_after_a_rank_has_left_a_break_needs_the_others_only(has_it: bool) -> No
 
 
 def test_when_all_have_left_the_name_is_free() -> None:
-    """SPEC §7: the same generation may make a group of the same name again."""
+    """spec/reduction#losses: the same generation may make a group of the same name again."""
     desk = Desk()
     for member in desk.group(2):
         desk.bye(member)
@@ -577,7 +582,7 @@ def test_when_all_have_left_the_name_is_free() -> None:
 
 
 def test_a_question_for_the_ports_leaves_nothing() -> None:
-    """SPEC §7: a group of one is nobody's training."""
+    """spec/reduction: a group of one is nobody's training."""
     desk = Desk()
     desk.bye(desk.join(0, 1, generation=5))
     assert not desk.completed
@@ -588,7 +593,8 @@ def test_a_question_for_the_ports_leaves_nothing() -> None:
 
 
 def test_the_window_counts_what_has_no_result() -> None:
-    """SPEC §7: a rank that runs ahead is not read from until the others have come as far."""
+    """spec/reduction#flow-control: a rank that runs ahead is not read from until the others have come as
+    far."""
     desk = Desk()
     fast, slow = desk.group(2)
     chunk = bytes(4 << 20)
@@ -602,7 +608,7 @@ def test_the_window_counts_what_has_no_result() -> None:
 
 
 def test_who_waits_is_told_for_whom() -> None:
-    """SPEC §7: every wait names the missing rank, and who is missing hears what the others have."""
+    """spec/reduction: every wait names the missing rank, and who is missing hears what the others have."""
     desk = Desk()
     members = desk.group(4)
     for member in members[1:3]:
@@ -619,7 +625,7 @@ def test_who_waits_is_told_for_whom() -> None:
 
 
 def test_ranks_may_have_come_by_different_numbers_of_native_operations() -> None:
-    """SPEC §7: as where callbacks issue some; what is summed is alike."""
+    """spec/reduction: as where callbacks issue some; what is summed is alike."""
     desk = Desk()
     members = desk.group(2)
     desk.send(members[0], numbers(1, 2), ordinal=3)
@@ -628,7 +634,7 @@ def test_ranks_may_have_come_by_different_numbers_of_native_operations() -> None
 
 
 def test_two_ranks_that_disagree_are_both_told_in_full() -> None:
-    """SPEC §7: of two nobody can tell which one is wrong."""
+    """spec/reduction#reports: of two nobody can tell which one is wrong."""
     desk = Desk()
     members = desk.group(2)
     desk.send(members[1], numbers(1, 2), ordinal=4)
@@ -641,7 +647,8 @@ def test_two_ranks_that_disagree_are_both_told_in_full() -> None:
 
 
 def test_the_first_sums_of_a_group_are_nobodys_operations() -> None:
-    """SPEC §7: a program's operations are counted from 1; what a group tries itself out with has no number."""
+    """spec/reduction#exactness: a program's operations are counted from 1; what a group tries itself out with
+    has no number."""
     desk = Desk()
     members = desk.group(3)
     for member in members:
@@ -654,7 +661,7 @@ def test_the_first_sums_of_a_group_are_nobodys_operations() -> None:
 
 
 def test_nothing_waits_in_an_idle_group() -> None:
-    """SPEC §7: so nobody has to look after it."""
+    """spec/reduction#frameworks: so nobody has to look after it."""
     desk = Desk()
     members = desk.group(2)
     assert not desk.sessions.is_waiting
@@ -665,7 +672,7 @@ def test_nothing_waits_in_an_idle_group() -> None:
 
 
 def test_waiting_is_charged_to_the_last_rank() -> None:
-    """SPEC §7: metrics per reducer: wait by rank."""
+    """spec/reduction: metrics per reducer: wait by rank."""
     desk = Desk()
     members = desk.group(3)
     for member, now in zip(members, (10.0, 11.0, 14.0), strict=True):

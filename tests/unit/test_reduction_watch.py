@@ -1,4 +1,5 @@
-"""Which replicas are watched for their part in a job's reduction, and what their shims are told of it (SPEC §7)."""
+"""Which replicas are watched for their part in a job's reduction, and what their shims are told of it
+(spec/reduction)."""
 
 from dataclasses import replace
 
@@ -35,7 +36,8 @@ def with_mode(spec: JobSpec, mode: str) -> JobSpec:
     ],
 )
 def test_who_is_watched(replica: ReplicaId, watch: ReductionWatch | None) -> None:
-    """SPEC §7: all that take part; for whether its program can, the first one of those that run the same program."""
+    """spec/reduction: all that take part; for whether its program can, the first one of those that run the
+    same program."""
     spec = job(1, 2, 4, 1, reducers=True).spec
     assert reduction_watch(spec, replica) == watch
     assert reduction_watch(with_mode(spec, "auto"), replica) == watch

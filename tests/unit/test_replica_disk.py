@@ -1,4 +1,5 @@
-"""When people are told of a replica's disk (SPEC §1.5): sizes that a test sets, time that passes at once."""
+"""When people are told of a replica's disk (spec/machines#disk): sizes that a test sets, time that passes at
+once."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The installer of a job's packages inside an image, run as an image's Python runs it (SPEC §3, facts §2.5).
+"""The installer of a job's packages inside an image, run as an image's Python runs it (spec/program,
+facts/lifecycle#executor).
 
 pip is played by a module that says what it was asked for.
 """
@@ -73,7 +74,8 @@ def run(place: Path, endpoint: str, *uris: str) -> subprocess.CompletedProcess[s
 def test_packages_are_fetched_and_installed_in_order_then_the_program_runs(
     tmp_path: Path, endpoint: str
 ) -> None:
-    """SPEC §3: packages installed first, in order; facts §2.5: each whatever is there, then what it needs."""
+    """spec/program#arguments: packages installed first, in order; facts/lifecycle#executor: each whatever is
+    there, then what it needs."""
     done = run(tmp_path, endpoint, "gs://b/dir:1/one.whl", "gs://b/two.whl")
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stdout.splitlines() if not line.startswith("Running command")]
@@ -95,7 +97,7 @@ def test_packages_are_fetched_and_installed_in_order_then_the_program_runs(
 
 
 def test_a_package_that_cannot_be_installed_ends_the_program(tmp_path: Path, endpoint: str) -> None:
-    """Facts §2.5: `Command '[…]' returned non-zero exit status 1.`"""
+    """facts/lifecycle#executor: `Command '[…]' returned non-zero exit status 1.`"""
     done = run(tmp_path, endpoint, "gs://b/broken.whl", "gs://b/two.whl")
     assert done.returncode == 1
     assert "returned non-zero exit status 4." in done.stderr
@@ -104,7 +106,7 @@ def test_a_package_that_cannot_be_installed_ends_the_program(tmp_path: Path, end
 
 
 def test_a_package_that_is_gone_is_named(tmp_path: Path, endpoint: str) -> None:
-    """SPEC §8: typed errors."""
+    """spec/operations#errors: typed errors."""
     done = run(tmp_path, endpoint, "gs://b/missing.whl")
     assert done.returncode == 1
     assert "gs://b/missing.whl cannot be fetched" in done.stderr

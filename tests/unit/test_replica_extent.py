@@ -1,4 +1,4 @@
-"""What a directory's files take on the disk, added up a little at a time (SPEC §1.5)."""
+"""What a directory's files take on the disk, added up a little at a time (spec/machines#disk)."""
 
 import contextlib
 import os

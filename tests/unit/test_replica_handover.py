@@ -7,8 +7,8 @@ from trainshed.replica.system import unix_sockets
 
 
 def test_what_is_said_after_a_long_line_is_not_lost() -> None:
-    """The kernel hands out a long line in pieces, and with the last of them what came after it. DESIGN §4: `go` after
-    the order to a guardian."""
+    """The kernel hands out a long line in pieces, and with the last of them what came after it.
+    spec/invariants#shims: `go` after the order to a guardian."""
     ours, theirs = socket.socketpair()
     for size in (100, 30_000, 40_000, 60_000, 100_000):
         line = b"x" * size

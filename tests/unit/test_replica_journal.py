@@ -1,4 +1,4 @@
-"""A slot's journal: the fence and the attempt records in one file (DESIGN §4, Slots and shims)."""
+"""A slot's journal: the fence and the attempt records in one file (spec/invariants#shims)."""
 
 import os
 import signal
@@ -97,7 +97,7 @@ def test_the_shim_is_known_by_more_than_its_number(slot: Path) -> None:
 
 
 def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: Path) -> None:
-    """DESIGN §3.3: a shim that wakes up late is refused."""
+    """spec/invariants#one-incarnation: a shim that wakes up late is refused."""
     assert journal.expel(str(slot), 2, "its node is gone")
     assert journal.Entries(str(slot)).record(2) == journal.lost_record("its node is gone")
     with pytest.raises(journal.Refused) as refused:
@@ -121,7 +121,8 @@ def test_a_document_of_an_earlier_service_is_read() -> None:
 
 
 def test_notes_stay_with_their_incarnation(slot: Path) -> None:
-    """SPEC §7: who finds the slot later can tell what was noted; the attempt records are as before."""
+    """spec/reduction#reports: who finds the slot later can tell what was noted; the attempt records are as
+    before."""
     for incarnation in (1, 2):
         claim = journal.claim(incarnation)
         claim.note({"n": 1, "text": f"of {incarnation}"})

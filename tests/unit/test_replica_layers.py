@@ -21,7 +21,7 @@ from trainshed.replica.sandbox.mounts import user_of
 def test_users_are_those_of_the_image(
     tmp_path: Path, text: str, expected: tuple[int, int, str]
 ) -> None:
-    """SPEC §3: a container runs as its image's user, by name or number."""
+    """spec/program#hostnames: a container runs as its image's user, by name or number."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text(
         "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n"
@@ -31,7 +31,7 @@ def test_users_are_those_of_the_image(
 
 
 def test_an_image_without_a_list_of_users_has_numbers(tmp_path: Path) -> None:
-    """SPEC §3: images with nothing but a program in them run, too."""
+    """spec/program: images with nothing but a program in them run, too."""
     assert user_of("", str(tmp_path)) == (0, 0, "/root")
     assert user_of("65532:65532", str(tmp_path)) == (65532, 65532, "/")
     with pytest.raises(OSError, match="no user ada"):

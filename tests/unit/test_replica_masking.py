@@ -1,4 +1,4 @@
-"""Secrets do not get into a program's log (DESIGN, "What never happens" 9)."""
+"""Secrets do not get into a program's log (spec/invariants#secrets)."""
 
 import base64
 import json
@@ -25,7 +25,8 @@ KEY = "-----BEGIN KEY-----\nMIIE\n0123456789abcdef\nxyz\n-----END KEY-----\n"
 
 
 def logged(directory: Path, mask: Mask, *pieces: bytes) -> str:
-    """What stands in the log, and in the tail that its record keeps, of bytes that are read in these pieces."""
+    """What stands in the log, and in the tail that its record keeps, of bytes that are read in these
+    pieces."""
     log = Segments(str(directory), mask)
     stream = Stream(log, "o")
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Holding a memory limit by looking, and who died of it (SPEC §2.1, out of memory)."""
+"""Holding a memory limit by looking, and who died of it (spec/failures#out-of-memory)."""
 
 import signal
 from collections.abc import Callable
@@ -137,7 +137,7 @@ def test_what_is_shared_and_files_count_as_control_groups_would_count_them(host:
 
 
 def test_a_drill_is_an_oom_only_if_the_main_process_died_of_it(host: Host) -> None:
-    """SPEC §8: an OOM on demand."""
+    """spec/operations#drills: an OOM on demand."""
     host.memory.drill()
     assert host.verdict(signal.SIGKILL) == (True, 0)
     assert host.verdict(signal.SIGTERM) == (False, 0)

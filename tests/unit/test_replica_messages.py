@@ -1,4 +1,5 @@
-"""Requests of TensorFlow's gs:// client are put right on their way (SPEC §3, Storage; STACK §3)."""
+"""Requests of TensorFlow's gs:// client are put right on their way (spec/program#storage;
+spec/clients#tensorflow)."""
 
 from collections.abc import Callable
 

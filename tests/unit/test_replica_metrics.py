@@ -1,4 +1,5 @@
-"""What becomes of a trial's metrics file, look by look (SPEC §6, facts §7.4, TUNING, metrics file)."""
+"""What becomes of a trial's metrics file, look by look (spec/tuning#measurements, facts/tuning#metrics,
+spec/clients#hypertune)."""
 
 import json
 import os
@@ -104,7 +105,7 @@ def test_what_the_library_writes_is_taken_down_as_it_says(running: Slot) -> None
 
 
 def test_what_was_taken_once_is_never_taken_back(running: Slot) -> None:
-    """TUNING: the file keeps the last 100 lines."""
+    """spec/clients#hypertune: the file keeps the last 100 lines."""
     for newest in range(0, 300, 50):
         running.write(*(line("1", str(i), i + 1.0) for i in range(max(0, newest - 99), newest + 1)))
         running.turn()
@@ -114,7 +115,7 @@ def test_what_was_taken_once_is_never_taken_back(running: Slot) -> None:
 
 
 def test_the_newest_value_of_a_step_follows_and_the_same_one_does_not(running: Slot) -> None:
-    """TUNING: keyed by (tag, global_step). Without a global_step all is step 0."""
+    """spec/clients#hypertune: keyed by (tag, global_step). Without a global_step all is step 0."""
     reported: list[str] = []
     for number, value in enumerate(["0.5", "0.6", "0.6", "0.5"]):
         reported.append(line(value, None, 100.0 + number))
@@ -208,7 +209,7 @@ def test_a_metric_of_an_endless_name_is_left_out(running: Slot) -> None:
 
 
 def test_a_torn_end_waits_for_its_rest(running: Slot) -> None:
-    """TUNING: tolerate a torn end."""
+    """spec/clients#hypertune: tolerate a torn end."""
     text = line("0.5", 1, 9.0) + "\n" + line("0.4", 2, 10.0)
     running.path.write_text(text[:-5])
     running.turn()
@@ -325,7 +326,7 @@ def test_who_comes_later_is_told_that_there_is_something(running: Slot) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "directory link", "pipe", "directory"])
 def test_only_the_programs_own_plain_file_is_read(slot: Slot, tmp_path: Path, kind: str) -> None:
-    """SPEC §3: no access to others' files, so not by the service's hand either."""
+    """spec/program#isolation: no access to others' files, so not by the service's hand either."""
     secret = tmp_path / "secret" / metrics.PROGRAM_FILE
     secret.parent.mkdir()
     secret.write_text(line("0.5", 1, 9.0) + "\npassword\n")
@@ -371,7 +372,7 @@ def test_a_file_that_changes_all_the_time_is_read_once_it_rests(
 def test_all_is_durable_at_the_end_and_within_a_second_before(
     running: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DESIGN §4, order at an exit."""
+    """spec/invariants#last-lines-first."""
     synced: list[int] = []
 
     def sync(handle: int) -> None:
@@ -402,7 +403,7 @@ def test_what_was_left_behind_is_told_after_the_start(slot: Slot) -> None:
 def test_a_trial_that_reports_without_end_is_taken_down_to_a_limit(
     running: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPEC §6: what was taken down stays; its log says once that no more is."""
+    """spec/tuning#measurements: what was taken down stays; its log says once that no more is."""
     monkeypatch.setattr(metrics, "_MOST_BYTES", 2_000)
     for step in range(100):
         running.write(line("0.5", step, 9.0 + step))

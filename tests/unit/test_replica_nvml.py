@@ -1,4 +1,5 @@
-"""GPUs of a replica, looked at through the driver's library (SPEC §3): a library of paper, a made one, a real one."""
+"""GPUs of a replica, looked at through the driver's library (spec/machines#gpus): a library of paper, a made
+one, a real one."""
 
 import ctypes
 import shutil

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection (SPEC §3, isolation)."""
+"""Who is at the other end of a connection (spec/program#isolation)."""
 
 import os
 import socket

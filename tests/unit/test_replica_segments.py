@@ -1,4 +1,4 @@
-"""The log format (DESIGN §4, Slots and shims; STACK §5)."""
+"""The log format (spec/invariants#shims; spec/logs)."""
 
 import json
 import subprocess
@@ -136,7 +136,7 @@ def test_a_log_goes_on_where_it_broke_off(tmp_path: Path, crash: Callable[[Path]
 def test_a_long_segment_is_continued_without_being_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPEC §2.1: a restart in place is quick, however much there is in the log."""
+    """spec/failures#lost-replicas: a restart in place is quick, however much there is in the log."""
     monkeypatch.setattr(segments, "_LONGEST_ENTRIES", 300)
     first = Segments(str(tmp_path))
     first.write("o", [f"line {number}" for number in range(100)])

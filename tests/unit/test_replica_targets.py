@@ -1,4 +1,5 @@
-"""Whom a request to Google's hosts may concern, and what of it may be told to others (SPEC §3, Storage)."""
+"""Whom a request to Google's hosts may concern, and what of it may be told to others
+(spec/program#storage)."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""What a replica uses, written down beside its log (SPEC §3): looks at real processes and at made control groups."""
+"""What a replica uses, written down beside its log (spec/program#usage): looks at real processes and at made
+control groups."""
 
 import itertools
 import json
@@ -259,7 +260,7 @@ def test_a_replica_without_gpus_has_nobody_look_for_them(tmp_path: Path) -> None
 
 
 def test_the_next_incarnation_goes_on_after_a_torn_line(tmp_path: Path) -> None:
-    """SPEC §2.1: a replica that is restarted in place keeps what is known of it."""
+    """spec/failures#lost-replicas: a replica that is restarted in place keeps what is known of it."""
     (tmp_path / usage.FILE).write_text('{"started": 1, "incarnation": 1}\n{"at": 2, "cp')
     look = Look(tmp_path, 1 << 22)
     look.usage.begin(5)

@@ -1,4 +1,5 @@
-"""Whether a program can use reducers, by the libraries that it has loaded (SPEC §7); and how its reports are read."""
+"""Whether a program can use reducers, by the libraries that it has loaded (spec/reduction#reports); and how
+its reports are read."""
 
 import json
 from typing import Any
@@ -43,7 +44,7 @@ HOROVOD = f"{SITE}/horovod/torch/mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"
     ],
 )
 def test_what_a_program_runs(libraries: tuple[str, ...], kind: str) -> None:
-    """SPEC §7: who brings others along counts, in whatever order they were loaded."""
+    """spec/reduction: who brings others along counts, in whatever order they were loaded."""
     assert (
         reduction_verdicts.classify(libraries)
         == reduction_verdicts.classify(libraries[::-1])
@@ -75,7 +76,7 @@ def test_a_verdict_names_the_framework_and_the_reducers(kind: str, said: str) ->
 
 
 def test_at_the_end_what_was_seen_once_is_named() -> None:
-    """SPEC §7: a program that ended between two looks at it."""
+    """spec/reduction: a program that ended between two looks at it."""
     assert "runs TensorFlow" in reduction_verdicts.text_at_end(reduction_verdicts.TENSORFLOW, 4)
     text = reduction_verdicts.text_at_end(reduction_verdicts.NOTHING, 4)
     assert "without using the job's 4 reducers" in text and "Take worker pool 2 out" in text
@@ -92,7 +93,7 @@ def read(**fields: Any) -> reduction_reports.Report:
 
 
 def test_a_report_is_read() -> None:
-    """SPEC §7: as `trainshed_reduction.reports` writes it."""
+    """spec/reduction#reports: as `trainshed_reduction.reports` writes it."""
     report = read(
         notes=[{"id": "mode", "severity": "INFO", "text": "pure"}],
         metrics={"sent_bytes": 7, "wait_seconds": [0.5, 1]},

@@ -1,4 +1,5 @@
-"""The resume report (SPEC §8, drills): timelines of the real state machine, steps and accesses made up."""
+"""The resume report (spec/operations#drills): timelines of the real state machine, steps and accesses made
+up."""
 
 from dataclasses import replace
 
@@ -54,7 +55,7 @@ def found(progress: Progress, seen: Traffic = UNSEEN, *, hit: Hit | None = None)
 
 @pytest.mark.parametrize("replica", [PRIMARY, WORKER])
 def test_a_restart_in_place_is_told_with_its_rule_and_times(replica: ReplicaId) -> None:
-    """SPEC §8: what was injected, what the rule decided, seconds down."""
+    """spec/operations#resume-report: what was injected, what the rule decided, seconds down."""
     life = killed(replica)
     hit = only(life)
     assert (hit.drill.kind, hit.drill.replica) == (DrillKind.KILL, replica)
@@ -86,7 +87,7 @@ def test_a_restart_in_place_is_told_with_its_rule_and_times(replica: ReplicaId) 
 def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt(
     kind: DrillKind, rule: str
 ) -> None:
-    """SPEC §8: the verdict is the drill's own, also where others end in its wake."""
+    """spec/operations#drills: the verdict is the drill's own, also where others end in its wake."""
     life = Life(job(1, 1)).up().see(order(kind, WORKER)).up()
     hit = only(life)
     assert hit.ruling is not None
@@ -96,7 +97,7 @@ def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt(
 
 
 def test_a_crash_is_told_by_the_verdict_on_the_replica() -> None:
-    """SPEC §2.1 row of exit codes 6, 11, 134, 139: a retry."""
+    """spec/failures#retries row of exit codes 6, 11, 134, 139: a retry."""
     life = Life(job(1)).up().see(order(DrillKind.SEGV)).exits(signal=11).see(DrillLanded(1)).up()
     hit = only(life)
     assert hit.ruling is not None
@@ -128,7 +129,7 @@ def test_drills_that_have_not_fired_are_no_hits() -> None:
 
 
 def test_a_job_that_goes_on_behind_its_last_step_resumed() -> None:
-    """SPEC §8: steps lost as seen in the log; lost = last before − first after + 1."""
+    """spec/operations#resume-report: steps lost as seen in the log; lost = last before − first after + 1."""
     finding = found(steps(1, 12, 11))
     assert (finding.outcome, finding.lost) == (Outcome.RESUMED, 2)
     assert "2 steps" in finding.advice
@@ -172,7 +173,7 @@ def test_what_the_log_does_not_say_is_unknown_and_why(
 
 
 def test_a_fault_that_ends_the_job_is_unknown_with_the_rule() -> None:
-    """SPEC §2.1: out of memory fails the job by default."""
+    """spec/failures#out-of-memory: out of memory fails the job by default."""
     life = Life(job(1)).up().see(order(DrillKind.OOM)).exits(signal=9, oom=True).up()
     hit = only(life)
     finding = find(hit, steps(1, 5, None), UNSEEN, 0, over=True)
@@ -206,7 +207,7 @@ def access(uri: str, at: int, *, write: bool, size: int = 10) -> Access:
 
 
 def test_files_written_before_and_read_after_are_told() -> None:
-    """SPEC §8: which checkpoint files were written and read."""
+    """spec/operations#resume-report: which checkpoint files were written and read."""
     hit = only(killed())
     fault, restart = hit.drill.fired, hit.restarted
     seen = Traffic(
@@ -270,7 +271,7 @@ def test_accesses_are_known_where_the_bucket_saw_them() -> None:
 def test_accesses_are_unknown_where_it_did_not(
     mine: Job, since: int, files: int, said: str
 ) -> None:
-    """SPEC §8: `unknown` where it cannot see."""
+    """spec/operations#resume-report: `unknown` where it cannot see."""
     assert said in traffic(mine, (), since, files).unseen
 
 

@@ -1,4 +1,5 @@
-"""Which log lines tell of progress, and what step they give (SPEC §8, drills end in a resume report)."""
+"""Which log lines tell of progress, and what step they give (spec/operations#resume-report, drills end in a
+resume report)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

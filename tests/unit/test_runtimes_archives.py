@@ -1,4 +1,4 @@
-"""What strangers packed is looked at within limits, each of which the refusal names (SPEC §3)."""
+"""What strangers packed is looked at within limits, each of which the refusal names (spec/program)."""
 
 import gzip
 import io

@@ -1,4 +1,5 @@
-"""Which runtime stands for an image or a runtime version (SPEC §1.5, §4; facts §5.1, §5.2)."""
+"""Which runtime stands for an image or a runtime version (spec/submit#defaults, spec/runtimes#substitutes;
+facts/packaging#runtime-versions, facts/packaging#images)."""
 
 import re
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ def _refused(answer: RuntimeChoice | RuntimeRefusal) -> str:
 def test_an_image_of_a_served_framework_is_exact_where_its_python_is_found(
     name: str, continent: str
 ) -> None:
-    """SPEC §4."""
+    """spec/runtimes#substitutes."""
     catalog = LocalCatalog(Pythons((3, 12), ((3, 10),)))
     uri = f"{continent}-docker.pkg.dev/vertex-ai/training/{name}:latest"
     choice = _chosen(catalog.for_image(uri))
@@ -65,7 +66,7 @@ def test_the_tag_slim_asks_for_the_framework_alone() -> None:
 
 
 def test_the_same_minor_version_on_another_python_comes_before_another_version() -> None:
-    """SPEC §4: nearest, with a notice that says what was asked and what is there."""
+    """spec/runtimes#substitutes: nearest, with a notice that says what was asked and what is there."""
     choice = _chosen(
         LocalCatalog(Pythons((3, 12), ((3, 7),))).for_image(_IMAGES + "sklearn-cpu.1-6:latest")
     )
@@ -89,7 +90,7 @@ def test_the_machine_is_not_searched_where_the_own_python_is_exact() -> None:
 
 @pytest.mark.parametrize("name", ["ray-cpu.2-47.py311", "ray-gpu.2-9.py310"])
 def test_another_framework_is_refused_and_the_nearest_are_named(name: str) -> None:
-    """SPEC §4: never replaced by an environment without that framework."""
+    """spec/runtimes#environments: never replaced by an environment without that framework."""
     reason = _refused(LocalCatalog(Pythons((3, 11))).for_image(f"{_IMAGES}{name}:latest"))
     assert name in reason
     for offer in ("sklearn-cpu.1-6", "xgboost-cpu.2-1", "pytorch-xla.2-4.py310", "tf-cpu.2-17"):
@@ -114,7 +115,8 @@ def test_another_framework_is_refused_and_the_nearest_are_named(name: str) -> No
 def test_images_of_every_framework(
     name: str, pythons: tuple[Minor, ...], expected: tuple[str, str, str]
 ) -> None:
-    """SPEC §4: exact where version and interpreter are there, else the nearest version of the same framework."""
+    """spec/runtimes#substitutes: exact where version and interpreter are there, else the nearest version of
+    the same framework."""
     choice = _chosen(
         LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest")
     )
@@ -129,7 +131,8 @@ def test_images_of_every_framework(
     ["pytorch-xla.2-4.py310", "pytorch-cpu.2-4.py310", "pytorch-cpu.1-13.py37", "pytorch-cpu.1-4"],
 )
 def test_pytorch_by_every_name_that_people_write(name: str) -> None:
-    """Facts §5.2: the list says xla, people write cpu. The service's own Python is the nearest here."""
+    """facts/packaging#images: the list says xla, people write cpu. The service's own Python is the nearest
+    here."""
     pythons = Pythons((3, 11), ((3, 10), (3, 7)))
     choice = _chosen(LocalCatalog(pythons).for_image(f"{_IMAGES}{name}:latest"))
     assert (choice.family, choice.version, choice.python_version) == ("pytorch", "2.13", "3.11")
@@ -137,7 +140,7 @@ def test_pytorch_by_every_name_that_people_write(name: str) -> None:
 
 
 def test_a_build_with_cuda_is_for_images_for_gpus_where_there_is_one() -> None:
-    """SPEC §4; a machine without a GPU runs the build for CPUs, and says so."""
+    """spec/runtimes#environments; a machine without a GPU runs the build for CPUs, and says so."""
     with_gpu = LocalCatalog(Pythons((3, 11)), has_gpu=lambda: True)
     without = LocalCatalog(Pythons((3, 11)))
     gpu, cpu = (f"{_IMAGES}pytorch-{device}.2-4.py310:latest" for device in ("gpu", "xla"))
@@ -150,7 +153,7 @@ def test_a_build_with_cuda_is_for_images_for_gpus_where_there_is_one() -> None:
 
 
 def test_the_version_comes_before_cuda() -> None:
-    """SPEC §4: the nearest version; that it is built for CPUs is told."""
+    """spec/runtimes#substitutes: the nearest version; that it is built for CPUs is told."""
     catalog = LocalCatalog(Pythons((3, 11), ((3, 10), (3, 7))), has_gpu=lambda: True)
     exact = _chosen(catalog.for_image(_IMAGES + "tf-gpu.2-16.py310:latest"))
     assert (exact.version, exact.python_version) == ("2.16+cuda12", "3.10")
@@ -162,7 +165,7 @@ def test_the_version_comes_before_cuda() -> None:
 
 @pytest.mark.parametrize("uri", ["python:3.11", "gcr.io/my-project/trainer:v1", "busybox"])
 def test_a_custom_image_needs_a_container_engine(uri: str) -> None:
-    """SPEC §4: refused at create with that reason, and with what an operator can do."""
+    """spec/runtimes#images: refused at create with that reason, and with what an operator can do."""
     reason = _refused(LocalCatalog(Pythons((3, 11))).for_image(uri))
     assert uri in reason
     assert "container engine" in reason
@@ -180,7 +183,7 @@ class Engine:
 
 
 def test_a_custom_image_runs_as_a_container_where_there_is_an_engine() -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     catalog = LocalCatalog(Pythons((3, 11)), images=Engine(missing="gone:v1"))
     choice = _chosen(catalog.for_image("gcr.io/p/trainer:v1"))
     assert (choice.family, choice.image, choice.notices) == (CONTAINER, "gcr.io/p/trainer:v1", ())
@@ -197,7 +200,8 @@ def test_an_unlisted_prebuilt_image_gets_a_hint(images: Engine | None) -> None:
 
 @pytest.mark.parametrize("region", ["us", "europe", "asia"])
 def test_our_reducers_stand_for_the_reduction_server_images(region: str) -> None:
-    """SPEC §4, §7: in every region, without a word, for that is what was asked for; an operator's word counts first."""
+    """spec/runtimes#substitutes, spec/reduction: in every region, without a word, for that is what was asked
+    for; an operator's word counts first."""
     uri = f"{region}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
     catalog = LocalCatalog(Pythons((3, 12), ((3, 8),)), exact=True)
     assert catalog.for_image(uri) == RuntimeChoice("reduction-server", "", "3.12")
@@ -207,7 +211,7 @@ def test_our_reducers_stand_for_the_reduction_server_images(region: str) -> None
 
 
 def test_reducers_run_on_whatever_python_there_is() -> None:
-    """SPEC §4, §7: 3.8 to 3.14, best on one that the newest NumPy is made for."""
+    """spec/runtimes, spec/reduction#exactness: 3.8 to 3.14, best on one that the newest NumPy is made for."""
     old, new = Pythons((3, 14), ((3, 8),)), Pythons((3, 14), ((3, 14), (3, 12)))
     found = [_chosen(LocalCatalog(each).named("reduction-server")) for each in (old, new)]
     assert [each.python_version for each in found] == ["3.14", "3.12"]
@@ -224,7 +228,8 @@ def test_reducers_run_on_whatever_python_there_is() -> None:
 def test_a_runtime_version_is_its_frameworks_where_they_can_be_had(
     version: str, python: str, here: tuple[str, str, str]
 ) -> None:
-    """SPEC §4 and the public guide's runtimeVersion 2.6 with Python 3.7: nothing is substituted."""
+    """spec/runtimes#substitutes and the public guide's runtimeVersion 2.6 with Python 3.7: nothing is
+    substituted."""
     catalog = LocalCatalog(Pythons((3, 12), ((3, 13), (3, 10), (3, 7))), exact=True)
     choice = _chosen(catalog.for_runtime_version(version, python))
     assert (choice.family, choice.version, choice.python_version) == here
@@ -246,7 +251,8 @@ def test_a_runtime_version_is_its_frameworks_where_they_can_be_had(
 def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
     version: str, python: str, pythons: tuple[Minor, ...], here: tuple[str, str, str]
 ) -> None:
-    """SPEC §4: what was asked, what is there, what is missing; TensorFlow is left out only where it cannot be had."""
+    """spec/runtimes#substitutes: what was asked, what is there, what is missing; TensorFlow is left out only
+    where it cannot be had."""
     catalog = LocalCatalog(Pythons(pythons[0], pythons))
     choice = _chosen(catalog.for_runtime_version(version, python))
     assert (choice.family, choice.version, choice.python_version) == here
@@ -257,14 +263,14 @@ def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
 
 
 def test_no_runtime_version_is_the_default_with_a_notice() -> None:
-    """SPEC §1.5."""
+    """spec/submit#defaults."""
     choice = _chosen(LocalCatalog(Pythons((3, 11))).for_runtime_version("", ""))
     assert (choice.family, choice.version, choice.python_version) == ("scikit-learn", "1.9", "3.11")
     assert "default" in choice.notices[0]
 
 
 def test_exact_refuses_substitutes_but_not_the_default() -> None:
-    """SPEC §4: an operator's setting."""
+    """spec/runtimes#substitutes: an operator's setting."""
     catalog = LocalCatalog(Pythons((3, 11)), exact=True)
     assert "TensorFlow 2.12" in _refused(catalog.for_runtime_version("2.6", "3.7"))
     assert "refuse" in _refused(catalog.for_image(_IMAGES + "sklearn-cpu.1-6:latest"))
@@ -310,7 +316,8 @@ def test_minor_versions_read_and_write() -> None:
 
 
 def test_the_locks_hold_what_the_sheets_ask_for() -> None:
-    """SPEC §4: environments are installed from locks alone; a release that moves on needs `./dev lock`."""
+    """spec/runtimes#environments: environments are installed from locks alone; a release that moves on needs
+    `./dev lock`."""
     for sheet in FAMILIES:
         for release in sheet.releases:
             lines = sheet.lock(release).read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Clearing the cache: what is not used goes, what a program lives in stays (SPEC §4)."""
+"""Clearing the cache: what is not used goes, what a program lives in stays (spec/runtimes#environments)."""
 
 import fcntl
 import os
@@ -56,7 +56,7 @@ def _going(pieces: list[Piece]) -> list[str]:
 
 
 def test_packages_of_jobs_with_reducers_go_like_the_rest(cache: Path) -> None:
-    """SPEC §7: one that a reducer lives in stays."""
+    """spec/reduction: one that a reducer lives in stays."""
     _put(cache, "reduction", "old", days=40)
     held = _put(cache, "reduction", "held", days=40)
     with (held / ".built").open() as built:

@@ -1,4 +1,5 @@
-"""How a base environment is installed: ranges, locks, and builds that are tried first (SPEC §4)."""
+"""How a base environment is installed: ranges, locks, and builds that are tried first
+(spec/runtimes#environments)."""
 
 import os
 import time
@@ -92,7 +93,7 @@ def test_what_cannot_be_had_first_is_had_without(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_apart_from_an_index_that_does_not_answer(tmp_path: Path) -> None:
-    """SPEC §8: the error says what to do next."""
+    """spec/operations#errors: the error says what to do next."""
     with pytest.raises(BuildFailed, match=r"runtimes gc.*TRAINSHED_CACHE") as failed:
         _built(tmp_path / "a", Release("1.0", _ALL, ("FULL",), first=_FIRST))
     assert "package index" not in str(failed.value)

@@ -1,4 +1,4 @@
-"""Builds under way: once for however many callers, each of whom hears (SPEC §4)."""
+"""Builds under way: once for however many callers, each of whom hears (spec/runtimes#environments)."""
 
 import asyncio
 import gc
@@ -115,7 +115,8 @@ async def test_what_nobody_waits_for_is_stopped_where_that_is_wanted(
 async def test_a_failure_that_nobody_waits_for_any_more_is_complained_of_nowhere(
     workers: ThreadPoolExecutor,
 ) -> None:
-    """SPEC §8: a Ctrl-C during a build printed asyncio's traceback for the build that it stopped."""
+    """spec/operations#why-it-waits: a Ctrl-C during a build printed asyncio's traceback for the build that it
+    stopped."""
     complaints: list[object] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context))

@@ -1,4 +1,5 @@
-"""An operator's image map: which entry an image gets, and what cannot be an entry (SPEC §4)."""
+"""An operator's image map: which entry an image gets, and what cannot be an entry
+(spec/runtimes#substitutes)."""
 
 import tomllib
 from collections.abc import Sequence
@@ -78,7 +79,8 @@ runtime = "tensorflow 2.17"
 def test_the_first_entry_that_fits_gives_the_runtime(
     uri: str, expected: tuple[str, str, str], engine: bool
 ) -> None:
-    """SPEC §4: images that cannot be pulled run in an environment of that kind, with or without a container engine."""
+    """spec/runtimes#images: images that cannot be pulled run in an environment of that kind, with or without
+    a container engine."""
     choice = _chosen(_catalog(_PYTHONS, engine=engine), uri)
     assert (choice.family, choice.version, choice.python_version) == expected
     (notice,) = choice.notices
@@ -103,7 +105,7 @@ def test_an_entry_wins_over_the_prebuilt_names() -> None:
 
 
 def test_runtime_versions_are_mapped_under_a_name_of_their_own() -> None:
-    """SPEC §4: they name images too, of several frameworks."""
+    """spec/runtimes#images: they name images too, of several frameworks."""
     text = '[[images]]\npattern = "runtimeVersion:2.*"\nruntime = "scikit-learn 1.6"\n'
     catalog = _catalog(text, exact=True)
     choice = catalog.for_runtime_version("2.6", "3.7")
@@ -121,7 +123,7 @@ def test_an_image_that_is_mapped_to_must_be_there() -> None:
 
 
 def test_a_python_that_is_not_here_is_told_or_refused() -> None:
-    """SPEC §4: nearest with a notice; `exact` refuses."""
+    """spec/runtimes#substitutes: nearest with a notice; `exact` refuses."""
     text = '[[images]]\npattern = "python:3.8"\nruntime = "python"\npython = "3.8"\n'
     choice = _chosen(_catalog(text), "python:3.8")
     assert choice.python_version == "3.11"

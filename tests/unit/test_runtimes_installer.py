@@ -22,7 +22,7 @@ def _installer(tmp_path: Path, script: str, **environ: str) -> Installer:
 
 
 def test_the_services_own_variables_do_not_reach_setup_scripts(tmp_path: Path) -> None:
-    """DESIGN §3.9."""
+    """spec/invariants#secrets."""
     lines: list[str] = []
     installer = _installer(
         tmp_path, "env", SECRET_TOKEN="hidden", https_proxy="http://proxy.test", UV_PYTHON="3.8"
@@ -87,7 +87,7 @@ def test_a_network_failure_is_not_the_users_fault(tmp_path: Path) -> None:
 
 
 def test_an_installer_that_is_killed_is_not_the_users_fault(tmp_path: Path) -> None:
-    """SPEC §2.1: what somebody kills, or the kernel for want of memory, is tried again."""
+    """spec/failures#out-of-memory: what somebody kills, or the kernel for want of memory, is tried again."""
     installer = _installer(tmp_path, "echo Resolved; kill -9 $$")
     with pytest.raises(InstallFailed, match="killed from outside") as failed:
         installer.install(Path("python"), tmp_path / "site", [], lambda line: None)

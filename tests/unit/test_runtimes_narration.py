@@ -1,4 +1,4 @@
-"""What is heard of an installer (SPEC §8: it says at every moment why a job waits)."""
+"""What is heard of an installer (spec/runtimes#builds: it says at every moment why a job waits)."""
 
 import sys
 from pathlib import Path

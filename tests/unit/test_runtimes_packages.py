@@ -1,4 +1,4 @@
-"""A job's packages: fetched, named by content, looked into (SPEC §3, facts §5.3)."""
+"""A job's packages: fetched, named by content, looked into (spec/program, facts/packaging#packages)."""
 
 import io
 import tarfile
@@ -59,7 +59,8 @@ def test_packages_are_fetched_in_order_and_once(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_the_services_failure(tmp_path: Path) -> None:
-    """SPEC §2.1: the service itself failed, whosever package it was; the cause names the cache."""
+    """spec/failures#service-failures: the service itself failed, whosever package it was; the cause names the
+    cache."""
     bucket = Bucket()
     bucket.write(_URI, b"one")
     (tmp_path / "cache").write_text("no directory")
@@ -121,7 +122,8 @@ def test_an_interrupted_read_leaves_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_file_names_keep_what_installers_must_know(tmp_path: Path, uri: str, name: str) -> None:
-    """What is in a source distribution is not told by its file's name (CLIENTS §2: `aiplatform-MOMENT-` in front)."""
+    """What is in a source distribution is not told by its file's name (spec/clients#recipes:
+    `aiplatform-MOMENT-` in front)."""
     bucket = Bucket()
     bucket.write(uri, b"content")
     (package,) = Packages(tmp_path, bucket).fetch((uri,))

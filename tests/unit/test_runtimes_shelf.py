@@ -1,4 +1,4 @@
-"""The shelf: built once, read-only, whole or not there (DESIGN §4, Runtimes)."""
+"""The shelf: built once, read-only, whole or not there (spec/invariants#shelf, Runtimes)."""
 
 import os
 import threading
@@ -50,7 +50,8 @@ def test_nobody_becomes_the_owner_by_running_what_a_setup_script_left(tmp_path: 
 
 
 def test_what_is_there_is_had_without_writing_anything(tmp_path: Path) -> None:
-    """A cache may be shared read-only: where no lock file can be made, what was built is used nevertheless."""
+    """A cache may be shared read-only: where no lock file can be made, what was built is used
+    nevertheless."""
     final = Shelf(tmp_path).put("key", _fill)
     remove_tree(tmp_path / ".locks")
     (tmp_path / ".locks").write_text("a lock cannot be taken here")

@@ -30,7 +30,7 @@ def test_who_has_room_or_is_not_known_waits_for_nothing() -> None:
 
 
 def test_the_one_node_is_too_full() -> None:
-    """SPEC §8: says at every moment why a job waits."""
+    """spec/operations#why-it-waits: says at every moment why a job waits."""
     world = World([node("a", 8)])
     world.run(gang(17, 4), "a")
     world.wait(gang(18, 1, replicas=8))
@@ -43,7 +43,7 @@ def test_the_one_node_is_too_full() -> None:
 
 
 def test_the_nodes_are_too_full() -> None:
-    """SPEC §8."""
+    """spec/operations#why-it-waits."""
     world = World([node("a", 8, gpus=4), node("b", 8, gpus=2)])
     world.run(gang(1, 2, gpus=3), "a", until=NOW + 5)
     world.wait(
@@ -64,7 +64,7 @@ def test_the_nodes_are_too_full() -> None:
 
 
 def test_the_quota_is_used_up() -> None:
-    """SPEC §2, "Queue"."""
+    """spec/queue#order."""
     world = World([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 8})
     world.run(gang(1, 4, quota=((CPUS, 4),)), "a")
     world.wait(gang(2, 2, replicas=4, quota=((CPUS, 8),)), gang(3, 9, quota=((CPUS, 9),)))
@@ -78,7 +78,7 @@ def test_the_quota_is_used_up() -> None:
 
 
 def test_the_number_of_replicas_is_reached() -> None:
-    """SPEC §2, "Capacity modes"."""
+    """spec/queue#capacity."""
     world = World([node("a")], Policy(max_replicas=4))
     world.run(gang(1, replicas=2), "a")
     world.wait(gang(2, replicas=4))
@@ -91,7 +91,7 @@ def test_the_number_of_replicas_is_reached() -> None:
 
 
 def test_no_node_could_ever_do_or_none_can_now() -> None:
-    """SPEC §2, "Capacity modes"."""
+    """spec/queue#capacity."""
     world = World([node("a", 4), node("b", 16, condition=NodeCondition.DRAINED)])
     world.wait(gang(1, 32), gang(2, 16), gang(3, 4, replicas=9))
     lost = said(world, 1)
@@ -111,7 +111,7 @@ def test_no_node_could_ever_do_or_none_can_now() -> None:
 
 
 def test_it_pauses_or_it_is_not_its_turn() -> None:
-    """SPEC §2.1, back-off; SPEC §2, "Queue"."""
+    """spec/failures#no-capacity, back-off; spec/queue#order."""
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2), not_before=NOW + 90 * SECOND)
@@ -125,7 +125,7 @@ def test_it_pauses_or_it_is_not_its_turn() -> None:
 
 
 def test_a_replica_without_a_place_says_so() -> None:
-    """SPEC §2.1."""
+    """spec/failures#maintenance."""
     world = World([node("a", 4), node("b", 4)])
     world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     world.run(gang(2, 2), "b")
@@ -138,7 +138,7 @@ def test_a_replica_without_a_place_says_so() -> None:
 
 
 def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
-    """SPEC §2.1."""
+    """spec/failures#maintenance."""
     drained = NodeCondition.DRAINED
     world = World([node("a", 4, condition=drained), node("b", 4, condition=drained)])
     lost = ((ReplicaId(0, 0), "a"), (ReplicaId(1, 0), "b"))
@@ -165,7 +165,7 @@ def test_many_blockers_are_counted_and_five_are_named() -> None:
 
 
 def test_preflight_says_where_it_would_run_and_creates_nothing() -> None:
-    """SPEC §1.7."""
+    """spec/submit#preflight."""
     world = World([node("a", 4), node("b", 8)])
     world.run(gang(1, 4), "a")
     asked = gang(5, 2, replicas=2)
@@ -178,7 +178,7 @@ def test_preflight_says_where_it_would_run_and_creates_nothing() -> None:
 
 
 def test_preflight_says_why_not_and_what_would() -> None:
-    """SPEC §1.7."""
+    """spec/submit#preflight."""
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8))
@@ -191,7 +191,7 @@ def test_preflight_says_why_not_and_what_would() -> None:
 
 
 def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
-    """SPEC §1.7."""
+    """spec/submit#preflight."""
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8), since=NOW - PATIENT)
@@ -209,7 +209,7 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
 
 
 def test_preflight_tells_of_devices_that_are_not_there() -> None:
-    """SPEC §2, "Capacity modes": a GPU spec on a host without GPUs runs without them."""
+    """spec/queue#capacity: a GPU spec on a host without GPUs runs without them."""
     world = World([node("a")], Policy())
     found = preflight(world.snapshot, gang(1, gpus=2), NOW)
     assert found.admitted
@@ -225,7 +225,7 @@ def test_preflight_tells_of_devices_that_are_not_there() -> None:
 def test_positions_of_equal_jobs_are_the_order_in_which_they_start(
     jobs: list[tuple[str, int]],
 ) -> None:
-    """SPEC §2, "Queue": `ml` shows jobPosition."""
+    """spec/queue#order: `ml` shows jobPosition."""
     world = World([node("a", 64)])
     for uid, (project, priority) in enumerate(jobs, start=1):
         world.wait(gang(uid, 2, project=project, priority=priority))

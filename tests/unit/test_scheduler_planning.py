@@ -1,4 +1,4 @@
-"""Who starts, who waits, who yields: the rules of SPEC §2, one by one."""
+"""Who starts, who waits, who yields: the rules of spec/queue, one by one."""
 
 import pytest
 
@@ -35,14 +35,14 @@ def mixed(uid: int, *pools: tuple[int, Demand]) -> Gang:
 
 
 def test_priority_comes_first_then_age() -> None:
-    """SPEC §2, "Queue"."""
+    """spec/queue#order."""
     world = World([node("a", 2)])
     world.wait(gang(1), gang(2), gang(3, priority=5))
     assert world.admitted() == [3, 1]
 
 
 def test_the_project_that_uses_least_comes_first_and_shares_change_meanwhile() -> None:
-    """SPEC §2, "Queue": fair share between projects."""
+    """spec/queue#order: fair share between projects."""
     world = World([node("a", 8)])
     world.run(gang(1, 2, project="busy"), "a")
     world.wait(*(gang(uid, 1, project="busy") for uid in (2, 3, 4)))
@@ -51,7 +51,7 @@ def test_the_project_that_uses_least_comes_first_and_shares_change_meanwhile() -
 
 
 def test_a_share_is_that_of_the_resource_a_project_uses_most_of() -> None:
-    """SPEC §2, "Queue": dominant share: all devices count more than a few CPUs."""
+    """spec/queue#capacity: dominant share: all devices count more than a few CPUs."""
     world = World([node("a", 8, gpus=2), node("b", 8)])
     world.run(gang(1, 1, gpus=2, project="devices"), "a")
     world.run(gang(2, 4, project="cpus"), "b")
@@ -62,7 +62,7 @@ def test_a_share_is_that_of_the_resource_a_project_uses_most_of() -> None:
 
 
 def test_relaxed_shares_are_shares_of_the_replicas() -> None:
-    """SPEC §2, "Capacity modes": nodes have no capacities, replicas are what is scarce."""
+    """spec/queue#capacity: nodes have no capacities, replicas are what is scarce."""
     world = World([node("a")], Policy(max_replicas=4))
     world.run(gang(1, replicas=2, project="busy"), "a")
     world.wait(gang(2, project="busy"), gang(3, project="idle"), gang(4, project="idle"))
@@ -73,7 +73,7 @@ def test_relaxed_shares_are_shares_of_the_replicas() -> None:
 
 
 def test_a_used_up_quota_holds_back_its_own_project_only() -> None:
-    """SPEC §2, "Queue": a job waits while its project's quota for that region is used up."""
+    """spec/queue#quotas: a job waits while its project's quota for that region is used up."""
     world = World([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 4})
     world.run(gang(1, 3, quota=((CPUS, 3),)), "a")
     world.wait(gang(2, 2, quota=((CPUS, 2),)))
@@ -83,7 +83,7 @@ def test_a_used_up_quota_holds_back_its_own_project_only() -> None:
 
 
 def test_public_quotas_hold_where_none_is_set() -> None:
-    """SPEC §2, "Capacity modes": `quotas: public` turns the public defaults on, `ml` CPUs 450."""
+    """spec/queue#quotas: `quotas: public` turns the public defaults on, `ml` CPUs 450."""
     for public, admitted in ((False, [1, 2]), (True, [1])):
         world = World([node("a")], Policy(public_quotas=public))
         world.wait(gang(1, quota=(("ml_cpus", 300),)), gang(2, quota=(("ml_cpus", 300),)))
@@ -91,7 +91,7 @@ def test_public_quotas_hold_where_none_is_set() -> None:
 
 
 def test_an_impatient_job_gets_its_quota_before_younger_ones_of_its_project() -> None:
-    """SPEC §2, "Queue": small jobs never starve a big one."""
+    """spec/queue#order: small jobs never starve a big one."""
     world = World([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 4})
     world.run(gang(1, 1, quota=((CPUS, 2),)), "a", until=NOW + 3000 * SECOND)
     world.wait(gang(2, 4, quota=((CPUS, 4),)), gang(3, 1, quota=((CPUS, 1),), longest=10_000))
@@ -103,7 +103,7 @@ def test_an_impatient_job_gets_its_quota_before_younger_ones_of_its_project() ->
 
 
 def test_a_gang_starts_whole_or_not_at_all() -> None:
-    """SPEC §2, "Parallel start"."""
+    """spec/lifecycle#start."""
     world = World([node("a", 4), node("b", 4)])
     world.run(gang(1, 1), "a")
     world.wait(gang(2, 4, replicas=2))
@@ -113,7 +113,7 @@ def test_a_gang_starts_whole_or_not_at_all() -> None:
 
 
 def test_the_fullest_node_that_holds_it_is_taken() -> None:
-    """SPEC §2, "Capacity modes": big holes are kept for big jobs."""
+    """spec/queue#capacity: big holes are kept for big jobs."""
     world = World([node("a", 8), node("b", 4)])
     world.wait(gang(1, 2), gang(2, 8))
     made = {d.uid: d.nodes[0][1] for d in world.plan().decisions if isinstance(d, Admit)}
@@ -121,14 +121,14 @@ def test_the_fullest_node_that_holds_it_is_taken() -> None:
 
 
 def test_work_without_devices_stays_away_from_nodes_that_have_them() -> None:
-    """SPEC §2, "Capacity modes"."""
+    """spec/queue#capacity."""
     world = World([node("a", 4, gpus=4), node("b", 32)])
     world.wait(gang(1, 4), gang(2, 4, gpus=4))
     assert len(world.admitted()) == 2
 
 
 def test_replicas_of_different_sorts_are_placed_together() -> None:
-    """SPEC §2, "Parallel start": a primary with devices and workers without."""
+    """spec/lifecycle#start: a primary with devices and workers without."""
     world = World([node("a", 4, gpus=1), node("b", 4), node("c", 4)])
     world.wait(mixed(1, (1, Demand(4, 0, T4, 1)), (2, Demand(4))))
     (made,) = world.plan().decisions
@@ -138,7 +138,7 @@ def test_replicas_of_different_sorts_are_placed_together() -> None:
 
 
 def test_relaxed_gangs_are_dealt_evenly_and_one_too_large_runs_alone() -> None:
-    """SPEC §2, "Capacity modes": any valid spec runs on what the host has, however large."""
+    """spec/queue#capacity: any valid spec runs on what the host has, however large."""
     world = World([node("a", 1), node("b", 1)], Policy(max_replicas=4))
     world.wait(gang(1, 900, replicas=5))
     (made,) = world.step(NOW).decisions
@@ -154,7 +154,7 @@ def test_relaxed_gangs_are_dealt_evenly_and_one_too_large_runs_alone() -> None:
 
 
 def test_a_job_is_overtaken_until_its_patience_is_over() -> None:
-    """SPEC §2, "Queue": small jobs may be backfilled but never starve a big one."""
+    """spec/queue#order: small jobs may be backfilled but never starve a big one."""
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a", until=NOW + 3600 * SECOND)
     world.wait(gang(2, 8), gang(3, 1, longest=7200), gang(4, 1, longest=600))
@@ -163,7 +163,8 @@ def test_a_job_is_overtaken_until_its_patience_is_over() -> None:
 
 
 def test_kept_room_is_not_lost_to_a_gang_that_only_tried_to_fit() -> None:
-    """SPEC §2, "Queue": job 3 is over in time, and half of it fits; job 4 is not. (Found by the simulation.)"""
+    """spec/queue#order: job 3 is over in time, and half of it fits; job 4 is not. (Found by the
+    simulation.)"""
     world = World([node("a", 8)])
     world.run(gang(1, 6), "a", until=NOW + 3600 * SECOND)
     world.wait(gang(2, 8), gang(3, 2, replicas=2, longest=60), gang(4, 2, longest=9999))
@@ -171,7 +172,7 @@ def test_kept_room_is_not_lost_to_a_gang_that_only_tried_to_fit() -> None:
 
 
 def test_room_is_kept_behind_work_that_starts_in_the_same_plan() -> None:
-    """SPEC §2, "Queue": job 3 starts by its priority, and is not a way past job 2 for job 4."""
+    """spec/queue#order: job 3 starts by its priority, and is not a way past job 2 for job 4."""
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a", until=NOW + 900 * SECOND)
     world.wait(gang(2, 8), gang(3, 1, priority=1, longest=2000), gang(4, 1, longest=9999))
@@ -179,7 +180,7 @@ def test_room_is_kept_behind_work_that_starts_in_the_same_plan() -> None:
 
 
 def test_what_an_impatient_job_does_not_need_is_free_for_others() -> None:
-    """SPEC §2, "Queue"."""
+    """spec/queue#order."""
     world = World([node("a", 8), node("b", 4)])
     world.run(gang(1, 8), "a", until=NOW + 3600 * SECOND)
     world.wait(gang(2, 6), gang(3, 4, longest=9999), gang(4, 1, longest=9999))
@@ -189,7 +190,7 @@ def test_what_an_impatient_job_does_not_need_is_free_for_others() -> None:
 
 
 def test_nothing_is_certain_of_jobs_whose_end_is_not_known() -> None:
-    """SPEC §2, "Queue": nobody overtakes on a guess."""
+    """spec/queue#order: nobody overtakes on a guess."""
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8), gang(3, 1, longest=10))
@@ -197,7 +198,7 @@ def test_nothing_is_certain_of_jobs_whose_end_is_not_known() -> None:
 
 
 def test_a_higher_priority_does_not_wait_for_an_impatient_job() -> None:
-    """SPEC §2, "Queue": priority comes before everything."""
+    """spec/queue#order: priority comes before everything."""
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8), gang(3, 1, priority=1))
@@ -205,7 +206,7 @@ def test_a_higher_priority_does_not_wait_for_an_impatient_job() -> None:
 
 
 def test_an_impatient_job_does_not_pay_for_the_younger_ones_that_overtook_it() -> None:
-    """SPEC §2, "Queue": fair share does not starve a job either."""
+    """spec/queue#order: fair share does not starve a job either."""
     world = World([node("a", 8), node("b", 8)])
     world.run(gang(5, 8), "b", until=NOW + 9999 * SECOND)  # younger than job 2, the same project
     world.run(gang(6, 4, project="q"), "a", until=NOW + 3600 * SECOND)
@@ -215,7 +216,7 @@ def test_an_impatient_job_does_not_pay_for_the_younger_ones_that_overtook_it() -
 
 
 def test_relaxed_places_are_kept_for_an_impatient_gang() -> None:
-    """SPEC §2, "Queue"."""
+    """spec/queue#order."""
     world = World([node("a")], Policy(max_replicas=4, patience=PATIENT))
     world.run(gang(1, replicas=2), "a", until=NOW + 3600 * SECOND)
     world.wait(gang(2, replicas=4), gang(3, longest=9999), gang(4, longest=60))
@@ -224,7 +225,7 @@ def test_relaxed_places_are_kept_for_an_impatient_gang() -> None:
 
 
 def test_a_pause_is_kept_and_ends_by_time_alone() -> None:
-    """SPEC §2.1: a stock-out is retried with back-off."""
+    """spec/failures#no-capacity: a stock-out is retried with back-off."""
     world = World([node("a")])
     world.wait(gang(1), not_before=NOW + 30)
     made = world.plan()
@@ -254,7 +255,7 @@ def test_a_pause_is_kept_and_ends_by_time_alone() -> None:
     ids=["devices", "no-devices", "cpus", "memory", "together", "gang"],
 )  # fmt: skip
 def test_what_can_never_fit_is_a_stock_out(wanted: Gang, reason: str) -> None:
-    """SPEC §2, "Capacity modes": whatever is used now; the reason names what is missing."""
+    """spec/queue#capacity: whatever is used now; the reason names what is missing."""
     world = World([node("a", 8, gpus=2, kind=V100), node("b", 16)])
     world.run(gang(9, 16), "b")
     world.wait(wanted)
@@ -263,7 +264,7 @@ def test_what_can_never_fit_is_a_stock_out(wanted: Gang, reason: str) -> None:
 
 @pytest.mark.parametrize("condition", [NodeCondition.DRAINED, NodeCondition.GONE])
 def test_a_node_that_may_come_back_is_waited_for(condition: NodeCondition) -> None:
-    """SPEC §2, "Capacity modes": a drained node is no stock-out."""
+    """spec/queue#capacity: a drained node is no stock-out."""
     world = World([node("a", 4), node("b", 16, condition=condition)])
     world.wait(gang(1, 16))
     assert world.plan().decisions == ()
@@ -272,7 +273,7 @@ def test_a_node_that_may_come_back_is_waited_for(condition: NodeCondition) -> No
 
 
 def test_relaxed_mode_knows_no_stock_out_and_no_nodes_mean_waiting() -> None:
-    """SPEC §2, "Capacity modes"."""
+    """spec/queue#capacity."""
     world = World([], Policy())
     world.wait(gang(1, 999))
     assert world.plan().decisions == ()
@@ -286,7 +287,7 @@ def test_relaxed_mode_knows_no_stock_out_and_no_nodes_mean_waiting() -> None:
 def test_a_plan_starts_so_many_jobs_and_the_next_one_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """SPEC §2, "Queue": in their order, none forgotten."""
+    """spec/queue#order: in their order, none forgotten."""
     monkeypatch.setattr(planning, "MAX_ADMISSIONS", 2)
     world = World([node("a", 8)])
     world.wait(gang(1, 1), gang(2, 1), gang(3, 1))
@@ -300,7 +301,7 @@ def test_a_plan_starts_so_many_jobs_and_the_next_one_the_others(
 
 
 def test_a_homeless_replica_comes_before_all_that_wait_and_goes_elsewhere() -> None:
-    """SPEC §2.1: on another node if its node is gone or draining."""
+    """spec/failures#maintenance: on another node if its node is gone or draining."""
     world = World([node("a", 4), node("b", 4)])
     world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     world.wait(gang(2, 4, priority=9))
@@ -312,7 +313,7 @@ def test_a_homeless_replica_comes_before_all_that_wait_and_goes_elsewhere() -> N
 
 @pytest.mark.parametrize("policy", [STRICT, Policy()], ids=["strict", "relaxed"])
 def test_a_replica_goes_back_only_where_there_is_no_other_node(policy: Policy) -> None:
-    """SPEC §2.1."""
+    """spec/failures."""
     world = World([node("a", 4)], policy)
     world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     assert world.plan().decisions == (Place(JobUid(1), ReplicaId(0, 0), "a"),)
@@ -321,7 +322,7 @@ def test_a_replica_goes_back_only_where_there_is_no_other_node(policy: Policy) -
 
 
 def test_room_is_kept_for_a_homeless_replica_at_once() -> None:
-    """SPEC §2, "Queue": what runs already is not held up by what waits."""
+    """spec/queue#order: what runs already is not held up by what waits."""
     drained = node("a", 4, condition=NodeCondition.DRAINED)
     world = World([drained, node("b", 4)])
     world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
@@ -331,7 +332,7 @@ def test_room_is_kept_for_a_homeless_replica_at_once() -> None:
 
 
 def test_a_replica_goes_back_where_it_was_if_that_takes_work_again_and_no_other_has_room() -> None:
-    """SPEC §2.1: a node that is undrained while its replicas wait for another one."""
+    """spec/failures#maintenance: a node that is undrained while its replicas wait for another one."""
     drained = node("a", 4, condition=NodeCondition.DRAINED)
     world = World([drained, node("b", 4)])
     world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
@@ -342,7 +343,7 @@ def test_a_replica_goes_back_where_it_was_if_that_takes_work_again_and_no_other_
 
 
 def test_a_homeless_replica_that_no_node_could_take_is_a_stock_out() -> None:
-    """SPEC §2, "Capacity modes"."""
+    """spec/queue#capacity."""
     world = World([node("b", 2)])
     world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     reason = "needs 4 CPUs on one node; the largest node has 2"
@@ -353,7 +354,7 @@ def test_a_homeless_replica_that_no_node_could_take_is_a_stock_out() -> None:
 
 
 def test_on_demand_work_takes_the_room_of_the_youngest_spot_job() -> None:
-    """SPEC §2.1, "spot preemption"."""
+    """spec/failures#preemption."""
     world = World([node("a", 8)])
     world.run(gang(1, 4, spot=True), "a")
     world.run(gang(2, 4, spot=True), "a")
@@ -362,7 +363,7 @@ def test_on_demand_work_takes_the_room_of_the_youngest_spot_job() -> None:
 
 
 def test_the_fewest_spot_jobs_are_asked() -> None:
-    """SPEC §2.1, "spot preemption"."""
+    """spec/failures#preemption."""
     world = World([node("a", 4), node("b", 4)])
     world.run(gang(1, 4, spot=True), "a")
     for uid in (2, 3, 4, 5):
@@ -372,7 +373,7 @@ def test_the_fewest_spot_jobs_are_asked() -> None:
 
 
 def test_who_is_of_no_use_is_not_asked() -> None:
-    """SPEC §2.1, "spot preemption": job 5 is the youngest and the largest, and its room would not do."""
+    """spec/failures#preemption: job 5 is the youngest and the largest, and its room would not do."""
     world = World([node("a", 16), node("b", 8)])
     world.run(gang(4, 9), "a")
     world.run(gang(5, 7, spot=True), "a")
@@ -383,7 +384,7 @@ def test_who_is_of_no_use_is_not_asked() -> None:
 
 
 def test_nobody_is_asked_in_vain() -> None:
-    """SPEC §2.1, "spot preemption": not if it would not fit anyway; spot work asks nobody."""
+    """spec/failures#preemption: not if it would not fit anyway; spot work asks nobody."""
     world = World([node("a", 8)])
     world.run(gang(1, 4, spot=True), "a")
     world.run(gang(2, 2), "a")
@@ -394,7 +395,7 @@ def test_nobody_is_asked_in_vain() -> None:
 
 
 def test_room_to_come_counts_once() -> None:
-    """SPEC §2.1, "spot preemption": no second victim for the same need, no room counted for two."""
+    """spec/failures#preemption: no second victim for the same need, no room counted for two."""
     world = World([node("a", 8)])
     world.run(gang(1, 4, spot=True), "a")
     world.run(gang(2, 4, spot=True), "a", leaving=True)
@@ -405,7 +406,7 @@ def test_room_to_come_counts_once() -> None:
 
 
 def test_room_that_was_made_is_not_given_to_others() -> None:
-    """SPEC §2.1, "spot preemption"."""
+    """spec/failures#preemption."""
     world = World([node("a", 8)])
     world.run(gang(1, 4, spot=True), "a")
     world.wait(gang(2, 8), gang(3, 1, longest=1))
@@ -417,7 +418,7 @@ def test_room_that_was_made_is_not_given_to_others() -> None:
 
 
 def test_spot_work_yields_its_quota_within_its_project() -> None:
-    """SPEC §2.1, "spot preemption"."""
+    """spec/failures#preemption."""
     disk = "pd_ssd_gb"
     world = World([node("a", 8)], quotas={QuotaKey("p", REGION, disk): 200})
     world.run(gang(1, 1, spot=True, quota=((disk, 200),)), "a")
@@ -427,7 +428,7 @@ def test_spot_work_yields_its_quota_within_its_project() -> None:
 
 
 def test_spot_work_yields_places_in_relaxed_mode() -> None:
-    """SPEC §2.1, "spot preemption"; SPEC §2, "Capacity modes"."""
+    """spec/failures#preemption; spec/queue#capacity."""
     world = World([node("a")], Policy(max_replicas=2))
     world.run(gang(1, replicas=2, spot=True), "a")
     world.wait(gang(2))
@@ -435,14 +436,14 @@ def test_spot_work_yields_places_in_relaxed_mode() -> None:
 
 
 def test_spot_work_is_not_started_where_on_demand_work_would_take_its_room_again() -> None:
-    """SPEC §2, "Queue"."""
+    """spec/queue#order."""
     world = World([node("a", 8)])
     world.wait(gang(1, 8, spot=True), gang(2, 8))
     assert world.admitted() == [2]
 
 
 def test_a_moment_is_named_at_which_patience_alone_may_change_the_plan() -> None:
-    """SPEC §2, "Queue": job 3 is held back by room kept for job 2 until it is impatient itself."""
+    """spec/queue#order: job 3 is held back by room kept for job 2 until it is impatient itself."""
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8), since=NOW - PATIENT)

@@ -1,4 +1,4 @@
-"""Safety and liveness of plans over generated clusters and queues (SPEC §2)."""
+"""Safety and liveness of plans over generated clusters and queues (spec/queue#order)."""
 
 import copy
 from collections.abc import Sequence
@@ -141,7 +141,8 @@ GENERATED = settings(max_examples=100, deadline=None, suppress_health_check=[Hea
 @GENERATED
 @given(worlds())
 def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World) -> None:
-    """SPEC §2: no node over capacity, no quota exceeded, no gang half placed; the same plan for the same state."""
+    """spec/queue#quotas: no node over capacity, no quota exceeded, no gang half placed; the same plan for the
+    same state."""
     before = books(world.snapshot)
     made = plan(world.snapshot, NOW)
     assert books(world.snapshot) == before
@@ -188,7 +189,7 @@ def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
 @GENERATED
 @given(worlds())
 def test_equal_jobs_start_in_the_order_of_their_ages(world: World) -> None:
-    """SPEC §2, "Queue": of two jobs that differ in nothing but age, the younger one never starts alone."""
+    """spec/queue#order: of two jobs that differ in nothing but age, the younger one never starts alone."""
     admitted = {d.uid for d in world.plan().decisions if isinstance(d, Admit)}
     waiting = [s for s in world.standings.values() if not (s.places or s.unplaced)]
     for older in waiting:
@@ -204,7 +205,7 @@ def test_equal_jobs_start_in_the_order_of_their_ages(world: World) -> None:
 @GENERATED
 @given(worlds())
 def test_every_victim_is_needed(world: World) -> None:
-    """SPEC §2.1, "spot preemption": with one of them spared, the job they yield to would have no room."""
+    """spec/failures#preemption: with one of them spared, the job they yield to would have no room."""
     if not world.policy.strict:
         return
     made = world.plan().decisions
@@ -228,7 +229,7 @@ def test_every_victim_is_needed(world: World) -> None:
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.lists(st.integers(1, 30), min_size=40, max_size=40))
 def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None:
-    """SPEC §2, "Queue": with jobs that end, none waits for ever; what nothing could hold is told apart."""
+    """spec/lifecycle#end: with jobs that end, none waits for ever; what nothing could hold is told apart."""
     world.set_nodes([node("big", 64, 1, 24, T4), node("vee", 64, 1, 24, V100)])
     world.quotas = dict.fromkeys(world.quotas, 99.0)
     world.snapshot.set_quotas(world.quotas)
@@ -267,7 +268,7 @@ def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None
 def test_a_stream_of_small_jobs_never_starves_a_big_one(
     policy: Policy, size: int, spans: Sequence[int], projects: Sequence[str], longest: int
 ) -> None:
-    """SPEC §2, "Queue": however small, short-lived and well-entitled the others are."""
+    """spec/queue#order: however small, short-lived and well-entitled the others are."""
     world = World([node("a", 4), node("b", 4)], policy)
     ends: dict[int, int] = {}
     now, uid = NOW, 100

@@ -1,4 +1,5 @@
-"""Secrets are opened when a program is about to start, and at no other moment (SPEC §8; DESIGN §4)."""
+"""Secrets are opened when a program is about to start, and at no other moment (spec/operations#secrets;
+spec/invariants#secrets)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -78,7 +79,7 @@ async def used(store: InlineStore) -> dict[tuple[str, int], int]:
 
 
 async def test_what_a_jobs_reducers_are_known_by_is_made_and_not_looked_up(vault: Vault) -> None:
-    """SPEC §7: it is stored nowhere, and what is secret of it masked like a secret."""
+    """spec/reduction: it is stored nowhere, and what is secret of it masked like a secret."""
     plan = LaunchPlan(
         job_uid=JobUid(7),
         attempt=1,

@@ -111,7 +111,7 @@ def test_a_file_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
 
 
 def test_an_image_map_is_read_and_what_is_wrong_in_it_is_named(tmp_path: Path) -> None:
-    """SPEC §4: an operator's image map; errors name the table and the key."""
+    """spec/runtimes#substitutes: an operator's image map; errors name the table and the key."""
     config = tmp_path / "c.toml"
     entry = '[[images]]\npattern = "python:*"\nruntime = "python"\npython = "3.11"\n'
     config.write_text(entry)
@@ -125,7 +125,8 @@ def test_an_image_map_is_read_and_what_is_wrong_in_it_is_named(tmp_path: Path) -
 
 
 def test_every_wrong_failure_rule_is_named(tmp_path: Path) -> None:
-    """SPEC §2.1: the table is overridable by an operator; what cannot be used is said entry by entry."""
+    """spec/failures#overrides: the table is overridable by an operator; what cannot be used is said entry by
+    entry."""
     config = tmp_path / "c.toml"
     config.write_text(
         '[[failure_rules]]\nname = "user_code_failed"\nrestarts = -1\n'
@@ -153,7 +154,7 @@ def test_a_file_that_is_no_toml(tmp_path: Path, text: str) -> None:
 
 
 def test_the_memory_cap_only_lowers_limits() -> None:
-    """SPEC §2.2: a replica gets what its machine has, unless the operator gives less."""
+    """spec/machines#memory: a replica gets what its machine has, unless the operator gives less."""
     assert LaunchDefaults().memory_limit(100) == 100
     assert LaunchDefaults(memory_cap=60).memory_limit(100) == 60
     assert LaunchDefaults(memory_cap=60).memory_limit(10) == 10

@@ -49,7 +49,7 @@ def test_nothing_is_said_where_nothing_is_certain(used: Used) -> None:
 
 
 def test_of_a_host_that_was_too_small_the_processors_are_not_judged() -> None:
-    """SPEC §2, relaxed mode: eight vCPUs may be shown by a laptop that has two."""
+    """spec/queue#capacity, relaxed mode: eight vCPUs may be shown by a laptop that has two."""
     (text,) = said(replace(USED, cpus=1.9, host_cpus=2), asked=machine("n4-standard-8"))
     assert "n4-highcpu-8" in text
 

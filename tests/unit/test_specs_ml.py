@@ -1,4 +1,4 @@
-"""`ml` v1 jobs: what is refused, with which fields, and what a valid one becomes (SPEC §1.1-§1.6)."""
+"""`ml` v1 jobs: what is refused, with which fields, and what a valid one becomes (spec/submit)."""
 
 import json
 from typing import Any
@@ -186,7 +186,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize("case", ONE_FAULT)
 def test_refusal_names_the_field(case: str) -> None:
-    """SPEC §1.4: each rule by itself names the field that breaks it."""
+    """spec/submit#refusals: each rule by itself names the field that breaks it."""
     request, field = ONE_FAULT[case]
     found = list(violations(request))
     if case == "long arguments":
@@ -195,7 +195,7 @@ def test_refusal_names_the_field(case: str) -> None:
 
 
 def test_all_violations_are_reported_at_once() -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     request = ml_job(
         job_id="my-job",
         labels={"a b": "c"},
@@ -229,7 +229,7 @@ def test_all_violations_are_reported_at_once() -> None:
 
 
 def test_public_words_of_the_runtime() -> None:
-    """Facts §6.5: the text that was seen, with what would be right after it."""
+    """facts/limits#error-texts: the text that was seen, with what would be right after it."""
     found = violations(ml_job(runtimeVersion="1.3", pythonVersion=None))
     assert found["runtime_version"].startswith(
         "The specified runtime version '1.3' with the Python version '' is not supported or is "
@@ -240,7 +240,7 @@ def test_public_words_of_the_runtime() -> None:
 
 
 def test_the_public_guides_custom_job() -> None:
-    """SPEC §1.1: the guide's example of 13 replicas."""
+    """spec/submit#ml-jobs: the guide's example of 13 replicas."""
     spec = spec_of(ml_job(**GUIDE))
     assert spec.api is Api.ML
     assert [(p.position, p.replica_count, p.machine.type) for p in spec.pools] == [
@@ -256,7 +256,8 @@ def test_the_public_guides_custom_job() -> None:
 
 
 def test_basic_without_a_runtime_version() -> None:
-    """SPEC §1.5: the guide's first example leaves the runtime out; the runtimes say what it gets."""
+    """spec/submit#defaults: the guide's first example leaves the runtime out; the runtimes say what it
+    gets."""
     parsed = parse(ml_job(runtimeVersion=None, pythonVersion=None, scaleTier=None))
     assert parsed.job_id == "job_1"
     spec = parsed.spec
@@ -269,7 +270,7 @@ def test_basic_without_a_runtime_version() -> None:
     ("version", "python"), [("1.14", "3.5"), ("1.15", "3.7"), ("2.11", "3.7"), ("1.2", "2.7")]
 )
 def test_python_left_out_is_the_runtimes_own(version: str, python: str) -> None:
-    """SPEC §1.5."""
+    """spec/submit#defaults."""
     spec = spec_of(ml_job(runtimeVersion=version, pythonVersion=None))
     assert spec.pool(0).program.runtime.python_version == python
 
@@ -279,12 +280,14 @@ def test_python_left_out_is_the_runtimes_own(version: str, python: str) -> None:
     [("BASIC", 1), ("STANDARD_1", 8), ("PREMIUM_1", 31), ("BASIC_GPU", 1), ("BASIC_TPU", 1)],
 )
 def test_every_tier_is_valid(tier: str, replicas: int) -> None:
-    """SPEC §1.5, facts §4: predefined tiers expand to machine counts, BASIC_GPU's K80 included."""
+    """spec/submit#defaults, facts/machines#tiers: predefined tiers expand to machine counts, BASIC_GPU's K80
+    included."""
     assert len(spec_of(ml_job(scaleTier=tier)).replicas()) == replicas
 
 
 def test_tiers_with_devices() -> None:
-    """SPEC §2, facts §4: the TPU is the master's, and that there are no devices is said."""
+    """spec/queue#capacity, facts/machines#accelerators: the TPU is the master's, and that there are no
+    devices is said."""
     gpu = spec_of(ml_job(scaleTier="BASIC_GPU"))
     assert gpu.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
     assert len(gpu.warnings) == 1, "only who knows the nodes can say that they have none"
@@ -297,7 +300,7 @@ def test_tiers_with_devices() -> None:
 
 
 def test_custom_tpu_worker_goes_with_both_categories() -> None:
-    """Facts §4."""
+    """facts/machines#accelerators."""
     for master in ("n1-highcpu-16", "complex_model_m"):
         spec = spec_of(custom(masterType=master, workerType="cloud_tpu", workerCount="1"))
         assert [p.position for p in spec.pools] == [0]
@@ -313,7 +316,8 @@ def test_accelerators_and_legacy_machines() -> None:
 
 
 def test_containers_fall_back_to_the_masters_image() -> None:
-    """Facts §3.5: a role without an image of its own runs the master's; args go to every role."""
+    """facts/program#arguments: a role without an image of its own runs the master's; args go to every
+    role."""
     spec = spec_of(
         image(
             scaleTier="CUSTOM",
@@ -345,7 +349,7 @@ def test_container_command_and_args() -> None:
 
 
 def test_a_prebuilt_image_runs_packages() -> None:
-    """Facts §5.1: the older PyTorch images take packages and a module."""
+    """facts/packaging#runtime-versions: the older PyTorch images take packages and a module."""
     request = image(OLD_TORCH, packageUris=["gs://bucket/p.tar.gz"], pythonModule="trainer.task")
     program = spec_of(request).pool(0).program
     assert (program.module, program.runtime.family) == ("trainer.task", "pytorch")
@@ -364,7 +368,7 @@ def test_a_published_image_installs_packages_and_runs_a_module_by_its_arguments(
 
 
 def test_scheduling_disk_and_the_rest() -> None:
-    """Facts §2.6: limits as given, defaults where not."""
+    """facts/lifecycle#scheduling: limits as given, defaults where not."""
     request = ml_job(
         scheduling={"maxWaitTime": "1800s", "maxRunningTime": "7200s", "priority": 7},
         masterConfig={"diskConfig": {"bootDiskType": "pd-standard", "bootDiskSizeGb": 200}},

@@ -1,4 +1,5 @@
-"""`ml` v1 studies: what is refused, with which fields, and what a valid one becomes (SPEC §6, facts §7.5)."""
+"""`ml` v1 studies: what is refused, with which fields, and what a valid one becomes (spec/tuning#studies,
+facts/tuning#vizier)."""
 
 from typing import Any
 
@@ -90,18 +91,18 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize("case", ONE_FAULT)
 def test_refusal_names_the_field(case: str) -> None:
-    """SPEC §1.4, §6: each rule by itself names the field that breaks it."""
+    """spec/submit#refusals, spec/tuning#studies: each rule by itself names the field that breaks it."""
     request, field = ONE_FAULT[case]
     assert violations(request) == [field]
 
 
 def test_all_violations_are_reported_at_once() -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     assert violations({}, "a/b") == ["study_id", "study_config.parameters", "study_config.metrics"]
 
 
 def test_what_a_study_becomes() -> None:
-    """SPEC §6: children of children, the algorithms' names, the stopping rule."""
+    """spec/tuning#early-stopping: children of children, the algorithms' names, the stopping rule."""
     grandchild = integer("c", parentCategoricalValues={"values": ["u"]})
     child = {
         "parameter": "b",

@@ -1,4 +1,5 @@
-"""Hyperparameters of `ml` v1 jobs: what is refused, with which fields, and what they become (SPEC §6, facts §7.1)."""
+"""Hyperparameters of `ml` v1 jobs: what is refused, with which fields, and what they become
+(spec/tuning#parameters, facts/tuning#ml)."""
 
 from typing import Any
 
@@ -102,13 +103,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize("case", ONE_FAULT)
 def test_refusal_names_the_field(case: str) -> None:
-    """SPEC §1.4, facts §7.1: each rule by itself names the field that breaks it."""
+    """spec/submit#refusals, facts/tuning#ml: each rule by itself names the field that breaks it."""
     request, field = ONE_FAULT[case]
     assert violations(request) == [field]
 
 
 def test_violations_of_job_and_parameters_come_together() -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     request = ml_job(
         region="mars", hyperparameters={"params": [{"type": "DOUBLE"}], "maxTrials": -5}
     )
@@ -121,7 +122,7 @@ def test_violations_of_job_and_parameters_come_together() -> None:
 
 
 def test_defaults_of_hyperparameters() -> None:
-    """Facts §7.1: MAXIMIZE, one trial, its tag, and the service decides when to fail."""
+    """facts/tuning#ml: MAXIMIZE, one trial, its tag, and the service decides when to fail."""
     found = parse(tuned())
     spec = tuning_of(tuned())
     assert (spec.max_trials, spec.parallel_trials, spec.max_failed_trials) == (1, 1, 0)
@@ -134,7 +135,7 @@ def test_defaults_of_hyperparameters() -> None:
 
 
 def test_what_hyperparameters_become() -> None:
-    """Facts §7.1: types, scales, and the fields that DISCRETE parameters ignore."""
+    """facts/tuning#ml: types, scales, and the fields that DISCRETE parameters ignore."""
     request = tuned(
         RATE,
         {"parameterName": "n", "type": "INTEGER", "minValue": 1.0, "maxValue": 64.0},
@@ -175,11 +176,11 @@ def test_what_hyperparameters_become() -> None:
 
 
 def test_limit_of_the_service() -> None:
-    """SPEC §6: the public limit of trials is a setting."""
+    """spec/tuning#trials: the public limit of trials is a setting."""
     assert violations(tuned(maxTrials=5), 4) == ["hyperparameters.max_trials"]
 
 
 def test_limits_of_time_are_kept_for_the_job() -> None:
-    """Facts §2.6: the longest wait is that of the job as a whole."""
+    """facts/lifecycle#scheduling: the longest wait is that of the job as a whole."""
     request = ml_job(hyperparameters={"params": [RATE]}, scheduling={"maxWaitTime": "1800s"})
     assert tuning_of(request).trial.scheduling.max_wait == 1800 * 10**9

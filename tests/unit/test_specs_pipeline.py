@@ -1,4 +1,5 @@
-"""Training pipelines: what is refused, with which fields, and what a valid one becomes (facts §1.2, §3.4)."""
+"""Training pipelines: what is refused, with which fields, and what a valid one becomes
+(facts/resources#pipelines, facts/program#variables)."""
 
 import json
 from typing import Any
@@ -158,13 +159,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize("case", ONE_FAULT)
 def test_refusal_names_the_field(case: str) -> None:
-    """SPEC §1.4, facts §1.2: each rule by itself names the field that breaks it."""
+    """spec/submit#refusals, facts/resources#pipelines: each rule by itself names the field that breaks it."""
     request, field = ONE_FAULT[case]
     assert violations(request) == [field]
 
 
 def test_all_violations_are_reported_at_once() -> None:
-    """SPEC §1.4: the pipeline's, the model's, the data's and those of the task's inputs."""
+    """spec/submit#refusals: the pipeline's, the model's, the data's and those of the task's inputs."""
     request = {
         "trainingTaskDefinition": TUNING,
         "modelToUpload": {"displayName": ""},
@@ -187,7 +188,7 @@ def test_all_violations_are_reported_at_once() -> None:
 
 
 def test_custom_task() -> None:
-    """Facts §1.2: the job is the inputs', its place the model's."""
+    """facts/resources#pipelines: the job is the inputs', its place the model's."""
     found = parse(pipeline(labels={"team": "a"}, encryptionSpec={"kmsKeyName": "k"}))
     assert (found.spec.task, found.spec.output, found.spec.model) == (
         Task.CUSTOM,
@@ -201,7 +202,8 @@ def test_custom_task() -> None:
 
 
 def test_tuning_task() -> None:
-    """Facts §1.2: studySpec, trialJobSpec and the counts; the limit of trials holds here, too."""
+    """facts/resources#tuning-jobs: studySpec, trialJobSpec and the counts; the limit of trials holds here,
+    too."""
     found = parse(pipeline(displayName="x" * 128, trainingTaskDefinition=TUNING), tuning_inputs())
     assert (found.spec.task, found.spec.output) == (Task.TUNING, "gs://bucket/out")
     assert isinstance(found.job, ParsedTuningJob)
@@ -213,7 +215,8 @@ def test_tuning_task() -> None:
 
 
 def test_model_of_a_pipeline() -> None:
-    """Facts §1.2: modelToUpload, modelId, parentModel; artifactUri wins over the output directory."""
+    """facts/resources#pipelines: modelToUpload, modelId, parentModel; artifactUri wins over the output
+    directory."""
     given = model(versionAliases=["default", "best"], labels={"a": "b"})
     draft = parse(given).spec.model
     assert draft == ModelDraft(
@@ -236,7 +239,7 @@ def test_model_of_a_pipeline() -> None:
 
 
 def test_model_needs_a_place() -> None:
-    """Facts §1.2: neither baseOutputDirectory nor artifactUri with modelToUpload."""
+    """facts/resources#pipelines: neither baseOutputDirectory nor artifactUri with modelToUpload."""
     nowhere = inputs(baseOutputDirectory=None)
     nowhere.pop("baseOutputDirectory")
     assert violations(model(), nowhere) == ["model_to_upload.artifact_uri"]
@@ -251,7 +254,8 @@ def test_model_id_without_a_model_is_said_to_be_idle() -> None:
 
 
 def test_files_of_the_input_data() -> None:
-    """Facts §3.4: four variables for every program, before the user's own; the timeline says that nothing is exported."""
+    """facts/program#variables: four variables for every program, before the user's own; the timeline says
+    that nothing is exported."""
     user = container(env=[{"name": "AIP_DATA_FORMAT", "value": "mine"}])
     found = custom_of(
         parse(
@@ -292,7 +296,7 @@ def test_files_of_the_input_data() -> None:
     ],
 )
 def test_format_of_the_input_data(changes: Request, kind: str) -> None:
-    """Facts §3.4: jsonl for what has annotations, csv for tables."""
+    """facts/program#variables: jsonl for what has annotations, csv for tables."""
     env = dict(custom_of(parse(data(**changes))).spec.pool(0).program.env)
     assert env["AIP_DATA_FORMAT"] == kind
     assert env["AIP_TEST_DATA_URI"].endswith(f"/test-*.{kind}")
@@ -302,7 +306,7 @@ def test_format_of_the_input_data(changes: Request, kind: str) -> None:
     ("uri", "place"), [("bq://p1", "bq://p1.dataset_1_2"), ("bq://p1.d1", "bq://p1.d1")]
 )
 def test_tables_of_the_input_data(uri: str, place: str) -> None:
-    """Facts §3.4: a table per set; a trial's programs are told as well."""
+    """facts/program#variables: a table per set; a trial's programs are told as well."""
     config = {**TABLES, "bigqueryDestination": {"outputUri": uri}}
     found = parse(
         pipeline(trainingTaskDefinition=TUNING, inputDataConfig=config),

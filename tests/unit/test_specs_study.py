@@ -1,4 +1,5 @@
-"""Vertex studies: what is refused, with which fields, and what a valid one becomes (SPEC §6, facts §7.2)."""
+"""Vertex studies: what is refused, with which fields, and what a valid one becomes (spec/tuning#studies,
+facts/tuning#vertex)."""
 
 import itertools
 from typing import Any
@@ -265,13 +266,14 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize("case", ONE_FAULT)
 def test_refusal_names_the_field(case: str) -> None:
-    """SPEC §1.4, §6, facts §7.2: each rule by itself names the field that breaks it."""
+    """spec/submit#refusals, spec/tuning#studies, facts/tuning#vertex: each rule by itself names the field
+    that breaks it."""
     request, field = ONE_FAULT[case]
     assert list(violations(request)) == [field]
 
 
 def test_all_violations_are_reported_at_once() -> None:
-    """SPEC §1.4: also those of deeper parameters below a faulty one."""
+    """spec/submit#refusals: also those of deeper parameters below a faulty one."""
     request = study(
         {
             "parameterId": "",
@@ -292,7 +294,8 @@ def test_all_violations_are_reported_at_once() -> None:
 
 
 def test_a_study_of_every_type() -> None:
-    """SPEC §6, facts §7.2: types, scales, defaults; zero bounds are left out of proto3 JSON."""
+    """spec/tuning#parameters, facts/tuning#vertex: types, scales, defaults; zero bounds are left out of
+    proto3 JSON."""
     spec = parse(
         study(
             {"parameterId": "x", "doubleValueSpec": {"maxValue": 1}},
@@ -319,7 +322,7 @@ def test_a_study_of_every_type() -> None:
 
 
 def test_defaults_have_the_type_of_the_parameter() -> None:
-    """Facts §7.2: a default of a DISCRETE parameter means the nearest value; unset is not zero."""
+    """facts/tuning#vertex: a default of a DISCRETE parameter means the nearest value; unset is not zero."""
     assert parse(with_default(double(), 1.5)).parameters[0].default == 1.5
     number = parse(with_default(integer(), "7")).parameters[0].default
     assert number == 7 and isinstance(number, int)
@@ -329,7 +332,8 @@ def test_defaults_have_the_type_of_the_parameter() -> None:
 
 
 def test_tree_is_flattened_depth_first() -> None:
-    """SPEC §6: a parent stands before its children; same ids may stand under conditions that share nothing."""
+    """spec/tuning#parameters: a parent stands before its children; same ids may stand under conditions that
+    share nothing."""
     units = {"parentIntValues": {"values": ["2", "3"]}}
     spec = parse(
         study(
@@ -368,7 +372,8 @@ def test_tree_is_flattened_depth_first() -> None:
 
 
 def test_stopping_rules() -> None:
-    """SPEC §6, facts §7.2: each of the three, and the deprecated spelling of the third."""
+    """spec/tuning#early-stopping, facts/tuning#vertex: each of the three, and the deprecated spelling of the
+    third."""
     assert parse(study(medianAutomatedStoppingSpec={})).stopping == MedianStopping()
     decay = parse(study(decayCurveStoppingSpec={"useElapsedDuration": True}))
     assert decay.stopping == DecayCurveStopping(use_elapsed=True)
@@ -388,7 +393,7 @@ def test_stopping_rules() -> None:
 
 
 def test_limits_of_a_study() -> None:
-    """Facts §7.2, studyStoppingConfig: durations and moments in ns."""
+    """facts/tuning#vertex, studyStoppingConfig: durations and moments in ns."""
     spec = parse(
         study(
             studyStoppingConfig={
@@ -414,7 +419,7 @@ def test_limits_of_a_study() -> None:
 
 
 def test_several_objectives_and_safety() -> None:
-    """SPEC §6: multi-objective studies; a threshold that is left out is 0 (public text)."""
+    """spec/tuning#objectives: multi-objective studies; a threshold that is left out is 0 (public text)."""
     spec = parse(
         metrics(
             {"metricId": "a", "goal": "MINIMIZE"},
@@ -434,7 +439,7 @@ def test_several_objectives_and_safety() -> None:
 
 
 def test_grid_takes_what_can_be_counted() -> None:
-    """Facts §7.1: INTEGER, CATEGORICAL and DISCRETE."""
+    """facts/tuning#ml: INTEGER, CATEGORICAL and DISCRETE."""
     spec = parse(study(integer(), categorical(), discrete(), algorithm="GRID_SEARCH"))
     assert spec.algorithm is Algorithm.GRID_SEARCH
 
@@ -531,7 +536,7 @@ def has_clash(nodes: list[tuple[str, int, list[str]]]) -> bool:
 
 @given(choices())
 def test_ids_are_refused_exactly_where_two_can_be_active(tree: Request) -> None:
-    """Facts §7.2: items of the same name need disjoint conditions, on whichever level they part."""
+    """facts/tuning#vertex: items of the same name need disjoint conditions, on whichever level they part."""
     nodes: list[tuple[str, int, list[str]]] = []
     flat(tree, -1, [], nodes)
     if has_clash(nodes):

@@ -1,4 +1,5 @@
-"""Vertex tuning jobs: what is refused, with which fields, and what a valid one becomes (SPEC §6, facts §1.2, §7)."""
+"""Vertex tuning jobs: what is refused, with which fields, and what a valid one becomes (spec/tuning,
+facts/resources#tuning-jobs, facts/tuning)."""
 
 from typing import Any
 
@@ -73,13 +74,14 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize("case", ONE_FAULT)
 def test_refusal_names_the_field(case: str) -> None:
-    """SPEC §1.4, facts §1.2, §7.3, §7.4: each rule by itself names the field that breaks it."""
+    """spec/submit#refusals, facts/resources#tuning-jobs, facts/tuning#failing-trials, facts/tuning#metrics:
+    each rule by itself names the field that breaks it."""
     request, field = ONE_FAULT[case]
     assert violations(request) == [field]
 
 
 def test_all_violations_are_reported_at_once() -> None:
-    """SPEC §1.4: the study's, the trial job's and the job's own."""
+    """spec/submit#refusals: the study's, the trial job's and the job's own."""
     assert set(violations({"labels": {"A": "b"}})) == {
         "display_name",
         "labels.A",
@@ -92,14 +94,14 @@ def test_all_violations_are_reported_at_once() -> None:
 
 
 def test_limit_of_the_service() -> None:
-    """SPEC §6: the public limit of trials is a setting, and 0 is none."""
+    """spec/tuning#trials: the public limit of trials is a setting, and 0 is none."""
     assert violations(tuning_job(), 11) == ["max_trial_count"]
     assert parse(tuning_job(), 12).spec.max_trials == 12
     assert parse(tuning_job(maxTrialCount=100_000)).spec.max_trials == 100_000
 
 
 def test_what_a_tuning_job_becomes() -> None:
-    """SPEC §6, facts §1.2."""
+    """spec/tuning, facts/resources#tuning-jobs."""
     found = parse(
         tuning_job(
             studySpec={**STUDY, "measurementSelectionType": "BEST_MEASUREMENT"},

@@ -1,4 +1,4 @@
-"""Vertex CustomJobs: what is refused, with which fields, and what a valid one becomes (SPEC §1.3-§1.6)."""
+"""Vertex CustomJobs: what is refused, with which fields, and what a valid one becomes (spec/submit)."""
 
 import json
 from typing import Any
@@ -259,13 +259,14 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize("case", ONE_FAULT)
 def test_refusal_names_the_field(case: str) -> None:
-    """SPEC §1.4: each rule by itself names exactly the field that breaks it."""
+    """spec/submit#refusals: each rule by itself names exactly the field that breaks it."""
     request, field = ONE_FAULT[case]
     assert list(violations(request)) == [field]
 
 
 def test_all_violations_are_reported_at_once() -> None:
-    """SPEC §1.4: the refusal names all the offending fields, whatever part of the job they are in."""
+    """spec/submit#refusals: the refusal names all the offending fields, whatever part of the job they are
+    in."""
     request: Request = {
         "labels": {"Team": "a"},
         "jobSpec": {
@@ -304,7 +305,7 @@ def test_all_violations_are_reported_at_once() -> None:
 
 
 def test_public_words() -> None:
-    """Facts §6.5: the texts that were seen begin the descriptions."""
+    """facts/limits#error-texts: the texts that were seen begin the descriptions."""
     found = violations(machine(machineType="n1-standard4"))
     assert found[f"{FIRST}.machine_spec.machine_type"] == (
         "Machine type n1-standard4 is not supported. Did you mean n1-standard-4?"
@@ -336,7 +337,7 @@ def test_disks_are_spoken_of_where_they_are_not_what_everybody_has() -> None:
 
 
 def test_reducers_take_no_accelerators() -> None:
-    """SPEC §1.6: accelerators on a reducer pool are refused, besides what the runtimes say."""
+    """spec/submit#warnings: accelerators on a reducer pool are refused, besides what the runtimes say."""
     reducers = container(imageUri=REDUCER) | {
         "machineSpec": {
             "machineType": "n1-highcpu-16",
@@ -357,7 +358,8 @@ def test_reducers_only_in_the_third_pool() -> None:
 
 
 def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
-    """SPEC §1.4, §7: all that is wrong at once, each at its field; what only a started program knows is left alone."""
+    """spec/submit#refusals, spec/reduction: all that is wrong at once, each at its field; what only a started
+    program knows is left alone."""
     worker = {
         "TRAINSHED_REDUCTION": "fast",
         "TRAINSHED_REDUCTION_CHUNK_BYTES": "12",
@@ -407,14 +409,15 @@ def variables(given: dict[str, str]) -> list[dict[str, str]]:
 
 
 def test_flex_start_needs_one_configuration() -> None:
-    """Facts §2.6."""
+    """facts/lifecycle#scheduling."""
     request = flex()
     request["jobSpec"]["workerPoolSpecs"].append(pool())
     assert "job_spec.scheduling.strategy" in violations(request)
 
 
 def test_a_valid_job_keeps_what_was_given() -> None:
-    """SPEC §1.3, §1.5: positions, machines, defaults; skipped positions leave no pool."""
+    """spec/submit#vertex-jobs, spec/submit#defaults: positions, machines, defaults; skipped positions leave
+    no pool."""
     request = custom_job(
         package(args=["--epochs", "3"], env=[{"name": "A", "value": "1"}, {"name": "B"}]),
         pool(replicaCount="3"),
@@ -459,26 +462,26 @@ def test_a_valid_job_keeps_what_was_given() -> None:
     ],
 )
 def test_accelerators_that_go_with_their_machine(kind: str, count: int, machine_type: str) -> None:
-    """Facts §4."""
+    """facts/machines#accelerators."""
     spec = parse(with_gpus(kind, count, machine_type)).spec
     assert spec.pool(0).machine.accelerators == Accelerators(kind, count)
 
 
 def test_tpu_by_topology_runs_with_a_warning() -> None:
-    """Facts §4: a v5e machine names its topology and no accelerator."""
+    """facts/machines#accelerators: a v5e machine names its topology and no accelerator."""
     spec = parse(machine(machineType="ct5lp-hightpu-4t", tpuTopology="4x4")).spec
     assert spec.pool(0).machine.accelerators is None
     assert any("TPU" in warning for warning in spec.warnings)
 
 
 def test_hyperdisk_is_the_default_where_it_must_be() -> None:
-    """Facts §4."""
+    """facts/machines#disks."""
     spec = parse(with_gpus("NVIDIA_H200_141GB", 8, "a3-ultragpu-8g")).spec
     assert spec.pool(0).disk.type == "hyperdisk-balanced"
 
 
 def test_scheduling() -> None:
-    """Facts §2.6: 0s means the default, disableRetries turns whole-job restarts off."""
+    """facts/lifecycle#scheduling: 0s means the default, disableRetries turns whole-job restarts off."""
     spec = parse(
         custom_job(
             scheduling={
@@ -504,7 +507,7 @@ def test_scheduling() -> None:
     [({}, DAY), ({"maxWaitDuration": "0s"}, None), ({"maxWaitDuration": "60s"}, 60 * 10**9)],
 )
 def test_flex_start_waits(changes: Request, wait: int | None) -> None:
-    """Facts §2.6: a day by default, 0 for ever."""
+    """facts/lifecycle#scheduling: a day by default, 0 for ever."""
     assert parse(flex(**changes)).spec.scheduling.max_wait == wait
 
 
@@ -528,7 +531,8 @@ def test_a_prebuilt_image_with_a_command_is_a_container() -> None:
 
 @pytest.mark.parametrize("uri", [CUSTOM_IMAGE, MAPPED_IMAGE])
 def test_packages_run_in_any_image_that_can_be_had(uri: str) -> None:
-    """SPEC §4: an image map lets other images than the prebuilt ones run, and so does a container tool."""
+    """spec/runtimes#substitutes: an image map lets other images than the prebuilt ones run, and so does a
+    container tool."""
     program = parse(custom_job(package(executorImageUri=uri))).spec.pool(0).program
     assert (program.image_uri, program.module) == (uri, "trainer.task")
     assert program.package_uris
@@ -543,7 +547,8 @@ def test_a_prebuilt_image_installs_packages_and_runs_a_module_by_its_arguments()
 
 
 def test_an_image_that_an_environment_stands_for_needs_a_command() -> None:
-    """SPEC §3, §4: an environment has no entry point; a container has its own."""
+    """spec/program#arguments, spec/runtimes#images: an environment has no entry point; a container has its
+    own."""
     assert list(violations(custom_job(container(imageUri=MAPPED_IMAGE)))) == [
         f"{FIRST}.container_spec.command"
     ]
@@ -551,7 +556,7 @@ def test_an_image_that_an_environment_stands_for_needs_a_command() -> None:
 
 
 def test_warnings_of_pools() -> None:
-    """SPEC §1.6: workers without TensorFlow, more than one evaluator."""
+    """spec/submit#warnings: workers without TensorFlow, more than one evaluator."""
     assert parse(custom_job()).spec.warnings == ()
     two_workers = parse(custom_job(pool(), pool(replicaCount="2"))).spec.warnings
     assert len(two_workers) == 1
@@ -564,7 +569,7 @@ def test_warnings_of_pools() -> None:
 
 
 def test_a_misspelt_secret_is_told() -> None:
-    """SPEC §8: it is no error, for a program may be meant to get just that."""
+    """spec/operations#errors: it is no error, for a program may be meant to get just that."""
     env = [{"name": "A", "value": "x $(secert:db)"}, {"name": "B", "value": "$(OTHER)"}]
     _workers, said = parse(custom_job(container(env=env), package(env=env))).spec.warnings
     assert "variable A has $(secert:db)" in said and "$(secret:NAME)" in said
@@ -593,7 +598,8 @@ def test_what_is_ignored_is_said() -> None:
 
 
 def test_trailing_and_blank_pools_are_skipped() -> None:
-    """SPEC §1.3: an empty pool skips its position, also when a client spells the emptiness out."""
+    """spec/submit#vertex-jobs: an empty pool skips its position, also when a client spells the emptiness
+    out."""
     blank: Request = {"machineSpec": {}, "replicaCount": "0", "nfsMounts": []}
     assert [p.position for p in parse(custom_job(pool(), blank, {}, {})).spec.pools] == [0]
 

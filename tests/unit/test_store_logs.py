@@ -132,7 +132,8 @@ def test_what_a_crash_garbled_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_follower_misses_no_late_line(tmp_path: Path) -> None:
-    """SPEC §5: a line that reaches its file after later ones of another replica is still delivered."""
+    """spec/logs#lines: a line that reaches its file after later ones of another replica is still
+    delivered."""
     write(tmp_path, PRIMARY, [stored(0, T0 + 100)])
     lines = since(tmp_path, {})
     position = advanced({}, lines)

@@ -1,4 +1,4 @@
-"""What a trial has measured, read from what its primary's shim took down (SPEC §6)."""
+"""What a trial has measured, read from what its primary's shim took down (spec/tuning#measurements)."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,8 @@ def test_a_job_that_measured_nothing(tmp_path: Path, reader: MetricsReader) -> N
 def test_steps_ascend_and_several_metrics_of_one_are_one_measurement(
     tmp_path: Path, reader: MetricsReader
 ) -> None:
-    """SPEC §6: ascending by step, whatever the order of the reports; time since the trial's start."""
+    """spec/tuning#measurements: ascending by step, whatever the order of the reports; time since the trial's
+    start."""
     write(
         tmp_path,
         start(100),
@@ -65,7 +66,8 @@ def test_steps_ascend_and_several_metrics_of_one_are_one_measurement(
 
 
 def test_the_newest_value_wins_over_all_attempts(tmp_path: Path, reader: MetricsReader) -> None:
-    """SPEC §6, §2.1: a trial whose job was restarted has measured again what its last attempt measured."""
+    """spec/tuning#measurements, spec/failures#lost-replicas: a trial whose job was restarted has measured
+    again what its last attempt measured."""
     attempt_ten = [start(300), report(310, 1, loss=0.3)]
     write(
         tmp_path,
@@ -89,7 +91,7 @@ def test_the_start_may_be_said(tmp_path: Path, reader: MetricsReader) -> None:
 
 
 def test_only_the_primary_counts(tmp_path: Path, reader: MetricsReader) -> None:
-    """Facts §7.4."""
+    """facts/tuning#metrics."""
     write(tmp_path, start(100), report(110, 1, loss=0.9), replica="workerpool1-0")
     assert reader.measurements(JOB) == ()
 
@@ -143,7 +145,8 @@ def test_only_what_was_appended_is_read(
 def test_what_is_appended_counts_as_if_all_were_read_at_once(
     tmp_path: Path, reader: MetricsReader
 ) -> None:
-    """SPEC §6: the newest value of a step, whatever the order; several attempts; the start that is told later."""
+    """spec/tuning#measurements: the newest value of a step, whatever the order; several attempts; the start
+    that is told later."""
     path = write(tmp_path, report(150, 1, loss=0.5))
     other = write(tmp_path, start(120), attempt=2)
     more: list[tuple[Path, dict[str, object]]] = [

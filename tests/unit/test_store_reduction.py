@@ -1,4 +1,4 @@
-"""What reducers and workers have reported, read from what their shims wrote down (SPEC §7)."""
+"""What reducers and workers have reported, read from what their shims wrote down (spec/reduction#reports)."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,8 @@ def test_the_newest_incarnation_counts_that_has_said_something(tmp_path: Path) -
 
 
 def test_what_a_replica_has_done_is_the_sum_over_its_incarnations(tmp_path: Path) -> None:
-    """SPEC §7, metrics per reducer: one that is killed begins to count anew; what is as of now is no part of the sum."""
+    """spec/reduction#losses, metrics per reducer: one that is killed begins to count anew; what is as of now
+    is no part of the sum."""
     first = sample(12, sent_bytes=700, resets=2, wait_seconds=[1, 2], connections=4)
     second = sample(22, sent_bytes=20, resets=1, wait_seconds=[1, 0, 5], last=True)
     third = [sample(32, sent_bytes=1), sample(33, sent_bytes=3, operations=9, wait_seconds=[0])]

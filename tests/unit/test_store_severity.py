@@ -1,4 +1,5 @@
-"""Severities and payloads of log lines (SPEC §5, facts §2.5, §3.6)."""
+"""Severities and payloads of log lines (spec/logs#severity, facts/lifecycle#executor,
+facts/program#files)."""
 
 import pytest
 
@@ -125,7 +126,7 @@ def test_hints_count_on_stderr_only(text: str, severity: Severity) -> None:
     ],
 )
 def test_one_line_json_is_lifted(text: str, reading: Reading) -> None:
-    """Facts §3.6: one-line JSON becomes the payload, `severity` and `message` lifted."""
+    """facts/program#files: one-line JSON becomes the payload, `severity` and `message` lifted."""
     assert read_line(OUT, text) == reading
 
 

@@ -1,4 +1,4 @@
-"""What replicas used, read from what their shims wrote down (SPEC §3)."""
+"""What replicas used, read from what their shims wrote down (spec/program#usage)."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_looks_tell_what_was_used_between_them(tmp_path: Path) -> None:
 
 
 def test_incarnations_add_up(tmp_path: Path) -> None:
-    """SPEC §2.1: a replica that was restarted in place has begun to count anew."""
+    """spec/failures#lost-replicas: a replica that was restarted in place has begun to count anew."""
     write(
         tmp_path,
         start(100),

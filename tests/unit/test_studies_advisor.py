@@ -1,4 +1,5 @@
-"""The advisor's process as the service uses it (docs/adr/0018): real processes, started by the client alone."""
+"""The advisor's process as the service uses it (docs/adr/0018): real processes, started by the client
+alone."""
 
 import asyncio
 import os
@@ -72,7 +73,8 @@ SEEN = (Seen(1, TrialState.SUCCEEDED, (("x", 0.5),), Measurement(((METRIC, 0.5),
 
 
 def test_it_answers_what_the_algorithm_says() -> None:
-    """SPEC §6: the same as in this process, whoever computes it, and as often as it is asked."""
+    """spec/tuning#algorithms: the same as in this process, whoever computes it, and as often as it is
+    asked."""
 
     async def story(advisor: ProcessAdvisor) -> None:
         found = await advisor.suggest(spec(), SEEN, 3, 7)

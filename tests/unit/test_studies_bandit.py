@@ -1,4 +1,5 @@
-"""The GP bandit as its users see it: good points, few repeats, the same after a restart, in time (SPEC §6)."""
+"""The GP bandit as its users see it: good points, few repeats, the same after a restart, in time
+(spec/tuning#reproducible)."""
 
 import os
 import subprocess
@@ -48,7 +49,8 @@ TREE = StudySpec(MIXED, (LOSS,))
     ("spec", "objective"), [(FLAT, bowl), (TREE, mixed_loss)], ids=["bowl", "tree"]
 )
 def test_it_is_far_better_than_random(spec: StudySpec, objective: Objective) -> None:
-    """SPEC §6: the default is Bayesian. How good it is, `make bench-tuning` measures; here a tenth must be left."""
+    """spec/tuning#measurements: the default is Bayesian. How good it is, `make bench-tuning` measures; here a
+    tenth must be left."""
     ours = [best(play(BANDIT, spec, objective, 30, seed)) for seed in range(3)]
     random = [best(play(RandomSearch(), spec, objective, 30, seed)) for seed in range(3)]
     assert median(ours) < 0.1 * median(random)
@@ -64,7 +66,7 @@ def test_maximizing_is_minimizing_upside_down() -> None:
 
 
 def test_trials_read_back_in_any_order_give_the_same() -> None:
-    """SPEC §6: suggestions are reproducible from what is stored."""
+    """spec/tuning#reproducible: suggestions are reproducible from what is stored."""
     trials = [*play(BANDIT, TREE, mixed_loss, 14), pending(15, (("kind", "line"), ("rate", 0.01)))]
     expected = BANDIT.suggest(TREE, trials, 2, 7)
     stored = msgspec.json.decode(msgspec.json.encode(trials), type=list[Seen])
@@ -73,7 +75,8 @@ def test_trials_read_back_in_any_order_give_the_same() -> None:
 
 
 def test_a_branch_with_a_bad_start_is_not_given_up() -> None:
-    """Conditional trees: "net" is worse than "line" unless its own parameters are right; it is found all the same."""
+    """Conditional trees: "net" is worse than "line" unless its own parameters are right; it is found all the
+    same."""
 
     def deceiving(values: dict[str, Value]) -> float:
         return 0.3 if values["kind"] == "line" else mixed_loss(values) * 2.0
@@ -91,7 +94,7 @@ def test_the_seed_matters() -> None:
 
 @pytest.mark.parametrize("known", [0, 1, 12])
 def test_pending_points_are_not_proposed_again(known: int) -> None:
-    """SPEC §6: parallel trials: eight at once lie apart from each other."""
+    """spec/tuning#trials: parallel trials: eight at once lie apart from each other."""
     trials = play(BANDIT, FLAT, bowl, known)
     points = BANDIT.suggest(FLAT, trials, 8, 7).parameters
     places = np.array([[float(value) for _, value in point] for point in points])
@@ -122,7 +125,7 @@ def test_a_large_countable_space_repeats_nothing() -> None:
 
 
 def test_infeasible_points_are_left_behind() -> None:
-    """SPEC §6: a trial without a value teaches where not to go."""
+    """spec/tuning#trials: a trial without a value teaches where not to go."""
 
     def half(values: dict[str, Value]) -> float | None:
         return None if float(values["x0"]) < 0.0 else bowl(values)
@@ -151,7 +154,8 @@ def measured(number: int, point: Parameters, *values: tuple[str, float]) -> Seen
 
 
 def test_several_objectives_fill_the_front() -> None:
-    """SPEC §6: multi-objective studies: a front of many trials from end to end, not one corner of it."""
+    """spec/tuning#objectives: multi-objective studies: a front of many trials from end to end, not one corner
+    of it."""
     spec = StudySpec(
         cube(2, 0.0, 1.0), (Metric("near", Goal.MINIMIZE), Metric("far", Goal.MAXIMIZE))
     )
@@ -172,7 +176,8 @@ def test_several_objectives_fill_the_front() -> None:
 
 
 def test_unsafe_points_are_avoided() -> None:
-    """SPEC §6, safety metrics: the best safe point lies at the edge of what is safe; few steps go over it."""
+    """spec/tuning#objectives, safety metrics: the best safe point lies at the edge of what is safe; few steps
+    go over it."""
     spec = StudySpec(
         cube(2, 0.0, 1.0), (LOSS, Metric("heat", Goal.MINIMIZE, safety=0.5, safe_fraction=0.9))
     )
@@ -217,8 +222,8 @@ for count in (100, 1000, 20000):
 
 
 def test_twenty_thousand_trials_cost_little_more_than_a_thousand() -> None:
-    """Under 0.1 s at 100 trials and under 0.5 s at 20,000 are the aims; here, on any machine, with much room. In a process of
-    its own with one thread, as the service does it."""
+    """Under 0.1 s at 100 trials and under 0.5 s at 20,000 are the aims; here, on any machine, with much room.
+    In a process of its own with one thread, as the service does it."""
     alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", TIMED],

@@ -1,4 +1,5 @@
-"""Other libraries behind the algorithm port: what they are told of a tree, and their answers where they are installed."""
+"""Other libraries behind the algorithm port: what they are told of a tree, and their answers where they are
+installed."""
 
 import pytest
 
@@ -59,7 +60,7 @@ def first(index: int, parameter: Parameter) -> Value:
 
 
 def test_walk_visits_active_nodes_only() -> None:
-    """SPEC §6: conditional parameters."""
+    """spec/tuning#parameters: conditional parameters."""
     found = walk(TREE, first)
     assert found is not None
     assert [name for name, _ in found] == ["rate", "keep", "units", "size", "kind", "depth"]
@@ -67,7 +68,7 @@ def test_walk_visits_active_nodes_only() -> None:
 
 
 def test_one_id_at_two_nodes_is_told_apart() -> None:
-    """Facts §7.2: same-name items need disjoint parent conditions."""
+    """facts/tuning#vertex: same-name items need disjoint parent conditions."""
     found = places(TREE, GIVEN)
     assert found is not None
     assert found[6] == 12
@@ -79,14 +80,15 @@ def test_one_id_at_two_nodes_is_told_apart() -> None:
     [(RATE, 0.01), (KEEP, 0.9), (UNITS, 8), (SIZE, 0.2), (KIND, "net")],
 )
 def test_values_come_back(parameter: Parameter, value: Value) -> None:
-    """SPEC §6: parameter types and scales."""
+    """spec/tuning#parameters: parameter types and scales."""
     place = to_place(parameter, value)
     assert place is not None
     assert to_value(parameter, place) == pytest.approx(value)
 
 
 def test_reverse_log_is_finest_at_the_top() -> None:
-    """SPEC §6: reverse-log scale. What the library sees on its logarithmic scale is the mirrored value."""
+    """spec/tuning#parameters: reverse-log scale. What the library sees on its logarithmic scale is the
+    mirrored value."""
     assert is_log(KEEP)
     near_top, near_bottom = to_place(KEEP, 0.998), to_place(KEEP, 0.501)
     assert near_top == pytest.approx(0.501)
@@ -156,7 +158,8 @@ def legal(spec: StudySpec, parameters: Parameters) -> bool:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_suggestions_are_legal_and_reproducible(name: EngineName) -> None:
-    """SPEC §6: every parameter type, scale and condition; suggestions are reproducible from what is stored."""
+    """spec/tuning#reproducible: every parameter type, scale and condition; suggestions are reproducible from
+    what is stored."""
     algorithm = engine(name)
     trials = tried(algorithm, TREE, 14)
     assert all(legal(TREE, trial.parameters) for trial in trials)
@@ -169,7 +172,7 @@ def test_suggestions_are_legal_and_reproducible(name: EngineName) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_several_objectives_and_safety(name: EngineName) -> None:
-    """SPEC §6: multi-objective studies. Facts §7.2: safetyConfig."""
+    """spec/tuning#objectives: multi-objective studies. facts/tuning#vertex: safetyConfig."""
     metrics = (
         Metric("loss", Goal.MINIMIZE),
         Metric("gain", Goal.MAXIMIZE),
@@ -182,7 +185,7 @@ def test_several_objectives_and_safety(name: EngineName) -> None:
 
 
 def test_google_vizier() -> None:
-    """SPEC §6: every parameter type, scale and condition; reproducible."""
+    """spec/tuning#reproducible: every parameter type, scale and condition; reproducible."""
     algorithm = engine(EngineName.VIZIER)
     trials = tried(algorithm, TREE, 3)
     assert all(legal(TREE, trial.parameters) for trial in trials)

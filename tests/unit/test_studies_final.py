@@ -20,14 +20,14 @@ def measured(step: int, **metrics: float) -> Measurement:
 
 
 def test_last() -> None:
-    """SPEC §6: last or best measurement."""
+    """spec/tuning#measurements: last or best measurement."""
     all_three = [measured(1, loss=3), measured(2, loss=1), measured(3, loss=2)]
     assert final_measurement(study(LOSS), all_three) == all_three[2]
 
 
 @pytest.mark.parametrize(("metric", "best"), [(LOSS, 1), (Metric("loss", Goal.MAXIMIZE), 0)])
 def test_best_goes_by_the_goal(metric: Metric, best: int) -> None:
-    """SPEC §6: last or best measurement."""
+    """spec/tuning#measurements: last or best measurement."""
     all_three = [measured(1, loss=3), measured(2, loss=1), measured(3, loss=2)]
     spec = study(metric, selection=Selection.BEST)
     assert final_measurement(spec, all_three) == all_three[best]
@@ -42,7 +42,7 @@ def test_earliest_of_equals_is_best() -> None:
 
 @pytest.mark.parametrize("selection", list(Selection))
 def test_what_lacks_a_metric_is_passed_over(selection: Selection) -> None:
-    """Facts §7.4: the tag must be the metric's id."""
+    """facts/tuning#metrics: the tag must be the metric's id."""
     spec = study(LOSS, FAIRNESS, selection=selection)
     assert final_measurement(
         spec, [measured(1, loss=2, fairness=1), measured(2, loss=1), measured(3, other=1)]
@@ -51,7 +51,7 @@ def test_what_lacks_a_metric_is_passed_over(selection: Selection) -> None:
 
 @pytest.mark.parametrize("selection", list(Selection))
 def test_nothing_measured_is_infeasible(selection: Selection) -> None:
-    """Facts §7.4: a trial without metric is INFEASIBLE."""
+    """facts/tuning#metrics: a trial without metric is INFEASIBLE."""
     assert final_measurement(study(LOSS, selection=selection), []) is None
     assert final_measurement(study(LOSS, selection=selection), [measured(1, other=1)]) is None
 

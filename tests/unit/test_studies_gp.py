@@ -76,7 +76,8 @@ def test_penalties_do_not_set_the_scale() -> None:
 
 
 def test_a_crowd_near_the_best_does_not_hide_the_rest() -> None:
-    """Six in ten trials lie all but at the best: the others still keep their distances, not only their ranks."""
+    """Six in ten trials lie all but at the best: the others still keep their distances, not only their
+    ranks."""
     labels = warp(np.concatenate([np.zeros(60), -1e-3 * np.ones(5), -np.array([*range(1, 36)])]))
     near, far = labels[64] - labels[65], labels[65] - labels[69]
     assert far > 3.0 * near
@@ -98,7 +99,7 @@ def test_the_mean_goes_through_what_was_observed() -> None:
 
 
 def test_pending_trials_take_away_variance_and_leave_the_mean() -> None:
-    """SPEC §6, the paper: pending trials are observed ones whose value nobody knows."""
+    """spec/tuning#trials, the paper: pending trials are observed ones whose value nobody knows."""
     known, extra = some_posterior(), some_points(3, seed=9)
     data = Data(some_points(15), np.zeros(15), SPACE.groups, SPACE.width)
     expected = Posterior(data, some_hyper(), extra)
@@ -134,7 +135,8 @@ def test_the_fit_finds_which_dimension_matters() -> None:
 
 
 def test_main_effects_are_found_under_waves() -> None:
-    """A bowl and five waves in every parameter: 60 points tell of 200 others, which the joint part alone cannot."""
+    """A bowl and five waves in every parameter: 60 points tell of 200 others, which the joint part alone
+    cannot."""
     space = Space(cube(3, 0.0, 1.0))
     points, others = some_points(60, space), some_points(200, space, seed=3)
 

@@ -1,4 +1,4 @@
-"""Grid search: all points, each once (facts §7.1, §7.2)."""
+"""Grid search: all points, each once (facts/tuning#ml, facts/tuning#vertex)."""
 
 import math
 from itertools import pairwise
@@ -27,7 +27,7 @@ def run_out(spec: StudySpec, trials: list[Seen]) -> list[Parameters]:
 
 
 def test_every_point_once_then_exhausted() -> None:
-    """Facts §7.2: a tree with conditions: (1 + 2 * (1 + 1 + 2)) * 4 points."""
+    """facts/tuning#vertex: a tree with conditions: (1 + 2 * (1 + 1 + 2)) * 4 points."""
     found = run_out(COUNTABLE, [])
     assert len(found) == len(set(found)) == 36
     assert all(legal(COUNTABLE, point) for point in found)

@@ -27,14 +27,14 @@ def numbers(spec: StudySpec, trials: Sequence[Seen]) -> list[int]:
 
 
 def test_one_objective_has_the_best_and_its_equals() -> None:
-    """SPEC §6: goals."""
+    """spec/tuning#objectives: goals."""
     trials = [tried(1, down=2), tried(2, down=1), tried(3, down=3), tried(4, down=1)]
     assert numbers(StudySpec((), (DOWN,)), trials) == [2, 4]
     assert numbers(StudySpec((), (Metric("down", Goal.MAXIMIZE),)), trials) == [3]
 
 
 def test_front_of_two_objectives_ascends_by_number() -> None:
-    """SPEC §6: multi-objective studies."""
+    """spec/tuning#objectives: multi-objective studies."""
     trials = [
         tried(1, up=3, down=3),
         tried(2, up=1, down=1),
@@ -58,7 +58,8 @@ def test_who_has_no_final_measurement_or_lacks_a_metric_is_out() -> None:
 
 @pytest.mark.parametrize(("limit", "goal"), [(0.5, Goal.MINIMIZE), (0.7, Goal.MAXIMIZE)])
 def test_unsafe_trials_are_out(limit: float, goal: Goal) -> None:
-    """Facts §7.2: safetyConfig. The threshold itself is safe; what was not measured is not known to be."""
+    """facts/tuning#vertex: safetyConfig. The threshold itself is safe; what was not measured is not known to
+    be."""
     spec = StudySpec((), (UP, Metric("risk", goal, safety=limit)))
     trials = [
         tried(1, up=1, risk=limit),

@@ -14,7 +14,7 @@ from trainshed.studies.registry import algorithm_for
 
 
 def test_each_study_gets_what_it_asks_for() -> None:
-    """Facts §7.1: the default is Bayesian; an engine counts for the default only."""
+    """facts/tuning#ml: the default is Bayesian; an engine counts for the default only."""
     assert isinstance(algorithm_for(Algorithm.DEFAULT), GaussianProcessBandit)
     assert isinstance(algorithm_for(Algorithm.GRID_SEARCH, EngineName.VIZIER), GridSearch)
     assert isinstance(algorithm_for(Algorithm.RANDOM_SEARCH, EngineName.OPTUNA_GP), RandomSearch)

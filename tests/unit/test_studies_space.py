@@ -1,4 +1,5 @@
-"""The parameter tree as numbers: scales, conditions, and the way back (SPEC §6, facts §7.2)."""
+"""The parameter tree as numbers: scales, conditions, and the way back (spec/tuning#parameters,
+facts/tuning#vertex)."""
 
 import json
 import math
@@ -16,7 +17,8 @@ from trainshed.studies.space import Space, starting_point
 @settings(max_examples=150, deadline=None)
 @given(trees(), st.integers(0, 2**32))
 def test_any_place_is_a_legal_point_and_comes_back(tree: tuple[Parameter, ...], seed: int) -> None:
-    """SPEC §6: every type, scale and condition. Encoding what was decoded leads to the same point."""
+    """spec/tuning#parameters: every type, scale and condition. Encoding what was decoded leads to the same
+    point."""
     space, spec = Space(tree), StudySpec(tree, (LOSS,))
     codes = space.snap(space.place(np.random.default_rng(seed).random((4, space.width))))
     points = [space.decode(row) for row in codes]
@@ -35,7 +37,7 @@ def test_any_place_is_a_legal_point_and_comes_back(tree: tuple[Parameter, ...], 
 
 
 def test_values_that_are_near_for_their_range_are_two_conditions() -> None:
-    """SPEC §6: a child of 0 is none of 0.00001, although the list goes to 100,000."""
+    """spec/tuning#parameters: a child of 0 is none of 0.00001, although the list goes to 100,000."""
     values = (-1.0, 0.0, 1e-05, 100000.0)
     tree = (
         Parameter("size", ParameterType.DISCRETE, values=values),
@@ -69,7 +71,8 @@ def test_the_start_is_legal(tree: tuple[Parameter, ...], number: int, seed: int)
     [(Scale.LINEAR, 50.5), (Scale.LOG, 10.0), (Scale.REVERSE_LOG, 91.0)],
 )
 def test_scales_lay_out_the_range(scale: Scale, middle: float) -> None:
-    """Facts §7.1: linear; log resolves the bottom, reverse log, its mirror image, the top of the range."""
+    """facts/tuning#ml: linear; log resolves the bottom, reverse log, its mirror image, the top of the
+    range."""
     space = Space((double("x", 1.0, 100.0, scale),))
     ends = [space.decode(np.array([code]))[0][1] for code in (0.0, 0.5, 1.0)]
     assert ends[0] == 1.0
@@ -92,7 +95,7 @@ def test_whole_numbers_are_drawn_evenly_on_their_scale(scale: Scale) -> None:
 
 
 def test_a_child_is_active_with_its_parents_value_only() -> None:
-    """Facts §7.2: conditional parameters, several levels deep."""
+    """facts/tuning#vertex: conditional parameters, several levels deep."""
     space = Space(MIXED)
     codes = space.encode([
         (("kind", "net"), ("rate", 0.1), ("layers", 2), ("units", 64.0), ("momentum", 0.9)),
@@ -107,7 +110,7 @@ def test_a_child_is_active_with_its_parents_value_only() -> None:
 
 
 def test_one_id_at_two_nodes() -> None:
-    """Facts §7.2: same-name items below disjoint conditions; each branch keeps its own range."""
+    """facts/tuning#vertex: same-name items below disjoint conditions; each branch keeps its own range."""
     tree = (
         Parameter("kind", ParameterType.CATEGORICAL, categories=("a", "b")),
         Parameter("size", ParameterType.INTEGER, 1, 9, parent=0, when=("a",)),
@@ -136,7 +139,7 @@ def test_branches_are_the_categories_that_decide() -> None:
 
 
 def test_defaults_come_first() -> None:
-    """Facts §7.2: defaultValue; what has none starts in the middle."""
+    """facts/tuning#vertex: defaultValue; what has none starts in the middle."""
     tree = (
         Parameter("a", ParameterType.DOUBLE, 0.0, 10.0, default=2.5),
         Parameter("b", ParameterType.DOUBLE, 0.0, 10.0),
@@ -148,7 +151,7 @@ def test_defaults_come_first() -> None:
 
 
 def test_stored_text_gives_the_same_codes() -> None:
-    """SPEC §6: points read back from their stored JSON are the same points."""
+    """spec/tuning#algorithms: points read back from their stored JSON are the same points."""
     space = Space(MIXED)
     codes = space.snap(space.place(np.random.default_rng(3).random((50, space.width))))
     points = [space.decode(row) for row in codes]

@@ -86,7 +86,7 @@ def verdict(
 @pytest.mark.parametrize("goal", list(Goal))
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_hopeless_trial_is_stopped_and_promising_one_is_not(rule: Stopping, goal: Goal) -> None:
-    """SPEC §6: early stopping (median, decay curve, convex); goals."""
+    """spec/tuning#early-stopping: early stopping (median, decay curve, convex); goals."""
     assert verdict(rule, HOPELESS, FINISHED, goal).should_stop
     found = verdict(rule, PROMISING, FINISHED, goal)
     assert not found.should_stop
@@ -96,7 +96,7 @@ def test_hopeless_trial_is_stopped_and_promising_one_is_not(rule: Stopping, goal
 @pytest.mark.parametrize("goal", list(Goal))
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_noise_changes_neither(rule: Stopping, goal: Goal) -> None:
-    """SPEC §6: early stopping."""
+    """spec/tuning#early-stopping: early stopping."""
     others = [curve(i, noisy(rising(0.5 + 0.04 * i, 8 + i % 3), i)) for i in range(1, 11)]
     for seed in range(5):
         hopeless = curve(99, noisy(rising(0.3)[:30], 100 + seed), over=False)
@@ -117,7 +117,7 @@ def test_noise_changes_neither(rule: Stopping, goal: Goal) -> None:
     ids=["few finished", "nothing measured", "all pending", "alone"],
 )
 def test_too_early(rule: Stopping, trial: Curve, others: Sequence[Curve]) -> None:
-    """SPEC §6: early stopping."""
+    """spec/tuning#early-stopping: early stopping."""
     found = decide(study(rule), trial, others)
     assert not found.should_stop
     assert found.why.startswith("Too early")
@@ -125,7 +125,7 @@ def test_too_early(rule: Stopping, trial: Curve, others: Sequence[Curve]) -> Non
 
 @pytest.mark.parametrize("rule", [DecayCurveStopping(), ConvexStopping()])
 def test_few_measurements_are_too_early(rule: Stopping) -> None:
-    """Facts §7.2: minMeasurementCount is 5 by default."""
+    """facts/tuning#vertex: minMeasurementCount is 5 by default."""
     found = decide(study(rule), curve(99, rising(0.3)[:4], over=False), FINISHED)
     assert found.why.startswith("Too early: the trial has 4 measurements, 5 are needed")
 
@@ -156,7 +156,8 @@ def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectiv
 def test_best_so_far_is_never_stopped(
     rule: Stopping, goal: Goal, selection: Selection, others: list[list[float]], own: list[float]
 ) -> None:
-    """SPEC §6: early stopping. Whatever the curves: who has reached the best value of all goes on."""
+    """spec/tuning#early-stopping: early stopping. Whatever the curves: who has reached the best value of all
+    goes on."""
     best = max(value for values in (*others, own) for value in values)
     trial = curve(99, [*own, best], over=False)
     finished = [curve(i, values) for i, values in enumerate(others, start=1)]
@@ -167,7 +168,7 @@ def test_best_so_far_is_never_stopped(
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_order_of_the_others_does_not_matter(rule: Stopping) -> None:
-    """SPEC §6: as if nothing had happened."""
+    """spec/tuning#reproducible: as if nothing had happened."""
     assert decide(study(rule), HOPELESS, FINISHED) == decide(study(rule), HOPELESS, FINISHED[::-1])
 
 
@@ -175,7 +176,8 @@ def test_order_of_the_others_does_not_matter(rule: Stopping) -> None:
 
 
 def test_median_compares_the_best_value_with_running_averages() -> None:
-    """Facts §7.2: the trial's best, strictly below the median of running averages up to its last measurement."""
+    """facts/tuning#vertex: the trial's best, strictly below the median of running averages up to its last
+    measurement."""
     others = [curve(i, [0.0, 2.0, 100.0]) for i in range(1, 6)]
     equal = decide(study(MedianStopping()), curve(9, [1.0, 0.0], over=False), others)
     below = decide(study(MedianStopping()), curve(9, [0.99, 0.0], over=False), others)
@@ -183,7 +185,8 @@ def test_median_compares_the_best_value_with_running_averages() -> None:
 
 
 def test_median_by_elapsed_time() -> None:
-    """Facts §7.2: medianAutomatedStoppingSpec; by time the trial stands where the others had measured only once."""
+    """facts/tuning#vertex: medianAutomatedStoppingSpec; by time the trial stands where the others had
+    measured only once."""
     others = [curve(i, [0.5, 2.0, 3.0]) for i in range(1, 6)]
     slow = tuple(
         Measurement((("m", value),), step, 5 * NS * (step + 1))
@@ -206,7 +209,8 @@ def test_median_counts_only_who_had_measured_by_then() -> None:
 
 
 def test_decay_curve_lets_slow_starters_run_where_slow_starters_won() -> None:
-    """API description: very low probability to beat the best. The same curve has none where all have the same pace."""
+    """API description: very low probability to beat the best. The same curve has none where all have the same
+    pace."""
     trial = curve(99, rising(0.92, 30.0)[:15], over=False)
     slow_won = [curve(i, rising(0.4 + 0.05 * i, 3.0 * i)) for i in range(1, 11)]
     one_pace = [curve(i, rising(0.7 + 0.02 * i, 8.0)) for i in range(1, 11)]
@@ -245,7 +249,8 @@ def test_decay_curve_with_nothing_to_learn_from(values: list[float]) -> None:
 
 
 def test_convex_waits_for_its_first_step() -> None:
-    """Facts §7.2: minStepCount, by default a tenth of maxStepCount; only a measurement beyond it counts."""
+    """facts/tuning#vertex: minStepCount, by default a tenth of maxStepCount; only a measurement beyond it
+    counts."""
     trial = curve(99, noisy([0.01] * 10, 1, 0.0001), over=False)
     for rule, early in (
         (ConvexStopping(max_steps=100), True),
@@ -304,7 +309,8 @@ def test_convex_predicts_the_final_value_of_what_it_stops(goal: Goal) -> None:
 
 
 def test_convex_uses_the_learning_rate() -> None:
-    """Facts §7.2: learningRateParameterName. Others with four times the rate were as far at a quarter of the steps."""
+    """facts/tuning#vertex: learningRateParameterName. Others with four times the rate were as far at a
+    quarter of the steps."""
     rule = ConvexStopping(max_steps=STEPS, learning_rate="rate")
     truth = rising(0.6, 40.0)
     trial = curve(99, truth[:20], over=False, rate=0.1)
@@ -329,7 +335,8 @@ def test_convex_updates_the_stopped_ones_only_if_asked() -> None:
 
 @pytest.mark.parametrize("rule", [DecayCurveStopping(), ConvexStopping()])
 def test_best_of_a_family_of_noisy_curves_survives(rule: Stopping) -> None:
-    """SPEC §6: early stopping. Hardly any that would have become the best is stopped, most of the others are."""
+    """spec/tuning#early-stopping: early stopping. Hardly any that would have become the best is stopped, most
+    of the others are."""
     draw = random.Random(7)
 
     def one() -> list[float]:

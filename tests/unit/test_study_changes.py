@@ -1,4 +1,4 @@
-"""What may happen to a trial, and what clients may say of one (SPEC §6, facts §7)."""
+"""What may happen to a trial, and what clients may say of one (spec/tuning#trials, facts/tuning)."""
 
 import math
 from dataclasses import replace
@@ -41,7 +41,7 @@ def a_trial(state: TrialState = TrialState.REQUESTED) -> Trial:
 
 
 def test_a_trial_goes_from_request_to_success() -> None:
-    """SPEC §2: the states of a trial."""
+    """spec/lifecycle#states: the states of a trial."""
     given = changes.assigned(a_trial(), "worker", 20)
     assert (given.state, given.client, given.started) == (TrialState.ACTIVE, "worker", 20)
     measured = changes.measured(given, 30)
@@ -56,7 +56,7 @@ def test_who_measures_a_requested_trial_evaluates_it() -> None:
 
 
 def test_a_trial_completed_without_a_measurement_is_infeasible() -> None:
-    """Facts §1.2: INFEASIBLE is done without a final measurement."""
+    """facts/resources#trials: INFEASIBLE is done without a final measurement."""
     done = changes.completed(a_trial(TrialState.ACTIVE), None, 40)
     assert (done.state, done.final, done.ended) == (TrialState.INFEASIBLE, None, 40)
     assert done.infeasible_reason == changes.NOT_MEASURED
@@ -92,7 +92,7 @@ def test_two_clients_do_not_get_one_trial(state: TrialState) -> None:
 
 
 def test_every_trigger_is_told_in_words_and_every_unfinished_trial_can_end() -> None:
-    """SPEC §2: no state is a trap."""
+    """spec/lifecycle#states: no state is a trap."""
     for state in TrialState:
         if state.is_over:
             continue
@@ -120,7 +120,7 @@ def refused(given: list[GivenParameter]) -> dict[str, str]:
 
 
 def test_parameters_are_read_in_the_order_of_the_tree_with_their_types() -> None:
-    """SPEC §6: every parameter type and conditional parameters."""
+    """spec/tuning#parameters: every parameter type and conditional parameters."""
     faults = Faults()
     given = params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0)
     read = read_parameters(SPEC, given, faults, at="trial.parameters")
@@ -137,7 +137,7 @@ def test_only_active_parameters_are_asked_for() -> None:
 
 
 def test_every_wrong_parameter_is_named_at_once() -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     told = refused(params(rate=2.0, model="shallow", depth=1.0))
     assert told == {
         "trial.parameters[0].value": "2.0 is no value of 'rate', which has numbers from 0.001 to 1.",
@@ -200,7 +200,7 @@ def test_a_measurement_may_have_some_of_the_metrics_and_a_final_one_has_all() ->
 
 
 def test_every_fault_of_a_measurement_is_named_at_once() -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     faults = Faults()
     given = measurement(-1, -1, loss=math.nan, gain=1.0)
     read_measurement(SPEC, given, faults, final=False)

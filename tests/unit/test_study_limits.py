@@ -1,4 +1,4 @@
-"""When a study ends by itself (facts §7.2, studyStoppingConfig)."""
+"""When a study ends by itself (facts/tuning#vertex, studyStoppingConfig)."""
 
 from dataclasses import replace
 
@@ -107,7 +107,8 @@ def test_any_objective_may_progress() -> None:
 
 
 def test_so_long_nothing_better_may_be_found() -> None:
-    """maxDurationNoProgress: from the end of the trial that is the best; before the first result it does not run."""
+    """maxDurationNoProgress: from the end of the trial that is the best; before the first result it does not
+    run."""
     limits = Limits(max_duration_without_progress=MINUTE)
     assert reached(limits, (trial(1),), 10 * MINUTE) == ""
     done = (trial(1, 0.5, ended=MINUTE), trial(2, 0.4, ended=2 * MINUTE))

@@ -1,4 +1,5 @@
-"""The life of a tuning job, look by look (SPEC §6, facts §7.3): what its trials' jobs show leads to its next state."""
+"""The life of a tuning job, look by look (spec/tuning#trials, facts/tuning#failing-trials): what its trials'
+jobs show leads to its next state."""
 
 import random
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def ends(subject: Play, *values: float | None) -> Play:
 
 
 def test_as_many_trials_begin_as_may_run_at_once() -> None:
-    """SPEC §6, parallel trials; each is a job of its own."""
+    """spec/tuning#trials, parallel trials; each is a job of its own."""
     subject = play(trials=6, parallel=3)
     assert sorted(subject.trials) == [1, 2, 3]
     jobs = [job for job in subject.jobs.values() if job is not None]
@@ -75,7 +76,7 @@ def test_a_look_at_what_has_not_changed_changes_nothing() -> None:
 
 
 def test_trials_of_an_ml_job_bear_its_name_and_no_wait_of_their_own() -> None:
-    """SPEC §6; docs/choices.md: `maxWaitTime` is the whole job's."""
+    """spec/tuning#trials; docs/choices.md: `maxWaitTime` is the whole job's."""
     subject = play(api=Api.ML, scheduling=Scheduling(max_wait=SECOND))
     job = subject.jobs[2]
     assert job is not None
@@ -87,7 +88,8 @@ def test_trials_of_an_ml_job_bear_its_name_and_no_wait_of_their_own() -> None:
 
 
 def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
-    """SPEC §2: PREPARING as soon as one has room, RUNNING as soon as one runs; its start is that trial's."""
+    """spec/lifecycle: PREPARING as soon as one has room, RUNNING as soon as one runs; its start is that
+    trial's."""
     subject = play()
     assert subject.job.state is S.QUEUED
     assert subject.becomes(2, S.PREPARING).look().job.state is S.PREPARING
@@ -124,7 +126,7 @@ def test_the_best_trial_is_the_one_with_the_lowest_value_where_less_is_better() 
 
 @pytest.mark.parametrize(("selection", "value"), [(Selection.LAST, 0.2), (Selection.BEST, 0.7)])
 def test_the_final_measurement_is_the_last_or_the_best(selection: Selection, value: float) -> None:
-    """Facts §7.4, measurementSelectionType."""
+    """facts/tuning#metrics, measurementSelectionType."""
     subject = play(trials=1, parallel=1, spec=study_spec(selection=selection))
     subject.succeeds(1, 0.5, 0.7, 0.2).look()
     final = subject.trials[1].final
@@ -133,7 +135,7 @@ def test_the_final_measurement_is_the_last_or_the_best(selection: Selection, val
 
 
 def test_what_a_trial_measures_is_stored_while_it_runs_and_once() -> None:
-    """SPEC §6: trial states in the job while it runs."""
+    """spec/tuning#trials: trial states in the job while it runs."""
     subject = play().becomes(1, S.RUNNING).reports(1, 0.1, 0.2).look()
     assert [one.step for one in subject.stored[1]] == [1, 2]
     subject.reports(1, 0.3).look().look()
@@ -155,7 +157,7 @@ def test_a_value_that_comes_again_at_its_step_is_stored_once() -> None:
 
 
 def test_a_trial_that_reports_another_metric_is_told_which_one_is_asked_for() -> None:
-    """Facts §7.4: a trial without the metric is INFEASIBLE."""
+    """facts/tuning#metrics: a trial without the metric is INFEASIBLE."""
     subject = play(failed=6).reports(1, 0.5, tag="accuracy").becomes(1, S.SUCCEEDED).look()
     trial = subject.trials[1]
     assert trial.state is TrialState.INFEASIBLE
@@ -240,7 +242,7 @@ def test_a_job_none_of_whose_trials_has_a_result_fails() -> None:
 
 
 def test_a_first_trial_that_fails_ends_the_job_at_once_and_says_why() -> None:
-    """Facts §7.3: maxFailedTrialCount unset."""
+    """facts/tuning#failing-trials, spec/tuning#failed-trials: maxFailedTrialCount unset."""
     subject = ends(play(), None)
     assert subject.job.outcome is not None
     assert subject.job.state is not S.FAILED, "its other trials still run"
@@ -258,7 +260,7 @@ def test_a_first_trial_that_fails_ends_the_job_at_once_and_says_why() -> None:
 
 
 def test_the_first_trial_is_the_first_that_ends() -> None:
-    """Facts §7.3."""
+    """facts/tuning#failing-trials."""
     subject = play().becomes(3, S.FAILED, "no").look()
     assert subject.job.outcome is not None
     other = play().succeeds(2, 0.5).look().becomes(1, S.FAILED, "no").look()
@@ -266,7 +268,7 @@ def test_the_first_trial_is_the_first_that_ends() -> None:
 
 
 def test_a_limit_of_failed_trials_ends_the_job_when_it_is_reached_and_not_before() -> None:
-    """Facts §7.3, maxFailedTrialCount."""
+    """facts/tuning#failing-trials, maxFailedTrialCount."""
     subject = ends(play(trials=9, failed=3), None, None)
     assert subject.job.outcome is None
     subject.becomes(3, S.FAILED).look()
@@ -278,7 +280,8 @@ def test_a_limit_of_failed_trials_ends_the_job_when_it_is_reached_and_not_before
 
 
 def test_without_a_limit_more_than_twice_as_many_failures_as_results_end_the_job() -> None:
-    """Facts §7.3 gives no figures; docs/choices.md: at least three, and more than twice the results."""
+    """facts/tuning#failing-trials gives no figures; docs/choices.md: at least three, and more than twice the
+    results."""
     subject = ends(play(trials=20, parallel=1), 0.5, None, None)
     assert subject.job.outcome is None
     subject.becomes(4, S.FAILED).look()
@@ -306,7 +309,7 @@ def test_the_service_that_cannot_go_on_ends_the_job() -> None:
 
 
 def test_a_trial_that_is_stopped_early_keeps_what_it_has_measured() -> None:
-    """SPEC §6, early stopping."""
+    """spec/tuning#early-stopping."""
     subject = play().becomes(2, S.RUNNING).reports(2, 0.3, 0.4).look(stop=(2,))
     assert (subject.trials[2].state, subject.trials[2].stopped_early) == (TrialState.STOPPING, True)
     running = subject.job.running[1]
@@ -338,7 +341,7 @@ def test_a_trial_is_told_once_to_stop() -> None:
 
 
 def test_when_nothing_is_left_to_try_the_job_ends_with_what_it_has() -> None:
-    """SPEC §6, grid search: fewer points than trials."""
+    """spec/tuning#algorithms, grid search: fewer points than trials."""
     subject = Play(tuning(trials=6, parallel=3), points=4).look()
     ends(subject, 0.1)
     assert (sorted(subject.trials), subject.job.exhausted) == ([1, 2, 3, 4], False)
@@ -358,7 +361,7 @@ def test_a_search_space_without_a_point_that_is_left_ends_the_job_at_once() -> N
 
 
 def test_a_limit_of_the_study_stops_what_runs_if_it_says_so() -> None:
-    """Facts §7.2, shouldStopAsap."""
+    """facts/tuning#vertex, shouldStopAsap."""
     for asap in (False, True):
         subject = play(spec=study_spec(limits=Limits(stop_asap=asap)))
         subject.becomes(1, S.RUNNING).reports(1, 0.5).look()
@@ -374,7 +377,7 @@ def test_a_limit_of_the_study_stops_what_runs_if_it_says_so() -> None:
 
 
 def test_a_cancel_ends_the_job_when_its_trials_are_over() -> None:
-    """SPEC §2, "Cancel": CANCELLING until nothing of it lives."""
+    """spec/lifecycle#cancel: CANCELLING until nothing of it lives."""
     subject = ends(play(), 0.5).look(cancel=CancelCause.USER)
     assert subject.job.state is S.CANCELLING
     assert len(machine.to_cancel(subject.job)) == 3
@@ -403,7 +406,7 @@ def test_a_second_cancel_changes_nothing() -> None:
 
 
 def test_a_cancel_overtakes_a_job_that_is_failing() -> None:
-    """SPEC §2: after an accepted cancel the state is CANCELLED."""
+    """spec/lifecycle#cancel: after an accepted cancel the state is CANCELLED."""
     subject = ends(play(), None).look(cancel=CancelCause.USER).obey().look()
     assert subject.job.state is S.CANCELLED
     assert not subject.wrong()
@@ -411,7 +414,7 @@ def test_a_cancel_overtakes_a_job_that_is_failing() -> None:
 
 @pytest.mark.parametrize("value", [0.5, None])
 def test_a_cancel_that_comes_with_the_last_end_leaves_what_was_decided(value: float | None) -> None:
-    """SPEC §2: it comes too late; a job that is over stays what it is."""
+    """spec/lifecycle#cancel: it comes too late; a job that is over stays what it is."""
     subject = play(trials=1, parallel=1)
     if value is None:
         subject.becomes(1, S.FAILED, "no")
@@ -454,15 +457,16 @@ def test_a_vertex_job_has_no_limits_of_its_own() -> None:
 
 
 def test_every_way_through_two_small_jobs_keeps_the_record_true() -> None:
-    """Exhaustive: two trials at once, and three one after the other; each job of a trial may come to any state, measure, or be deleted; cancels,
-    early stops and the service's own failure may come at any time."""
+    """Exhaustive: two trials at once, and three one after the other; each job of a trial may come to any
+    state, measure, or be deleted; cancels, early stops and the service's own failure may come at any time."""
     for trials, parallel, failed in ((2, 2, 0), (3, 1, 2)):
         assert _walk(tuning(trials=trials, parallel=parallel, failed=failed)) > 1_000
 
 
 @pytest.mark.parametrize("block", range(4))
 def test_any_sequence_of_sights_ends(block: int) -> None:
-    """Random, with more trials than can be walked; then nothing more is meddled with, and all comes to its end."""
+    """Random, with more trials than can be walked; then nothing more is meddled with, and all comes to its
+    end."""
     for seed in range(block * 100, block * 100 + 100):
         dice = random.Random(seed)
         subject = _random(dice)
@@ -541,7 +545,8 @@ def _walk(first: TuningJob) -> int:
 
 
 def _key(subject: Play) -> object:
-    """Two plays with the same key go on alike: neither times decide anything, nor how a trial that is over came to it."""
+    """Two plays with the same key go on alike: neither times decide anything, nor how a trial that is over
+    came to it."""
     job = subject.job
     running = [(each, subject.jobs[each.number]) for each in job.running]
     return (

@@ -1,4 +1,5 @@
-"""What one trial of a tuning job runs: arguments, directories, limits (SPEC §3, §6, facts §3.5, §3.7)."""
+"""What one trial of a tuning job runs: arguments, directories, limits (spec/program#arguments,
+spec/tuning#trials, facts/program#arguments, facts/program#output-directory)."""
 
 import argparse
 import math
@@ -49,7 +50,7 @@ def ml(**training: Any) -> JobSpec:
 
 
 def test_parameters_follow_the_arguments_of_every_program() -> None:
-    """SPEC §6: trials of several pools; a reduction server reads no parameters."""
+    """spec/tuning#parameters: trials of several pools; a reduction server reads no parameters."""
     spec = vertex(
         package(args=["--epochs", "2"]),
         container(command=["run"]),
@@ -64,14 +65,15 @@ def test_parameters_follow_the_arguments_of_every_program() -> None:
 
 @pytest.mark.parametrize("base", ["gs://bucket/out", "gs://bucket/out/"])
 def test_output_below_the_number(base: str) -> None:
-    """Facts §3.7: `<base>/<trial id>`."""
+    """facts/program#output-directory: `<base>/<trial id>`."""
     trial = trial_spec(vertex(base=base), 12, ())
     assert (trial.base_output_directory, trial.trial) == ("gs://bucket/out/12", "12")
     assert trial_spec(vertex(), 12, ()).base_output_directory == ""
 
 
 def test_trials_of_ml_jobs() -> None:
-    """Facts §3.5: the service appends the number to jobDir only. Facts §2.6: the wait is limited for the whole job."""
+    """facts/program#arguments: the service appends the number to jobDir only. facts/lifecycle#scheduling: the
+    wait is limited for the whole job."""
     spec = ml(
         jobDir="gs://bucket/job",
         args=["--output_dir", "gs://bucket/mine"],
@@ -86,7 +88,7 @@ def test_trials_of_ml_jobs() -> None:
 
 
 def test_trials_keep_the_longest_wait_of_vertex() -> None:
-    """Facts §2.6: maxWaitDuration is each custom job's own."""
+    """facts/lifecycle#scheduling: maxWaitDuration is each custom job's own."""
     request = custom_job(
         package(),
         scheduling={"strategy": "FLEX_START", "maxWaitDuration": "60s"},
@@ -108,7 +110,7 @@ NAMES = st.text(alphabet="abcdefghij_", min_size=1)
 
 @given(VALUES)
 def test_printed_values_read_back(value: Value) -> None:
-    """SPEC §3: what the program parses is what was suggested, to the last bit."""
+    """spec/program: what the program parses is what was suggested, to the last bit."""
     text = printed(value)
     assert type(value)(text) == value
     if isinstance(value, float) and value.is_integer() and math.fabs(value) < 2**53:
@@ -117,7 +119,7 @@ def test_printed_values_read_back(value: Value) -> None:
 
 @given(st.dictionaries(NAMES, st.one_of(st.floats(0, 1e30), st.integers(0, 99)), max_size=4))
 def test_a_program_parses_what_it_is_given(values: dict[str, float | int]) -> None:
-    """SPEC §3: two arguments each, in the order of the tree."""
+    """spec/program#arguments: two arguments each, in the order of the tree."""
     args = trial_spec(vertex(), 1, tuple(values.items())).pool(0).program.args
     assert args[::2] == tuple(f"--{name}" for name in values)
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
@@ -129,7 +131,7 @@ def test_a_program_parses_what_it_is_given(values: dict[str, float | int]) -> No
 
 @given(st.integers(1, 10**6), st.dictionaries(NAMES, VALUES, max_size=3))
 def test_the_rest_of_the_job_stays(number: int, values: dict[str, Value]) -> None:
-    """SPEC §6: each trial is a custom job of the same spec."""
+    """spec/tuning#trials: each trial is a custom job of the same spec."""
     spec = vertex(package(), package(replicaCount="2"), base="gs://bucket/a")
     trial = trial_spec(spec, number, tuple(values.items()))
     assert trial.job_json == spec.job_json

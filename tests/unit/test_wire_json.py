@@ -1,4 +1,5 @@
-"""Strict JSON: what is taken, what is refused and with which words (SPEC section 1.4, CLIENTS 3)."""
+"""Strict JSON: what is taken, what is refused and with which words (spec/submit#refusals,
+spec/clients#wire)."""
 
 import json
 import subprocess
@@ -25,14 +26,14 @@ def public(kind: str, body: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "given", "expected"),
     [
-        # spelling of keys, alone and mixed (CLIENTS 3.3)
+        # spelling of keys, alone and mixed (spec/clients#task-inputs)
         (AI + "CustomJob", {"display_name": "a"}, {"displayName": "a"}),
         (
             AI + "WorkerPoolSpec",
             {"containerSpec": {"image_uri": "i"}, "disk_spec": {"boot_disk_size_gb": 100.0}},
             {"containerSpec": {"imageUri": "i"}, "diskSpec": {"bootDiskSizeGb": 100}},
         ),
-        # enums by name, number, number as text, integral float (CLIENTS 3.4)
+        # enums by name, number, number as text, integral float (spec/clients#numbers)
         (AI + "MachineSpec", {"acceleratorType": 2}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
         (AI + "MachineSpec", {"acceleratorType": "2"}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
         (AI + "MachineSpec", {"acceleratorType": 2.0}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
@@ -54,7 +55,7 @@ def public(kind: str, body: Any) -> Any:
         ),
         (AI + "DiskSpec", {"bootDiskSizeGb": "2"}, {"bootDiskSizeGb": 2}),
         (ML + "TrainingInput", {"workerCount": 9}, {"workerCount": "9"}),
-        # null is "not given" (CLIENTS 3.3), zero is left out
+        # null is "not given" (spec/clients#task-inputs), zero is left out
         (AI + "Scheduling", {"timeout": None, "restartJobOnWorkerRestart": None}, {}),
         (AI + "CustomJob", {"labels": None, "jobSpec": None}, {}),
         (
@@ -76,7 +77,7 @@ def public(kind: str, body: Any) -> Any:
         # bytes, both alphabets, with and without padding
         (ML + "Job", {"etag": "-_8="}, {"etag": "+/8="}),
         (ML + "Job", {"etag": "+/8"}, {"etag": "+/8="}),
-        # output-only fields are passed over, whatever they hold (CLIENTS 3.4: webAccessUris: {})
+        # output-only fields are passed over, whatever they hold (spec/clients#numbers: webAccessUris: {})
         (AI + "CustomJob", {"webAccessUris": {}, "displayName": "a"}, {"displayName": "a"}),
         (AI + "CustomJob", {"state": "NO_SUCH", "error": {"nope": [1]}, "createTime": 5}, {}),
         (
@@ -205,7 +206,7 @@ DURATION = "(type.googleapis.com/google.protobuf.Duration)"
     ],
 )
 def test_refusals_have_the_public_words(body: Any, field: str, text: str) -> None:
-    """SPEC section 1.4; the templates of facts section 6.5."""
+    """spec/submit#refusals; the templates of facts/limits#error-texts."""
     with pytest.raises(WireError) as caught:
         wire.parse(ML + "Job", body, path="job")
     (violation,) = caught.value.violations
@@ -296,7 +297,7 @@ def test_two_members_of_a_oneof_are_refused() -> None:
 
 
 def test_all_violations_are_found_at_once() -> None:
-    """SPEC section 1.4: fieldViolations names all the offending fields."""
+    """spec/submit#refusals: fieldViolations names all the offending fields."""
     with pytest.raises(WireError) as caught:
         wire.parse(
             AI + "CustomJob",
@@ -373,7 +374,7 @@ def test_a_deep_value_is_refused() -> None:
 
 
 def test_value_fields_keep_the_clients_numbers() -> None:
-    """STACK section 1, trap 3: Struct loses integers above 2^53 and tells 1 from 1.0 no more."""
+    """spec/clients#task-inputs: Struct loses integers above 2^53 and tells 1 from 1.0 no more."""
     text = b'{"trainingTaskInputs": {"n": 9007199254740993, "a": 1, "b": 1.0, "c": null}}'
     parsed = wire.parse_exact(AI + "TrainingPipeline", text)
     assert parsed.value_texts == {
@@ -401,7 +402,7 @@ def test_structs_of_log_entries_round_trip() -> None:
 
 
 def test_any_is_packed_with_the_private_pool() -> None:
-    """STACK section 1, trap 2."""
+    """spec/invariants#private-pool."""
     operation = {
         "name": "projects/p/locations/l/operations/1",
         "metadata": {
@@ -493,7 +494,7 @@ def test_the_first_annotated_field_of_a_process_is_known_too() -> None:
 
 
 def test_measurements_and_own_trials_are_input() -> None:
-    """The protos mark them output only, but clients send them (VizierService, CLIENTS section 1)."""
+    """The protos mark them output only, but clients send them (VizierService, spec/clients#surface)."""
     measured = {
         "measurement": {
             "elapsedDuration": "5s",

@@ -1,4 +1,5 @@
-"""The private pool, the discovery documents, statuses (DESIGN section 4 "Wire", facts 6.5)."""
+"""The private pool, the discovery documents, statuses (spec/invariants#private-pool,
+facts/limits#error-texts)."""
 
 import json
 import subprocess
@@ -60,7 +61,7 @@ def test_shared_messages_are_one_class_for_all_apis() -> None:
 
 
 def test_the_default_pool_stays_clean() -> None:
-    """STACK section 1, trap 1: the SDK registers the same files in the default pool."""
+    """spec/invariants#private-pool: the SDK registers the same files in the default pool."""
     script = (
         "from google.protobuf import descriptor_pool\n"
         "from trainshed.wire import pool\n"
@@ -135,7 +136,7 @@ def test_there_is_no_document_for_what_has_none() -> None:
 
 
 def test_apiclient_builds_the_ml_service_from_our_document() -> None:
-    """CLIENTS section 1: the methods that gcloud ai-platform and apiclient need."""
+    """spec/clients#surface: the methods that gcloud ai-platform and apiclient need."""
     discovery: Any = pytest.importorskip("googleapiclient.discovery")
     http: Any = pytest.importorskip("googleapiclient.http")
     service = discovery.build_from_document(

@@ -1,4 +1,4 @@
-"""Routes from the http annotations, and the binding of requests (CLIENTS section 1, 3)."""
+"""Routes from the http annotations, and the binding of requests (spec/clients#surface, spec/clients#wire)."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""What the unmodified Python SDK puts on the wire, read by us and back (CLIENTS sections 1 and 3).
+"""What the unmodified Python SDK puts on the wire, read by us and back (spec/clients#surface and
+spec/clients#wire).
 
 The SDK's messages live in protobuf's default pool and ours in a private one: that both are loaded
 in this process is part of the test.

@@ -1,8 +1,9 @@
 """Tokens of programs: short-lived, signed, stored nowhere.
 
-A program gets one from its metadata endpoint whenever it asks; the bucket process mints it and the API process reads
-it, both with the key that lies in the service's data directory. What stands in it is what it is good for, so that
-checking it takes a signature and no look-up. Also makes identity tokens, which are JSON Web Tokens.
+A program gets one from its metadata endpoint whenever it asks; the bucket process mints it and the API
+process reads it, both with the key that lies in the service's data directory. What stands in it is what it is
+good for, so that checking it takes a signature and no look-up. Also makes identity tokens, which are JSON Web
+Tokens.
 """
 
 import base64
@@ -34,8 +35,8 @@ class JobKeyUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobClaims:
-    """For whom a token speaks: one attempt of a job, through one of its replicas (`workerpool0-0`). `email`: the
-    service account that the job runs as."""
+    """For whom a token speaks: one attempt of a job, through one of its replicas (`workerpool0-0`). `email`:
+    the service account that the job runs as."""
 
     job_uid: int
     attempt: int
@@ -92,16 +93,18 @@ class JobTokens:
         return JobClaims(*fields) if self._seconds() < expires else None
 
     def reduction_token(self, job_uid: int) -> str:
-        """By what workers and reducers of a job know each other (SPEC §7): the same at every start, good for nothing else."""
+        """By what workers and reducers of a job know each other (spec/reduction#security): the same at every
+        start, good for nothing else."""
         return _signed(self._reduction_key, b"%d" % job_uid).hex()
 
     def authority_seed(self, job_uid: int) -> bytes:
-        """48 bytes that the key of this job's certificate authority is derived from: the same at every start."""
+        """48 bytes that the key of this job's certificate authority is derived from: the same at every
+        start."""
         return hmac.digest(self._authority_key, b"%d" % job_uid, "sha384")
 
     def identity_token(self, claims: JobClaims, audience: str) -> str:
-        """A JSON Web Token that says to `audience` who the program is. Signed with a key that stays in this service:
-        what it says can be read by everybody and verified here alone."""
+        """A JSON Web Token that says to `audience` who the program is. Signed with a key that stays in this
+        service: what it says can be read by everybody and verified here alone."""
         issued = self._seconds()
         body: dict[str, Any] = {
             "iss": ISSUER,

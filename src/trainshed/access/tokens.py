@@ -1,8 +1,9 @@
-"""Recognises who sends a token, and issues those of people: opaque, stored as SHA-256 only, checked by one hash.
+"""Recognises who sends a token, and issues those of people: opaque, stored as SHA-256 only, checked by one
+hash.
 
-Owns the token file; tokens of programs are made and read by `job_tokens`. A person's token is 256 random bits, so a
-plain hash is enough: there is nothing to guess, and a slow password hash would cost more than the request (STACK
-section 7).
+Owns the token file; tokens of programs are made and read by `job_tokens`. A person's token is 256 random
+bits, so a plain hash is enough: there is nothing to guess, and a slow password hash would cost more than the
+request (ADR 7).
 """
 
 import hashlib
@@ -75,8 +76,8 @@ class TokenAuthority:
         return cls(path, principals, now, jobs)
 
     def refuse(self, is_over: Callable[[JobClaims], bool]) -> None:
-        """From now on refuse tokens of programs that are over. `is_over` is asked with every one: it must answer at
-        once. Nobody has to: such a token ends by itself within the hour."""
+        """From now on refuse tokens of programs that are over. `is_over` is asked with every one: it must
+        answer at once. Nobody has to: such a token ends by itself within the hour."""
         self._is_over = is_over
 
     def issue(self, principal: Principal) -> str:

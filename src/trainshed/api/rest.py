@@ -2,12 +2,12 @@
 
 Routes come from the http annotations of the public APIs. Knows no method by name but for the aliases
 that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations and locations
-(CLIENTS §3.2).
+(spec/clients#operations).
 
-Below `/v1/projects/P/locations/L/`, `ml` v1 and Vertex have one path for both. The public services are two hosts, and
-programs of jobs call them by those; for all others they are one here. What tells them apart then is the id: the ids of
-Vertex's studies and operations are all digits, those of `ml` v1 never are. A request that has no such id yet is told by
-what only a client of `ml` v1 sends.
+Below `/v1/projects/P/locations/L/`, `ml` v1 and Vertex have one path for both. The public services are two
+hosts, and programs of jobs call them by those; for all others they are one here. What tells them apart then
+is the id: the ids of Vertex's studies and operations are all digits, those of `ml` v1 never are. A request
+that has no such id yet is told by what only a client of `ml` v1 sends.
 """
 
 import asyncio
@@ -53,7 +53,8 @@ _BELOW_UI: Final = frozenset(
 )
 """The services that every REST client of Vertex calls below /ui/ before it thinks of /v1/."""
 _NINE_DIGITS: Final = frozenset({"logging_v2"})
-"""Surfaces whose timestamps all have one width, because gcloud compares them as text (CLIENTS §3.5)."""
+"""Surfaces whose timestamps all have one width, because gcloud compares them as text
+(spec/clients#log-pages)."""
 _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, from which on it is written aside: some 0.1 s."""
 _BELOW_LOCATION = 6
@@ -168,7 +169,8 @@ class RestTransport:
         query: list[tuple[str, str]],
         body: bytes,
     ) -> Bound:
-        """The request, if it can be read, and a large one if it is right as far as a check without the store can say."""
+        """The request, if it can be read, and a large one if it is right as far as a check without the store
+        can say."""
         check = self._checks.get(call.method)
         try:
             bound = bind(route, variables, query, body)
@@ -195,10 +197,9 @@ def is_request_of_ml(
 ) -> bool:
     """Whether the request is one of `ml` v1 on a path that Vertex has, too.
 
-    `path`: still percent-encoded. `parameters`: the names in the query. `client`: the header `x-goog-api-client`;
-    `host`: who was called.
-    A study is created by `ml` v1 if the query has its `studyId`; a list of studies is in the words of `ml` v1 for the
-    apiclient, and in Vertex's for all others.
+    `path`: still percent-encoded. `parameters`: the names in the query. `client`: the header
+    `x-goog-api-client`; `host`: who was called. A study is created by `ml` v1 if the query has its `studyId`;
+    a list of studies is in the words of `ml` v1 for the apiclient, and in Vertex's for all others.
     """
     if called := _HOST.fullmatch(host):
         return called[1] == "ml"

@@ -1,7 +1,7 @@
 """What can go wrong in the data plane, each with the public status and reason it is answered with.
 
 Owns the exception classes of the room and nothing else: the HTTP layer turns any of them into the
-JSON error of the public storage API (SPEC: clients' error texts), so a class carries its own
+JSON error of the public storage API (spec/clients#storage), so a class carries its own
 status code, reason and, where the public API names one, the location of the fault.
 """
 

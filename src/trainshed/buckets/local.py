@@ -2,7 +2,7 @@
 
 Reads what the bucket process serves, from the same files (rename makes every read a whole object);
 makes buckets; never writes objects. ``runtimes`` fetches packages through it, the validation of a
-job's ``jobDir`` probes through it (SPEC: "bucket exists, and a write probe").
+job's ``jobDir`` probes through it (spec/submit#job-directory).
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class LocalStore:
         return self._store.catalog.ensure(bucket, location, project)
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """(name, directory) of every bucket that programs of a project are shown as ``/gcs/NAME``, sorted: those that
-        all of them may read and write, and that lie on this disk. Cheap as long as no bucket changes."""
+        """(name, directory) of every bucket that programs of a project are shown as ``/gcs/NAME``, sorted:
+        those that all of them may read and write, and that lie on this disk. Cheap as long as no bucket
+        changes."""
         changed = self._store.catalog.changed()
         known = self._shown
         if known[0] == changed and project in known[1]:
@@ -78,8 +79,8 @@ class LocalStore:
         )
 
     def is_closed(self, bucket: str, project: str) -> bool:
-        """Whether programs of a project may read nothing in a bucket that is there, whichever service account they
-        run as."""
+        """Whether programs of a project may read nothing in a bucket that is there, whichever service account
+        they run as."""
         holding = self._store.catalog.holding(bucket)
         return holding is not None and not readable(project, holding)
 
@@ -92,7 +93,8 @@ class LocalStore:
         return self._store.catalog.directory(bucket)
 
     def open(self, bucket: str, name: str) -> BinaryIO:
-        """The object's content, open for reading; raises ``NotFound``. What lies elsewhere is fetched first."""
+        """The object's content, open for reading; raises ``NotFound``. What lies elsewhere is fetched
+        first."""
         opened = self._store.at(bucket).open(bucket, name, hash_limit=0)
         if isinstance(opened, OpenObject):
             return os.fdopen(opened.fd, "rb")
@@ -127,7 +129,8 @@ class LocalStore:
             os.close(base)
 
     def objects(self, bucket: str, prefix: str = "") -> Iterator[tuple[str, ObjectRecord]]:
-        """(name, record) of all objects with a prefix, wherever the bucket lies, in the order of their UTF-8 bytes."""
+        """(name, record) of all objects with a prefix, wherever the bucket lies, in the order of their UTF-8
+        bytes."""
         query = Query(prefix=prefix)
         while True:
             page = self._store.at(bucket).list(bucket, query)

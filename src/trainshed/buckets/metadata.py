@@ -1,7 +1,8 @@
 """The metadata endpoint of a replica: who its program is, in which project, and a token to prove it.
 
-Answers what Google's client libraries ask the metadata server of a machine of Google's (SPEC §3, CLIENTS §1). Who asks
-is known from the connection, so nobody has to be believed. Pure but for the tokens that are handed in.
+Answers what Google's client libraries ask the metadata server of a machine of Google's
+(spec/program#credentials, spec/clients#metadata). Who asks is known from the connection, so nobody has to be
+believed. Pure but for the tokens that are handed in.
 """
 
 from __future__ import annotations
@@ -71,15 +72,16 @@ class Metadata:
     def answer(
         self, path: str, query: str, headers: Mapping[str, str], caller: Caller, method: str = "GET"
     ) -> Answer | None:
-        """The answer to a request; None if its path is none of a metadata server. `query`: as it was sent; `headers`: by
-        name in lower case; `caller`: a program of a job."""
+        """The answer to a request; None if its path is none of a metadata server. `query`: as it was sent;
+        `headers`: by name in lower case; `caller`: a program of a job."""
         names = [name for name in path.split("/") if name]
         if names and names[0] != _TOP:
             return None
         if method not in ("GET", "HEAD"):
             return _refused(405, f"{method} is not served here: metadata can only be read.")
         if not names:
-            # Asked for, perhaps without the header, by who wants to know whether this is a machine of Google's.
+            # Asked for, perhaps without the header, by who wants to know whether this is a machine of
+            # Google's.
             return _said(f"{_TOP}/\n")
         if headers.get("metadata-flavor") != "Google":
             return _refused(403, "Missing Metadata-Flavor:Google header.")

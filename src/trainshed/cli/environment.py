@@ -1,6 +1,6 @@
 """`trainshed env`: the variables that point gcloud and the client libraries at the service.
 
-The recipes are those of the official clients (CLIENTS §2). They are printed; nothing is set here.
+The recipes are those of the official clients (spec/clients#recipes). They are printed; nothing is set here.
 """
 
 import enum

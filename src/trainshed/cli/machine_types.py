@@ -1,4 +1,5 @@
-"""`trainshed machine-types`: the machine types with the memory that a replica really gets (SPEC §2.2)."""
+"""`trainshed machine-types`: the machine types with the memory that a replica really gets
+(spec/machines#memory)."""
 
 import json
 from typing import Any

@@ -1,5 +1,5 @@
 """`trainshed reducers`: how many a job needs, what can use them, and what an image of one's own installs
-(SPEC §7)."""
+(spec/reduction#bandwidth)."""
 
 import json
 import re

@@ -1,4 +1,5 @@
-"""What reducers and the workers that use them say of it, as tables and lines (SPEC §7). Pure."""
+"""What reducers and the workers that use them say of it, as tables and lines (spec/reduction#reports).
+Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -25,15 +25,16 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 
 @dataclass(frozen=True, slots=True)
 class LaunchDefaults:
-    """What every plan of this service shares. `memory_cap`: bytes that no replica gets more than, whatever its machine has; 0 = no cap. `stall_after`:
-    ns without progress after which a program is ended, unless its job says otherwise; 0 = never."""
+    """What every plan of this service shares. `memory_cap`: bytes that no replica gets more than, whatever
+    its machine has; 0 = no cap. `stall_after`: ns without progress after which a program is ended, unless its
+    job says otherwise; 0 = never."""
 
     memory_cap: int = 0
     stall_after: int = 0
 
     def memory_limit(self, promised: int, factor: float = 1.0) -> int:
-        """What a replica gets of the bytes that its machine promises (0 = no limit). `factor`: what the out-of-memory
-        escalation has made of it."""
+        """What a replica gets of the bytes that its machine promises (0 = no limit). `factor`: what the
+        out-of-memory escalation has made of it."""
         limits = [limit for limit in (int(promised * factor), self.memory_cap) if limit]
         return min(limits, default=0)
 
@@ -65,8 +66,9 @@ def launch_plans(
     buckets: tuple[tuple[str, str], ...] = (),
     packages: str = "",
 ) -> tuple[LaunchPlan, ...]:
-    """A plan for every `waiting` (replica, incarnation) that is still the current one. `buckets`: those that the job
-    may see, by name and directory. `packages`: directory of `trainshed_reduction`, for jobs with reducers."""
+    """A plan for every `waiting` (replica, incarnation) that is still the current one. `buckets`: those that
+    the job may see, by name and directory. `packages`: directory of `trainshed_reduction`, for jobs with
+    reducers."""
     by_replica = {slot.replica: slot for slot in slots}
     endpoints = {slot.replica: Endpoint(slot.host, slot.port) for slot in slots}
     port = master_port(job.uid, job.attempt)
@@ -97,15 +99,15 @@ def master_port(uid: JobUid, attempt: int) -> int:
 
 
 def stall_after(job: Job, usual: int) -> int:
-    """After how many ns without progress the job's programs are ended; 0 = never. A label that was changed into something
-    else than a number says nothing."""
+    """After how many ns without progress the job's programs are ended; 0 = never. A label that was changed
+    into something else than a number says nothing."""
     text = dict(job.labels).get(STALL_LABEL, "")
     return int(text) * 10**9 if text.isdecimal() else usual
 
 
 def reduction_watch(spec: JobSpec, replica: ReplicaId) -> ReductionWatch | None:
-    """How a replica is watched that has to do with reducers. Of each pool of workers, which run one program, the first
-    one's processes are looked at; of none if the job says that it does without reducers."""
+    """How a replica is watched that has to do with reducers. Of each pool of workers, which run one program,
+    the first one's processes are looked at; of none if the job says that it does without reducers."""
     if not reduction.takes_part(spec, replica):
         return None
     environ = dict(spec.pool(replica.pool).program.env)
@@ -156,7 +158,7 @@ def _plan(
         read_only=(*runtime.read_only, *((packages,) if packages else ())),
         reduction=packages,
         stall_after=stall_after(job, launching.stall_after),
-        # Of a trial's replicas the primary reports (facts §7.4).
+        # Of a trial's replicas the primary reports (facts/tuning#metrics).
         watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
         watch_reduction=reduction_watch(job.spec, replica.id),
         project=job.name.project_id,
@@ -169,7 +171,8 @@ def _plan(
 def _argv(
     job: Job, replica: Replica, environ: Mapping[str, str], image: Image | None
 ) -> tuple[str, ...]:
-    """The command line. In an image packages are installed by its own Python, right before the program starts."""
+    """The command line. In an image packages are installed by its own Python, right before the program
+    starts."""
     if image is None:
         return arguments(job.spec, replica.id, environ)
     program = job.spec.pool(replica.id.pool).program

@@ -1,8 +1,8 @@
 """What a job needs before its programs can start: environments, packages, a directory that can be written.
 
-What is heard while environments are built goes to the job's log line by line, and to its timeline now and then. Builds run
-in threads and know no job: `BuildOutput` takes their lines to the event loop, gathers them, and writes them; nothing is
-committed for a line.
+What is heard while environments are built goes to the job's log line by line, and to its timeline now and
+then. Builds run in threads and know no job: `BuildOutput` takes their lines to the event loop, gathers them,
+and writes them; nothing is committed for a line.
 """
 
 import asyncio
@@ -76,7 +76,8 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
 
 
 async def begin_log(ports: Ports, job: Job) -> None:
-    """A job's log begins with what it is to be told: what it gets instead of what it asked for, and warnings."""
+    """A job's log begins with what it is to be told: what it gets instead of what it asked for, and
+    warnings."""
     notices = dict.fromkeys((*job.spec.runtime_notices, *job.spec.warnings))
     if job.attempt > 1 or not notices:
         return
@@ -106,7 +107,8 @@ async def reduction_directory(ports: Ports, job: Job) -> str:
 
 
 def _is_probed(job: Job) -> bool:
-    """SPEC §1.6: a jobDir that cannot be written is found out before the program starts for the first time."""
+    """spec/submit#job-directory: a jobDir that cannot be written is found out before the program starts for
+    the first time."""
     return bool(job.spec.job_dir) and job.attempt <= 1
 
 

@@ -1,6 +1,6 @@
 """A replica's place in its job: hostnames, CLUSTER_SPEC, TF_CONFIG, ranks.
 
-SPEC §3, facts §3.1-§3.3. Addresses come from the caller; nothing here knows how they are had.
+spec/program, facts/program. Addresses come from the caller; nothing here knows how they are had.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ Endpoints = Mapping[ReplicaId, Endpoint]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A replica's place in a PyTorch process group of one process per replica (facts §3.4)."""
+    """A replica's place in a PyTorch process group of one process per replica (facts/program#variables)."""
 
     rank: int
     world_size: int
 
 
 def names_chief(spec: JobSpec) -> bool:
-    """Whether the primary is called `chief` rather than `master` (facts §3.3).
+    """Whether the primary is called `chief` rather than `master` (facts/program#tf_config).
 
     Vertex always says chief; `ml` from runtime 2.1 on, and container jobs when they ask for it.
     """
@@ -77,13 +77,14 @@ def role(spec: JobSpec, replica: ReplicaId) -> str:
 
 
 def hostname(uid: JobUid, spec: JobSpec, replica: ReplicaId) -> str:
-    """The same at every start of the replica; unique among all jobs for all that matters (facts §3.2)."""
+    """The same at every start of the replica; unique among all jobs for all that matters
+    (facts/program#cluster_spec)."""
     place = f"workerpool{replica.pool}" if spec.api is Api.VERTEX else role(spec, replica)
     return f"cmle-training-{place}-{host_token(uid)}-{replica.index}"
 
 
 def cluster_spec(spec: JobSpec, endpoints: Endpoints, replica: ReplicaId) -> dict[str, Any] | None:
-    """CLUSTER_SPEC of a replica, or None where the public service sets none (SPEC §3).
+    """CLUSTER_SPEC of a replica, or None where the public service sets none (spec/program#cluster_spec).
 
     Vertex: for every replica, keyed by pool. `ml`: for container jobs, keyed by role. Positions without
     replicas are absent.
@@ -109,7 +110,7 @@ def cluster_spec(spec: JobSpec, endpoints: Endpoints, replica: ReplicaId) -> dic
 def tf_config(
     spec: JobSpec, endpoints: Endpoints, replica: ReplicaId, *, project_id: str
 ) -> dict[str, Any] | None:
-    """TF_CONFIG of a replica, or None where there is none (SPEC §3, facts §3.3).
+    """TF_CONFIG of a replica, or None where there is none (spec/program#tf_config, facts/program#tf_config).
 
     Vertex: for jobs of more than one replica. `ml`: always. Evaluators have a task and are in no cluster;
     reducers have none and are in none.
@@ -136,7 +137,8 @@ def tf_config(
 
 
 def rank(spec: JobSpec, replica: ReplicaId) -> Rank | None:
-    """Primary first, then the workers; parameter servers, reducers and evaluators have none (SPEC §3)."""
+    """Primary first, then the workers; parameter servers, reducers and evaluators have none
+    (spec/program#ranks)."""
     workers = next((p.replica_count for p in spec.pools if p.position == WORKER_POOL), 0)
     if replica.pool > WORKER_POOL:
         return None
@@ -150,7 +152,8 @@ def tenant_id(api: Api, project_id: str) -> str:
 
 
 def _trial(spec: JobSpec) -> dict[str, str]:
-    """`task.trial` of every replica of a trial: its number as text (facts §3.2, §3.3)."""
+    """`task.trial` of every replica of a trial: its number as text (facts/program#cluster_spec,
+    facts/program#tf_config)."""
     return {"trial": spec.trial} if spec.trial else {}
 
 

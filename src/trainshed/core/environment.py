@@ -1,4 +1,5 @@
-"""What a replica's program is given: its environment and its command line (SPEC §3, facts §3.4, §3.5).
+"""What a replica's program is given: its environment and its command line (spec/program#arguments,
+facts/program#variables, facts/program#arguments).
 
 Pure: the same job and endpoints give the same values. What only the slot knows (HOME, PATH, storage
 endpoints) is added by the engine.
@@ -18,11 +19,12 @@ from trainshed.core.requests import snake_case
 from trainshed.core.runtime import REDUCERS
 
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
-"""The variable that names a trial's metrics file (facts §3.4). An engine that cannot show one replica alone the file
-named here puts the path of another one in its place."""
+"""The variable that names a trial's metrics file (facts/program#variables). An engine that cannot show one
+replica alone the file named here puts the path of another one in its place."""
 
 REDUCTION_REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
-"""The variable that names the file in which workers and reducers report (SPEC §7); engines treat it likewise."""
+"""The variable that names the file in which workers and reducers report (spec/reduction#reports); engines
+treat it likewise."""
 REDUCTION_REPORT = "/var/hypertune/reduction.json"
 """What it says. That directory is there for every program, and its own to write to, whoever it runs as."""
 
@@ -54,12 +56,12 @@ def environment(
     image: Mapping[str, str] | None = None,
     packages: str = "",
 ) -> tuple[tuple[str, str], ...]:
-    """The variables of a replica: its container image's, the service's, then the user's, whose word is last but for the
-    metrics file and what a job's workers and reducers know each other by.
+    """The variables of a replica: its container image's, the service's, then the user's, whose word is last
+    but for the metrics file and what a job's workers and reducers know each other by.
 
-    `cuda_devices`: what CUDA_VISIBLE_DEVICES says, the devices assigned to this replica; "" for none,
-    whether none was asked for or the host has none to give. `image`: what its container image sets. `packages`: where a
-    program that has to do with reducers finds `trainshed_reduction`, as it sees it.
+    `cuda_devices`: what CUDA_VISIBLE_DEVICES says, the devices assigned to this replica; "" for none, whether
+    none was asked for or the host has none to give. `image`: what its container image sets. `packages`: where
+    a program that has to do with reducers finds `trainshed_reduction`, as it sees it.
     """
     program = gang.spec.pool(replica.pool).program
     variables = {
@@ -107,11 +109,12 @@ def arguments(
     entrypoint: tuple[str, ...] = (),
     command: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """The command line of a replica (facts §3.5): `python3 -m MODULE ARGS…`, or the container's own.
+    """The command line of a replica (facts/program#arguments): `python3 -m MODULE ARGS…`, or the container's
+    own.
 
     `environ` is what `environment` gave. On Vertex `$(VAR)` in commands and arguments is replaced; `ml`
-    arguments reach the program as given, followed by `--job-dir PATH` if the job has one. `entrypoint`, `command`: those
-    of its container image, which the job's own take the place of.
+    arguments reach the program as given, followed by `--job-dir PATH` if the job has one. `entrypoint`,
+    `command`: those of its container image, which the job's own take the place of.
     """
     program = spec.pool(replica.pool).program
     if is_reducer(spec, replica.pool) and program.runtime.family == REDUCERS:
@@ -127,7 +130,8 @@ def arguments(
         start = ("python3", "-m", program.module)
     elif not start:
         start = entrypoint
-        # A trial's parameters are for the program: where all of it stands in the image's CMD, they follow that.
+        # A trial's parameters are for the program: where all of it stands in the image's CMD, they follow
+        # that.
         if spec.trial and not start and args[:1] and args[0].startswith("-"):
             start = command
         args = args or command
@@ -138,8 +142,8 @@ def arguments(
 def expand(text: str, environ: Mapping[str, str], *, names_secrets: bool = False) -> str:
     """Replace `$(VAR)` by the variable's value; `$$(` stands for `$(`, unknown names stay as they are.
 
-    With `names_secrets` `$(secret:NAME)` becomes a mark, in whose place the secret's value is put when the program is
-    started (`core.secrets`).
+    With `names_secrets` `$(secret:NAME)` becomes a mark, in whose place the secret's value is put when the
+    program is started (`core.secrets`).
     """
 
     def replacement(match: re.Match[str]) -> str:
@@ -165,7 +169,7 @@ def _job_id(gang: Gang) -> str:
 
 
 def _trial_variables(spec: JobSpec) -> dict[str, str]:
-    """What every replica of a trial is told about it (facts §3.4)."""
+    """What every replica of a trial is told about it (facts/program#variables)."""
     if not spec.trial:
         return {}
     found = {"CLOUD_ML_TRIAL_ID": spec.trial, METRIC_FILE: _METRICS}
@@ -226,7 +230,8 @@ def _snake_keys(value: object) -> object:
 
 
 def service_account(project_id: str, spec: JobSpec) -> str:
-    """The account that a job's programs run as: the one it names, else its project's service agent (facts §3.4)."""
+    """The account that a job's programs run as: the one it names, else its project's service agent
+    (facts/program#variables)."""
     agent = f"service-{project_number(project_id)}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
     return spec.service_account or agent
 

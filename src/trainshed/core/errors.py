@@ -24,7 +24,7 @@ class RequestError(Exception):
 
 
 class InvalidRequest(RequestError):
-    """The request breaks rules; `violations` names all of them (SPEC §1.4)."""
+    """The request breaks rules; `violations` names all of them (spec/submit#refusals)."""
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))

@@ -38,8 +38,9 @@ _ML_JOB = re.compile(rf"projects/({_SEGMENT})/jobs/({_SEGMENT})")
 class JobName:
     """The public name of a job: a custom job, a tuning job or a training pipeline.
 
-    `location` is the Vertex location; for `ml` v1 jobs, whose names carry none, it is "". The job of trial 3 of the
-    `ml` tuning job `census` is called `census.3`. `collection` counts for Vertex only, where ids are unique without it.
+    `location` is the Vertex location; for `ml` v1 jobs, whose names carry none, it is "". The job of trial 3
+    of the `ml` tuning job `census` is called `census.3`. `collection` counts for Vertex only, where ids are
+    unique without it.
     """
 
     api: Api
@@ -138,7 +139,7 @@ class ModelName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplicaId:
-    """One replica of a job: worker pool position (0..3) and index within it (facts §3.1)."""
+    """One replica of a job: worker pool position (0..3) and index within it (facts/program#roles)."""
 
     pool: int
     index: int
@@ -160,24 +161,26 @@ class ReplicaId:
 
 
 SERVICE_TASK = "service"
-"""The task whose lines in a job's log the service itself has written (facts §2.4)."""
+"""The task whose lines in a job's log the service itself has written (facts/lifecycle#service-lines)."""
 SERVICE = ReplicaId(4, 0)
-"""Who writes them: among the writers of a job's log it has the place of a replica, and is none. No name of a replica
-is read as this."""
+"""Who writes them: among the writers of a job's log it has the place of a replica, and is none. No name of a
+replica is read as this."""
 
 ML_ROLES = ("master", "worker", "ps", "evaluator")
 """Names of the four pools in `ml` v1, by pool position."""
 
 
 def public_replica_name(api: Api, replica: ReplicaId) -> str:
-    """The name used in public messages: `workerpool0-0` (Vertex), `master 0` (`ml`) (SPEC §2.1)."""
+    """The name used in public messages: `workerpool0-0` (Vertex), `master 0` (`ml`)
+    (spec/failures#messages)."""
     if api is Api.ML and replica != SERVICE:
         return f"{ML_ROLES[replica.pool]} {replica.index}"
     return str(replica)
 
 
 def log_task_name(api: Api, replica: ReplicaId) -> str:
-    """The `task_name` label of a replica's log lines: `workerpool0-0`, `master-replica-0`; of the service's: `service`."""
+    """The `task_name` label of a replica's log lines: `workerpool0-0`, `master-replica-0`; of the service's:
+    `service`."""
     if api is Api.ML and replica != SERVICE:
         return f"{ML_ROLES[replica.pool]}-replica-{replica.index}"
     return str(replica)
@@ -186,7 +189,8 @@ def log_task_name(api: Api, replica: ReplicaId) -> str:
 def project_number(project_id: str) -> int:
     """A stable 12-digit number for a project id; a numeric id stands for itself.
 
-    The public services number projects; programs meet the number in CLOUD_ML_PROJECT_ID (facts §3.4).
+    The public services number projects; programs meet the number in CLOUD_ML_PROJECT_ID
+    (facts/program#variables).
     """
     if project_id.isdigit():
         return int(project_id)
@@ -195,5 +199,6 @@ def project_number(project_id: str) -> int:
 
 
 def host_token(uid: JobUid) -> str:
-    """Ten hexadecimal digits shared by the hostnames of all replicas of a job (facts §3.2)."""
+    """Ten hexadecimal digits shared by the hostnames of all replicas of a job
+    (facts/program#cluster_spec)."""
     return hashlib.sha256(b"host:%d" % uid).hexdigest()[:10]

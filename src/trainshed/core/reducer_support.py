@@ -1,6 +1,8 @@
-"""Which programs can use reducers, by which way, and what a job is told whose programs cannot (SPEC §7).
+"""Which programs can use reducers, by which way, and what a job is told whose programs cannot
+(spec/reduction#frameworks).
 
-One table: the command `trainshed reducers support` prints it, the guide holds it, and jobs are warned from it.
+One table: the command `trainshed reducers support` prints it, the guide holds it, and jobs are warned from
+it.
 """
 
 from dataclasses import dataclass
@@ -10,8 +12,8 @@ from dataclasses import dataclass
 class Support:
     """One kind of program. `route`: how its all-reduce comes to the reducers. `verdict`: what it gets.
 
-    `families`: runtime families whose programs are of this kind, as far as a job's request tells. `warning`: what such
-    a job is told when it is made, "" if it may use its reducers.
+    `families`: runtime families whose programs are of this kind, as far as a job's request tells. `warning`:
+    what such a job is told when it is made, "" if it may use its reducers.
     """
 
     program: str

@@ -1,4 +1,5 @@
-"""How many reducers a job needs, and what is said of one whose reducers are too few or of no use (SPEC §1.6, §7). Pure.
+"""How many reducers a job needs, and what is said of one whose reducers are too few or of no use
+(spec/submit#warnings, spec/reduction#bandwidth). Pure.
 
 Owns the public rule of bandwidths. How fast an all-reduce can be with so many reducers is computed by
 `trainshed_reduction.layout`, which also decides it where workers run.
@@ -60,7 +61,8 @@ def bandwidth(machine: Machine) -> float | None:
 
 
 def enough(workers_gbps: float, reducer_gbps: float) -> int:
-    """How many reducers of `reducer_gbps` each send together what primary and workers do, `workers_gbps` in all."""
+    """How many reducers of `reducer_gbps` each send together what primary and workers do, `workers_gbps` in
+    all."""
     return max(1, math.ceil(round(workers_gbps / reducer_gbps, 9)))
 
 
@@ -133,22 +135,25 @@ _REFERENCE = "$("
 
 
 def are_ours(runtime: RuntimeChoice) -> bool:
-    """Whether a reduction-server image stands for our reducers, and not for what an operator has mapped it to."""
+    """Whether a reduction-server image stands for our reducers, and not for what an operator has mapped it
+    to."""
     return runtime.family == REDUCERS
 
 
 def program(
     runtime: RuntimeChoice, image_uri: str, env: tuple[tuple[str, str], ...], *, given: bool
 ) -> Program:
-    """`given`: the job says what they should run, which is told to be of no effect: gcloud cannot but say it."""
+    """`given`: the job says what they should run, which is told to be of no effect: gcloud cannot but say
+    it."""
     if given:
         runtime = replace(runtime, notices=(*runtime.notices, _IGNORED))
     return Program(runtime=runtime, image_uri=image_uri, env=env)
 
 
 def check_variables(pools: Sequence[Section]) -> None:
-    """The variables of the Reduction Server in the `env` of those of a job's pools that have a part in it. What is wrong
-    is reported to the sections' faults; what is known only when a program is started, `$(NAME)`, is left to that."""
+    """The variables of the Reduction Server in the `env` of those of a job's pools that have a part in it.
+    What is wrong is reported to the sections' faults; what is known only when a program is started,
+    `$(NAME)`, is left to that."""
     for pool in pools:
         for spec in (pool.section("containerSpec"), pool.section("pythonPackageSpec")):
             env = list(spec.sections("env"))
@@ -162,7 +167,8 @@ def check_variables(pools: Sequence[Section]) -> None:
 
 
 def unknown_variables(pools: Iterable[WorkerPool]) -> Iterator[str]:
-    """Warnings about variables that look like the Reduction Server's and mean nothing to it, of pools that have a part."""
+    """Warnings about variables that look like the Reduction Server's and mean nothing to it, of pools that
+    have a part."""
     where: dict[str, dict[str, None]] = {}
     for pool in pools:
         for name, _ in pool.program.env:

@@ -1,6 +1,7 @@
-"""What the replicas of a job with a Reduction Server are told of it (SPEC §7). Pure.
+"""What the replicas of a job with a Reduction Server are told of it (spec/reduction#settings). Pure.
 
-What their variables are called and may say is `trainshed_reduction.variables`' to know, which their programs read too.
+What their variables are called and may say is `trainshed_reduction.variables`' to know, which their programs
+read too.
 """
 
 from trainshed.core import secrets
@@ -25,7 +26,8 @@ CA = known.CA
 CERT = known.CERT
 KEY = known.KEY
 TLS_LABEL = "trainshed-reduction-tls"
-"""Label of a job: "on" = its workers and reducers speak TLS, with a certificate that the service makes for this job."""
+"""Label of a job: "on" = its workers and reducers speak TLS, with a certificate that the service makes for
+this job."""
 LOST_FILE = known.LOST_FILE
 MODE = known.MODE
 LISTEN = known.LISTEN
@@ -40,7 +42,8 @@ LOST = "/opt/trainshed/lost-reducers"
 
 
 def takes_part(spec: JobSpec, replica: ReplicaId) -> bool:
-    """Whether a replica reduces, or can have its sums made: the primary and the workers of a job with reducers."""
+    """Whether a replica reduces, or can have its sums made: the primary and the workers of a job with
+    reducers."""
     return has_reducers(spec) and replica.pool <= PS_POOL
 
 
@@ -63,8 +66,8 @@ def variables(
 
 
 def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str]:
-    """The variables by which workers and reducers know each other, none of which a job may change: marks of what the
-    service makes up (`core.secrets`)."""
+    """The variables by which workers and reducers know each other, none of which a job may change: marks of
+    what the service makes up (`core.secrets`)."""
     if not takes_part(spec, replica):
         return {}
     made = {TOKEN: Made.TOKEN}

@@ -17,11 +17,12 @@ REDUCERS = "reduction-server"
 class RuntimeChoice:
     """The runtime that a program will run in.
 
-    `family` names a folder of the runtimes room (`python`, `scikit-learn`), or is `CONTAINER`; `version` the framework's
-    version within it ("" for plain Python); `python_version` `major.minor`. `image`: of a container, the reference of
-    the image that is run, which an operator's image map may have put in the place of the one asked for.
-    `notices` say what was asked and what is given instead; they become the first lines of the job's
-    log and an entry on its timeline (SPEC §4). Empty when the job gets exactly what it asked for.
+    `family` names a folder of the runtimes room (`python`, `scikit-learn`), or is `CONTAINER`; `version` the
+    framework's version within it ("" for plain Python); `python_version` `major.minor`. `image`: of a
+    container, the reference of the image that is run, which an operator's image map may have put in the place
+    of the one asked for. `notices` say what was asked and what is given instead; they become the first lines
+    of the job's log and an entry on its timeline (spec/runtimes#substitutes). Empty when the job gets exactly
+    what it asked for.
     """
 
     family: str
@@ -42,13 +43,15 @@ class RuntimeCatalog(Protocol):
     """Answers which runtime stands for an image or a runtime version. Pure, never blocks."""
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """The runtime that stands for a container image (facts §5.2, SPEC §4)."""
+        """The runtime that stands for a container image (facts/packaging#images,
+        spec/runtimes#substitutes)."""
         ...
 
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        """The runtime nearest to an `ml` runtimeVersion; "" means the service's default (SPEC §1.5).
+        """The runtime nearest to an `ml` runtimeVersion; "" means the service's default
+        (spec/submit#defaults).
 
         Whether the pair itself is legal is `core.catalog`'s question, asked before.
         """

@@ -1,8 +1,8 @@
-"""Secrets as jobs name them: `$(secret:NAME)` within the value of a variable, and what stands in its place until a
-program is started.
+"""Secrets as jobs name them: `$(secret:NAME)` within the value of a variable, and what stands in its place
+until a program is started.
 
-A launch plan holds marks, never values: what reads, prints or stores it sees which secret is meant and no more. Only
-`marked` makes them, of a job's own text. Pure.
+A launch plan holds marks, never values: what reads, prints or stores it sees which secret is meant and no
+more. Only `marked` makes them, of a job's own text. Pure.
 """
 
 import difflib
@@ -24,14 +24,16 @@ _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _REFERENCE = re.compile(rf"\$\$\(|{PATTERN}|\$\(secret:")
 _NEARLY = re.compile(r"(?<!\$)\$[({]{1,2}\s*(\w+)\s*[:/.]\s*[\w@.-]+\s*[)}]{1,2}")
 _MADE = re.compile(r"\.job-([a-z]+)\.([0-9]+)")
-# Two of the code points that Unicode keeps for the inside of programs: no text that is meant for others has them.
+# Two of the code points that Unicode keeps for the inside of programs: no text that is meant for others has
+# them.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 _NO_MARK = str.maketrans({_BEGIN: "\ufffd", _END: "\ufffd"})
 
 
 class Made(enum.StrEnum):
-    """What the service makes up for the replicas of a job with reducers, instead of looking it up (SPEC §7)."""
+    """What the service makes up for the replicas of a job with reducers, instead of looking it up
+    (spec/reduction)."""
 
     TOKEN = "token"
     """What they know each other by."""
@@ -118,8 +120,8 @@ def value_fault(value: str) -> str:
 
 
 def references(text: str) -> Iterator[SecretRef]:
-    """The secrets that a variable's value names, in their order. What is no reference, though it looks like one, is
-    passed over: `text_fault` tells of it."""
+    """The secrets that a variable's value names, in their order. What is no reference, though it looks like
+    one, is passed over: `text_fault` tells of it."""
     for match in _REFERENCE.finditer(text):
         if match[1] is not None:
             try:
@@ -146,8 +148,8 @@ def text_fault(text: str) -> str:
 
 
 def argument_fault(text: str) -> str:
-    """What is wrong with an argument that names a secret, "" = nothing. A command line can be read by everybody on
-    the machine, so nobody puts a secret there by mistake: it is done by way of a variable."""
+    """What is wrong with an argument that names a secret, "" = nothing. A command line can be read by
+    everybody on the machine, so nobody puts a secret there by mistake: it is done by way of a variable."""
     if any(match[0] != "$$(" for match in _REFERENCE.finditer(text)):
         return (
             "A secret cannot be named in an argument. Name it in the value of a variable in env, and have the program "
@@ -157,8 +159,8 @@ def argument_fault(text: str) -> str:
 
 
 def nearly_named(text: str) -> str:
-    """What in a variable's value may have been meant to name a secret and does not: `$(secert:db)`, `${secret:db}`; "" =
-    nothing."""
+    """What in a variable's value may have been meant to name a secret and does not: `$(secert:db)`,
+    `${secret:db}`; "" = nothing."""
     for match in _NEARLY.finditer(text):
         word = match[1].lower()
         if difflib.get_close_matches(word, ["secret"], cutoff=0.8) and not _REFERENCE.match(
@@ -186,8 +188,8 @@ def marked(reference: str, otherwise: str) -> str:
 
 
 def job_mark(made: Made, job_uid: int) -> str:
-    """The mark of what the service makes up for the replicas of a job. No job can name it: a secret's name does not
-    begin so."""
+    """The mark of what the service makes up for the replicas of a job. No job can name it: a secret's name
+    does not begin so."""
     return f"{_BEGIN}.job-{made}.{job_uid}{_END}"
 
 
@@ -210,7 +212,8 @@ def named_in(argv: Iterable[str], environ: Iterable[tuple[str, str]]) -> frozens
 
 
 def reveal(text: str, values: Mapping[SecretRef, str]) -> str:
-    """The text with the values in place of their marks. Raises KeyError for a secret that is not among them."""
+    """The text with the values in place of their marks. Raises KeyError for a secret that is not among
+    them."""
     if _BEGIN not in text:
         return text
     return _MARK.sub(lambda match: values[_meant(match[1])], text)
@@ -221,8 +224,8 @@ def resolved(
     environ: tuple[tuple[str, str], ...],
     values: Mapping[SecretRef, str],
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """What a launch plan says, with the values in it, and the texts that are to be kept out of the program's log.
-    Raises KeyError for a secret that is not among `values`."""
+    """What a launch plan says, with the values in it, and the texts that are to be kept out of the program's
+    log. Raises KeyError for a secret that is not among `values`."""
     named = sorted(ref for ref in named_in(argv, environ) if not ref.is_public)
     masked = tuple(dict.fromkeys(values[ref] for ref in named))
     return (

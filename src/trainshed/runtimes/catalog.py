@@ -1,7 +1,8 @@
-"""Which runtime stands for what a job asks for: exact where it can be had, else the nearest, told in a notice.
+"""Which runtime stands for what a job asks for: exact where it can be had, else the nearest, told in a
+notice.
 
-Owns the choice only: it reads data sheets, the interpreters that were found and the operator's image map, and builds
-nothing.
+Owns the choice only: it reads data sheets, the interpreters that were found and the operator's image map, and
+builds nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,9 +47,9 @@ _NAME_THEM = "What the program needs of them, name in its package's install_requ
 class LocalCatalog:
     """The `core.runtime.RuntimeCatalog` of runtimes built on this machine.
 
-    `exact` (an operator's setting) turns every substitution into a refusal. `image_map`: an operator's; the first entry
-    that fits wins over everything else. `images`: None where no container image can be run. `has_gpu`: whether this
-    machine has a GPU; asked only for images that are for GPUs.
+    `exact` (an operator's setting) turns every substitution into a refusal. `image_map`: an operator's; the
+    first entry that fits wins over everything else. `images`: None where no container image can be run.
+    `has_gpu`: whether this machine has a GPU; asked only for images that are for GPUs.
     """
 
     def __init__(
@@ -89,8 +90,9 @@ class LocalCatalog:
         return _choice(sheet, found) if found else RuntimeRefusal(_no_interpreter(sheet, version))
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """SPEC §4: what the operator maps it to; our own reducers for a reduction-server image (SPEC §7); a prebuilt image of a framework that is served, exact or at the nearest
-        version; any other image as a container, where containers can be run."""
+        """spec/runtimes#substitutes: what the operator maps it to; our own reducers for a reduction-server
+        image (spec/reduction#exactness); a prebuilt image of a framework that is served, exact or at the
+        nearest version; any other image as a container, where containers can be run."""
         if entry := mapped(self._image_map, image_uri):
             return self._mapped(entry, image_uri)
         if is_reduction_server(image_uri):
@@ -109,8 +111,8 @@ class LocalCatalog:
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        """SPEC §1.5, §4: what the operator maps it to, under the name `runtimeVersion:2.6`; else, as it names several
-        frameworks, the nearest runtime with them."""
+        """spec/submit#defaults, spec/runtimes#substitutes: what the operator maps it to, under the name
+        `runtimeVersion:2.6`; else, as it names several frameworks, the nearest runtime with them."""
         if not runtime_version:
             choice = self.default()
             if isinstance(choice, RuntimeRefusal):

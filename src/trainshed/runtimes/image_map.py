@@ -1,4 +1,5 @@
-"""An operator's image map: which images run in an environment of ours, or as another image (SPEC §4).
+"""An operator's image map: which images run in an environment of ours, or as another image
+(spec/runtimes#substitutes).
 
 Entries of `[[images]]` in the configuration; the first whose pattern fits the image as a job writes it wins.
 """
@@ -18,8 +19,9 @@ _KEYS = ("pattern", "runtime", "python", "image")
 
 @dataclass(frozen=True, slots=True)
 class MappedImage:
-    """One entry. `pattern`: `*`, `?` and `[…]` over the whole image URI, slashes included. Then either `image`, another
-    reference, or `family` with `version` and `python` ("" = the newest, where the family is most at home)."""
+    """One entry. `pattern`: `*`, `?` and `[…]` over the whole image URI, slashes included. Then either
+    `image`, another reference, or `family` with `version` and `python` ("" = the newest, where the family is
+    most at home)."""
 
     pattern: str
     family: str = ""

@@ -1,6 +1,8 @@
-"""The ways in which a job's packages get installed: at once, by wheels, or thoroughly; the cheapest that works.
+"""The ways in which a job's packages get installed: at once, by wheels, or thoroughly; the cheapest that
+works.
 
-uv's own cache is shared by all jobs, so it is written to only where no script of a user runs, nor has left anything.
+uv's own cache is shared by all jobs, so it is written to only where no script of a user runs, nor has left
+anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +24,9 @@ _PLAIN = "--no-build-isolation"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Of a job's packages into the prefix of its layer. Everything runs `apart`: scripts of users may write to the prefix and
-    the room. `renew`: makes the prefix, and the room in it, as they were before the first of them ran."""
+    """Of a job's packages into the prefix of its layer. Everything runs `apart`: scripts of users may write
+    to the prefix and the room. `renew`: makes the prefix, and the room in it, as they were before the first
+    of them ran."""
 
     installer: Installer
     prefix: Prefix
@@ -44,7 +47,8 @@ class Installation:
         else:
             return
         self.progress("What the runtime has will not do; the package index is asked as well.")
-        # A script may have left what every Python there would run: also the one that writes to the cache of all.
+        # A script may have left what every Python there would run: also the one that writes to the cache of
+        # all.
         self.renew()
         what = self._paths()
         try:
@@ -53,8 +57,8 @@ class Installation:
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # What they need has to be built as well, or one project came twice, or they are no good. uv has said
-            # "error": without a word more it would read as the end.
+            # What they need has to be built as well, or one project came twice, or they are no good. uv has
+            # said "error": without a word more it would read as the end.
             self.progress("Wheels alone will not do; what has none is built from its source.")
             self._thoroughly(what)
 
@@ -75,7 +79,8 @@ class Installation:
         return max(found, key=lambda wheel: wheel.stat().st_mtime_ns)
 
     def _from_wheels(self, wheels: Sequence[Path]) -> None:
-        """What they need taken from wheels as well, by an installer that runs no script, and opens what strangers made."""
+        """What they need taken from wheels as well, by an installer that runs no script, and opens what
+        strangers made."""
         paths = list(map(str, dict.fromkeys(wheels)))
         what = ["--only-binary", ":all:", *paths]
         site, python = self.prefix.site, self.prefix.executable
@@ -99,7 +104,8 @@ class Installation:
         except InstallFailed as failure:
             if "conflicting URLs" not in str(failure):
                 raise
-            # The same project twice: one after the other, the later one stays (SPEC §3: in order).
+            # The same project twice: one after the other, the later one stays (spec/program#arguments: in
+            # order).
             for path in what:
                 self._install([], [path])
 

@@ -33,9 +33,9 @@ class PackageSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A container image, unpacked. `root`: directory of its root file system, which nobody may write to; `digest`: what
-    it is, whatever it is called. The rest as the image says: `workdir` "" = /, `user` "" = root, else
-    `USER[:GROUP]` by name or number."""
+    """A container image, unpacked. `root`: directory of its root file system, which nobody may write to;
+    `digest`: what it is, whatever it is called. The rest as the image says: `workdir` "" = /, `user` "" =
+    root, else `USER[:GROUP]` by name or number."""
 
     root: str
     digest: str
@@ -49,11 +49,11 @@ class Image:
 @dataclass(frozen=True, slots=True)
 class PreparedRuntime:
     """`template`: a tiny Python environment (interpreter link, configuration, path file) that sees the shared
-    base and the job's packages; where it is read-only, a program's own installs go to its user base. `notices`:
-    lines on what was installed, for the log. `path`: directories of console scripts, to be put on PATH after
-    the user base's `bin` and the template's. `read_only`: directories that no program may write to; permission
-    bits do not stop root, so the replica's mount namespace should bind them read-only. `image`: the program runs in this
-    container image instead; `template` is "" then."""
+    base and the job's packages; where it is read-only, a program's own installs go to its user base.
+    `notices`: lines on what was installed, for the log. `path`: directories of console scripts, to be put on
+    PATH after the user base's `bin` and the template's. `read_only`: directories that no program may write
+    to; permission bits do not stop root, so the replica's mount namespace should bind them read-only.
+    `image`: the program runs in this container image instead; `template` is "" then."""
 
     template: str
     notices: tuple[str, ...] = ()
@@ -79,13 +79,13 @@ class Runtimes(Protocol):
         package_uris: tuple[str, ...],
         progress: Progress | None = None,
     ) -> PreparedRuntime:
-        """Build what is missing, once, however many callers wait; each of them is told the `progress` from the moment on
-        at which it began to wait. Raises PackageFailed, BuildFailed."""
+        """Build what is missing, once, however many callers wait; each of them is told the `progress` from
+        the moment on at which it began to wait. Raises PackageFailed, BuildFailed."""
         ...
 
     def reduction(self) -> str | None:
-        """Directory in which programs find the package `trainshed_reduction` (SPEC §7), None if it has to be prepared.
-        Never blocks for long."""
+        """Directory in which programs find the package `trainshed_reduction` (spec/reduction#frameworks),
+        None if it has to be prepared. Never blocks for long."""
         ...
 
     async def prepare_reduction(self, progress: Progress | None = None) -> str:

@@ -1,4 +1,5 @@
-"""Why a job waits and what would let it start, in sentences with exact counts; nodes and quotas as people see them."""
+"""Why a job waits and what would let it start, in sentences with exact counts; nodes and quotas as people see
+them."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +42,8 @@ SECOND = 10**9
 
 
 def why(snapshot: Snapshot, uid: JobUid, now: int) -> Waiting | None:
-    """Why the job, or a replica of it that lost its place, has no place at `now` (ns); None if it has all it needs.
+    """Why the job, or a replica of it that lost its place, has no place at `now` (ns); None if it has all it
+    needs.
 
     Says what is true after the last plan; costs no plan.
     """
@@ -54,8 +56,8 @@ def why(snapshot: Snapshot, uid: JobUid, now: int) -> Waiting | None:
 
 
 def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
-    """Whether a gang that is not in the snapshot would start at once, and where; else why not. Costs one plan; the
-    snapshot is afterwards as it was. Raises ValueError if its uid is in the snapshot."""
+    """Whether a gang that is not in the snapshot would start at once, and where; else why not. Costs one
+    plan; the snapshot is afterwards as it was. Raises ValueError if its uid is in the snapshot."""
     if gang.uid in snapshot.entries:
         raise ValueError(
             f"job {gang.uid} is in the snapshot already: a pre-flight needs a uid of its own"
@@ -273,7 +275,7 @@ def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
 
 
 def _notices(snapshot: Snapshot, gang: Gang) -> tuple[str, ...]:
-    """Relaxed mode: devices that no node here has are left out (SPEC §2)."""
+    """Relaxed mode: devices that no node here has are left out (spec/queue#capacity)."""
     if snapshot.policy.strict:
         return ()
     wanted = {demand.accelerator for _, demand in gang.replicas if demand.accelerators}
@@ -300,8 +302,8 @@ def _jobs(snapshot: Snapshot, uids: Sequence[JobUid]) -> str:
 
 
 def hint(snapshot: Snapshot, entry: Entry) -> str:
-    """With how many replicas of its largest pool it would start now, "" if that does not help. Nothing is promised
-    while resources are reserved for others."""
+    """With how many replicas of its largest pool it would start now, "" if that does not help. Nothing is
+    promised while resources are reserved for others."""
     pools: dict[int, int] = {}
     for replica, _ in entry.gang.replicas:
         pools[replica.pool] = pools.get(replica.pool, 0) + 1
@@ -343,7 +345,8 @@ def _scaled(
     fewer: Sequence[tuple[ReplicaId, Demand]],
     amount: int,
 ) -> int:
-    """What fewer replicas take of a quota. Exact for equal ones; for others all of it, as it is not known whose it is."""
+    """What fewer replicas take of a quota. Exact for equal ones; for others all of it, as it is not known
+    whose it is."""
     if len({demand for _, demand in replicas}) > 1:
         return amount
     return amount * len(fewer) // len(replicas)
@@ -387,7 +390,8 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
 
 
 def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatus, ...]:
-    """Every quota that is set, used or waited for, of one project or of all; by project, region and metric."""
+    """Every quota that is set, used or waited for, of one project or of all; by project, region and
+    metric."""
     keys = {*snapshot.meters, *snapshot.quotas_set()}
     found: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric)):

@@ -23,7 +23,8 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A job as the scheduler sees it, the same from its creation to its end, unless more memory is given to it."""
+    """A job as the scheduler sees it, the same from its creation to its end, unless more memory is given to
+    it."""
 
     uid: JobUid
     #: The full job name, for messages.
@@ -44,13 +45,14 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a gang stands now. A replica of a gang that has places but is not among them lost its own place and waits
-    for another one."""
+    """Where a gang stands now. A replica of a gang that has places but is not among them lost its own place
+    and waits for another one."""
 
     gang: Gang
     #: (replica, node) of what is placed; () = the whole gang waits.
     places: tuple[tuple[ReplicaId, str], ...] = ()
-    #: Replicas that lost their place, with the node each goes back to only if no other takes it ("" = any will do).
+    #: Replicas that lost their place, with the node each goes back to only if no other takes it ("" = any
+    #: will do).
     unplaced: tuple[tuple[ReplicaId, str], ...] = ()
     #: When it began to wait (ns).
     waiting_since: int = 0
@@ -79,12 +81,12 @@ class NodeCapacity:
 class Policy:
     """How resources are given away."""
 
-    #: Nodes have capacities (SPEC §2, "Capacity modes"); else any node takes any replica, and only `max_replicas`
+    #: Nodes have capacities (spec/queue#capacity); else any node takes any replica, and only `max_replicas`
     #: bounds how many run at once.
     strict: bool = False
     max_replicas: int = 256
-    #: Nanoseconds for which a job may be overtaken by others that fit where it does not, before what it needs is
-    #: reserved for it.
+    #: Nanoseconds for which a job may be overtaken by others that fit where it does not, before what it needs
+    #: is reserved for it.
     patience: int = 600 * 10**9
     #: The public defaults hold where no quota is set.
     public_quotas: bool = False
@@ -151,12 +153,12 @@ class Plan:
 
 
 def gang(job: Job) -> Gang:
-    """The job's gang, the same for the whole life of the job, but for the memory that the out-of-memory escalation
-    gives it.
+    """The job's gang, the same for the whole life of the job, but for the memory that the out-of-memory
+    escalation gives it.
 
-    Only SPOT work is preemptible: FLEX_START waits longer for its place, and keeps it (facts §2.6).
-    `longest` is the limit that counts from the first RUNNING, in steps, so that jobs with slightly different limits have
-    one shape; what comes before that is not in it.
+    Only SPOT work is preemptible: FLEX_START waits longer for its place, and keeps it
+    (facts/lifecycle#scheduling). `longest` is the limit that counts from the first RUNNING, in steps, so that
+    jobs with slightly different limits have one shape; what comes before that is not in it.
     """
     spec = job.spec
     return Gang(

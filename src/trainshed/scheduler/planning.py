@@ -1,10 +1,11 @@
-"""The plan: who starts, who gets another place, who is preempted, what can never fit. Pure: the same snapshot and
-moment give the same plan, and the snapshot is afterwards as it was.
+"""The plan: who starts, who gets another place, who is preempted, what can never fit. Pure: the same snapshot
+and moment give the same plan, and the snapshot is afterwards as it was.
 
-The order is priority, on-demand before spot, fair share, age (SPEC §2, "Queue"). Whoever does not fit may be
-overtaken for as long as the policy's patience lasts; then what it needs is reserved for it against all that come after
-it, unless they are certain to be over before it could start, or use what it does not need. So with jobs that end, every
-job starts. At most `MAX_RESERVATIONS` jobs have a reservation at a time; the others' turn comes with time.
+The order is priority, on-demand before spot, fair share, age (spec/queue#order). Whoever does not fit may be
+overtaken for as long as the policy's patience lasts; then what it needs is reserved for it against all that
+come after it, unless they are certain to be over before it could start, or use what it does not need. So with
+jobs that end, every job starts. At most `MAX_RESERVATIONS` jobs have a reservation at a time; the others'
+turn comes with time.
 
 A quota that is used up find_placements back nobody but jobs of the same project that want the same quota.
 """
@@ -30,7 +31,8 @@ from trainshed.scheduler.transaction import Need, PlanTransaction
 
 MAX_RESERVATIONS = 8
 MAX_ADMISSIONS = 2000
-"""How many jobs start by one plan, which bounds how long it takes; the others start by the next, which follows at once."""
+"""How many jobs start by one plan, which bounds how long it takes; the others start by the next, which
+follows at once."""
 MAX_RELOCATIONS = 32
 """For how many replicas that lost their place, and find none, resources are reserved at a time."""
 
@@ -47,7 +49,8 @@ def plan(snapshot: Snapshot, now: int) -> Plan:
 
 
 class _Planner:
-    """One pass over the queue. What is free only shrinks in its course, so what failed once need not be tried again."""
+    """One pass over the queue. What is free only shrinks in its course, so what failed once need not be tried
+    again."""
 
     def __init__(self, snapshot: Snapshot, transaction: PlanTransaction, now: int) -> None:
         self._decisions: list[Decision] = []
@@ -108,8 +111,8 @@ class _Planner:
         return self._preempt_or_reserve(entry)
 
     def _is_pointless(self, entry: Entry) -> bool:
-        """Whether nothing can come of looking at it (again): gangs that need the same were refused, or too many replicas
-        run and none of them gives way; and nothing may be reserved for it."""
+        """Whether nothing can come of looking at it (again): gangs that need the same were refused, or too
+        many replicas run and none of them gives way; and nothing may be reserved for it."""
         refused = entry.shape.request in self._refused or self._is_crowded_out(entry)
         return refused and not self._may_reserve(entry)
 
@@ -145,9 +148,9 @@ class _Planner:
         self._admitted.append((entry, admitted))
 
     def _preempt_or_reserve(self, entry: Entry) -> bool:
-        """It does not fit now: what is being given back anyway is reserved for it, or spot work is preempted, or, when it
-        has waited too long, resources are reserved as they come free. True: it starts after all, or is sure to as soon as
-        those are there."""
+        """It does not fit now: what is being given back anyway is reserved for it, or spot work is preempted,
+        or, when it has waited too long, resources are reserved as they come free. True: it starts after all,
+        or is sure to as soon as those are there."""
         reserve = self._may_reserve(entry)
         request, spot = entry.shape.request, entry.gang.spot
         keys = (("", request, spot), (entry.gang.project_id, request, spot))
@@ -178,7 +181,8 @@ class _Planner:
         return True
 
     def _reserve_freed(self, entry: Entry, need: Need, kinds: Kinds | None = None) -> bool:
-        """Whether what is being given back will do, or what spot work is now asked for; it is reserved then."""
+        """Whether what is being given back will do, or what spot work is now asked for; it is reserved
+        then."""
         chosen = self._preemption.find_victims(entry, need, kinds)
         if chosen is None:
             return False
@@ -187,7 +191,8 @@ class _Planner:
         return True
 
     def _reserve(self, entry: Entry) -> None:
-        """Reserve what it needs from the earliest moment on at which it could start, as far as that is known."""
+        """Reserve what it needs from the earliest moment on at which it could start, as far as that is
+        known."""
         need = Need(self._transaction, entry)
         if need.short_of_quota:
             need = Need(self._transaction, entry, quotas_only=True)
@@ -229,7 +234,8 @@ class _Planner:
         return self._running_now
 
     def _wake_when_impatient(self, entry: Entry) -> None:
-        """It would fit, were it not for one that comes before it: that may change when it has waited long enough."""
+        """It would fit, were it not for one that comes before it: that may change when it has waited long
+        enough."""
         when = entry.eligible_at + self._snapshot.policy.patience
         if when > self._now and (not self._look_again or when < self._look_again):
             self._look_again = when
@@ -246,8 +252,8 @@ class _Planner:
                 self._decisions.append(Place(entry.gang.uid, replica, node))
 
     def _place(self, entry: Entry, kind: Kind, lost: str) -> str | None:
-        """Another place for one replica: on another node, else where it was, if that takes work; while there is none,
-        resources are reserved for it before all that wait."""
+        """Another place for one replica: on another node, else where it was, if that takes work; while there
+        is none, resources are reserved for it before all that wait."""
         if not self._transaction.strict:
             others = any(node != lost for _, node in self._snapshot.loads)
             return self._transaction.least_loaded(lost if others else "")
@@ -294,8 +300,8 @@ _LOOKED_AT = 256
 
 
 class Preemption:
-    """Which spot gangs give way to on-demand work, and what is being given back: as few as do, the lowest priority and the
-    youngest first."""
+    """Which spot gangs give way to on-demand work, and what is being given back: as few as do, the lowest
+    priority and the youngest first."""
 
     def __init__(self, snapshot: Snapshot, transaction: PlanTransaction) -> None:
         self._snapshot = snapshot
@@ -317,8 +323,8 @@ class Preemption:
     def find_victims(
         self, entry: Entry, need: Need, kinds: Kinds | None = None
     ) -> list[Entry] | None:
-        """Whom to preempt so that the gang, or `kinds` of it, can start; nobody where what comes back anyway will do;
-        None if it could not start even so. `need` afterwards imagines all that comes gone."""
+        """Whom to preempt so that the gang, or `kinds` of it, can start; nobody where what comes back anyway
+        will do; None if it could not start even so. `need` afterwards imagines all that comes gone."""
         if (
             self._looks_first
             and find_placements(self._best_case(), kinds or entry.shape.kinds) is None
@@ -340,8 +346,8 @@ class Preemption:
                 self._most.take(part.node, part.kind, part.count)
 
     def _candidates(self, entry: Entry, kinds: Kinds | None) -> list[Entry]:
-        """Who may be asked. Spot work of a higher priority is not: it would only take the place again. Where there is
-        much, those on the nodes that would be best."""
+        """Who may be asked. Spot work of a higher priority is not: it would only take the place again. Where
+        there is much, those on the nodes that would be best."""
         found = [
             spot
             for spot in self._spot
@@ -363,7 +369,8 @@ class Preemption:
         ]
 
     def _best_case(self) -> NodeResources:
-        """The nodes as they would be without any spot work. Not to be relied on for more than a first look."""
+        """The nodes as they would be without any spot work. Not to be relied on for more than a first
+        look."""
         if self._most is None:
             self._most = NodeResources()
             for node in self._snapshot.free:
@@ -414,7 +421,8 @@ def _one_victim(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
 
 
 def _fewest_victims(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
-    """The smallest set found by taking them in several placement_orders and leaving out what turns out not to be needed."""
+    """The smallest set found by taking them in several placement_orders and leaving out what turns out not to
+    be needed."""
 
     def size(entry: Entry) -> int:
         return -sum(amount for _, amount in entry.takes)
@@ -432,7 +440,8 @@ def _fewest_victims(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
 
 
 def _without_needless(need: Need, sequence: Sequence[Entry]) -> list[Entry]:
-    """The first so many that do, without those that the others make unnecessary, the dearest left out first."""
+    """The first so many that do, without those that the others make unnecessary, the dearest left out
+    first."""
     chosen: list[Entry] = []
     for entry in sequence:
         chosen.append(entry)

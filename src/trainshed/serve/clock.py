@@ -1,4 +1,5 @@
-"""The only clock of the service: everyone else is handed one of these functions (DESIGN §3.5)."""
+"""The only clock of the service: everyone else is handed one of these functions
+(spec/invariants#pure-decisions)."""
 
 import secrets
 import threading

@@ -103,9 +103,9 @@ class Settings:
     grace: Amount = 30.0
     #: MiB that one replica gets at most, whatever its machine type has; 0 = what the machine type has.
     memory_per_replica: Count = 0
-    #: Refuse a runtime substitution instead of noting it (SPEC §4).
+    #: Refuse a runtime substitution instead of noting it (spec/runtimes#substitutes).
     exact_runtimes: bool = False
-    #: Whether nodes have bounds (SPEC §2).
+    #: Whether nodes have bounds (spec/queue#quotas).
     capacity: Capacity = "relaxed"
     #: What holds where no quota is set.
     quotas: Quotas = "unlimited"
@@ -158,13 +158,13 @@ class Settings:
     autopsy_ttl: Amount = 24.0
     #: GiB of all that is kept of failed replicas.
     autopsy_limit: Amount = 10.0
-    #: Tables that change the failure table (SPEC §2.1).
+    #: Tables that change the failure table (spec/failures#rules).
     failure_rules: FailureRules = ()
     #: What gets container images.
     container_tool: ContainerTool = "auto"
     #: When an image's registry is asked.
     image_pull: ImagePull = "missing"
-    #: Tables that map images to runtimes or to other images; the first that fits wins (SPEC §4).
+    #: Tables that map images to runtimes or to other images; the first that fits wins (spec/runtimes#images).
     images: MappedImages = ()
     #: Tables of buckets that lie elsewhere, or belong to other projects.
     buckets: BucketTables = ()

@@ -1,9 +1,9 @@
 """Opens sealed secrets for programs that are about to start (`engines.port.SecretDoor`).
 
-Also issues the certificates by which workers know the reducers of their job (SPEC §7), by an authority that
-signs for this job alone. Nothing of it is stored: the authority's key follows from the service's key for jobs
-and the job's number, so that workers believe a reducer that is started again later, by a service that was
-started again itself.
+Also issues the certificates by which workers know the reducers of their job (spec/reduction#security), by an
+authority that signs for this job alone. Nothing of it is stored: the authority's key follows from the
+service's key for jobs and the job's number, so that workers believe a reducer that is started again later, by
+a service that was started again itself.
 """
 
 import asyncio

@@ -1,6 +1,8 @@
-"""One parameter as numbers: its scale, its legal values, their codes, and the way back (facts §7.1, §7.2).
+"""One parameter as numbers: its scale, its legal values, their codes, and the way back (facts/tuning#ml,
+facts/tuning#vertex).
 
-A code is of a numeric node the place of the value in [0, 1] on its scale, of a categorical one the index of the category.
+A code is of a numeric node the place of the value in [0, 1] on its scale, of a categorical one the index of
+the category.
 """
 
 import math
@@ -14,10 +16,11 @@ from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
 from trainshed.studies.routines import Array
 
 SAME = 1e-10
-"""Discrete values this near are one (facts §7.2)."""
+"""Discrete values this near are one (facts/tuning#vertex)."""
 
 SAME_CODE = 1e-14
-"""So are codes this near: what rounding makes of one, and no more. Of values from 0 to a million, 0 and 1e-5 are 1e-11 apart."""
+"""So are codes this near: what rounding makes of one, and no more. Of values from 0 to a million, 0 and 1e-5
+are 1e-11 apart."""
 
 UNKNOWN = -1.0
 """The code of a category that the spec does not list: unlike every other."""
@@ -112,7 +115,8 @@ class Node:
                 return np.minimum(np.floor(shares * self.size), self.size - 1)
 
     def code(self, value: Value | None) -> float:
-        """The code of a stored value. One that cannot be is taken for the middle, one out of bounds for the bound."""
+        """The code of a stored value. One that cannot be is taken for the middle, one out of bounds for the
+        bound."""
         if self.is_categorical:
             found = isinstance(value, str) and value in self.parameter.categories
             return float(self.parameter.categories.index(str(value))) if found else UNKNOWN

@@ -1,4 +1,5 @@
-"""The optimal trials of a study: nobody is better in one objective without being worse in another (SPEC §6).
+"""The optimal trials of a study: nobody is better in one objective without being worse in another
+(spec/tuning#objectives).
 
 Pure. One objective needs a pass, two need a sort; only for more of them numpy is loaded.
 """
@@ -27,9 +28,10 @@ Scores = tuple[float, ...]
 def optimal_trials(spec: StudySpec, trials: Sequence[AnyTrial]) -> tuple[AnyTrial, ...]:
     """The Pareto-optimal trials, ascending by number; for one objective the best, and all that are as good.
 
-    Out are trials without a final measurement, with one that lacks a metric, and unsafe ones: whose safety metric is on
-    the wrong side of its threshold. If all metrics are safety metrics, every safe trial is as good as any other.
-    Takes n log n steps for up to two objectives, and at most n times the size of the front for more.
+    Out are trials without a final measurement, with one that lacks a metric, and unsafe ones: whose safety
+    metric is on the wrong side of its threshold. If all metrics are safety metrics, every safe trial is as
+    good as any other. Takes n log n steps for up to two objectives, and at most n times the size of the front
+    for more.
     """
     rated = [(scores, trial) for trial in trials if (scores := _scores(spec, trial)) is not None]
     front = _front_for(len(objectives(spec)))({scores for scores, _ in rated})
@@ -74,7 +76,8 @@ def _staircase(all_scores: set[Scores]) -> Iterator[Scores]:
 
 
 def _sieve(all_scores: set[Scores]) -> Iterator[Scores]:
-    """Whoever is not dominated by one of the front so far. In descending order a dominating one comes first."""
+    """Whoever is not dominated by one of the front so far. In descending order a dominating one comes
+    first."""
     import numpy as np
 
     ordered = sorted(all_scores, reverse=True)

@@ -1,7 +1,7 @@
-"""Random search and grid search: algorithms that learn nothing from what trials measured (facts §7.1).
+"""Random search and grid search: algorithms that learn nothing from what trials measured (facts/tuning#ml).
 
-Random search draws every trial anew, numbers evenly on their scale, lists evenly over their values. Grid search
-walks one grid over the whole tree of parameters, the point that is next in its order first.
+Random search draws every trial anew, numbers evenly on their scale, lists evenly over their values. Grid
+search walks one grid over the whole tree of parameters, the point that is next in its order first.
 """
 
 import math
@@ -37,7 +37,8 @@ class RandomSearch:
 
 
 class GridSearch:
-    """See `studies.port.Algorithm`. Points that were tried or are pending, whoever made them, are not proposed."""
+    """See `studies.port.Algorithm`. Points that were tried or are pending, whoever made them, are not
+    proposed."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
         grid = Grid(spec.parameters)
@@ -54,7 +55,8 @@ class GridSearch:
 
 
 def _untried(grid: "Grid", tried: set[Parameters], number: int) -> Parameters | None:
-    """The first untried point from the place of trial `number` on, then from the beginning; None if there is none.
+    """The first untried point from the place of trial `number` on, then from the beginning; None if there is
+    none.
 
     As a rule that place itself is untried, so a long study pays for one look, not for all that came before.
     """

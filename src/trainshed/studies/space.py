@@ -1,8 +1,9 @@
-"""The tree of parameters as numbers: encoding to a flat table, snapping to legal values, decoding (SPEC §6, facts §7.2).
+"""The tree of parameters as numbers: encoding to a flat table, snapping to legal values, decoding
+(spec/tuning#parameters, facts/tuning#vertex).
 
-A point is a row with one **code** per node of the tree: of a numeric one its place in [0, 1] on its scale, of a
-categorical one the index of its category, NaN where it is inactive. A **genotype** is the same without
-NaN, so that a search can flip a parent and find the children's codes. A study starts at the defaults or the
+A point is a row with one **code** per node of the tree: of a numeric one its place in [0, 1] on its scale, of
+a categorical one the index of its category, NaN where it is inactive. A **genotype** is the same without NaN,
+so that a search can flip a parent and find the children's codes. A study starts at the defaults or the
 centre, then follows a scrambled Sobol sequence. Owns no other random source and knows no algorithm.
 """
 
@@ -52,8 +53,9 @@ class Space:
 
     @cached_property
     def branches(self) -> tuple[int, ...]:
-        """The columns of the embedding of those categories that decide which parameters there are: of the always active
-        categorical nodes that have children. A category stands there once and once more for each child."""
+        """The columns of the embedding of those categories that decide which parameters there are: of the
+        always active categorical nodes that have children. A category stands there once and once more for
+        each child."""
         found: list[int] = []
         for index, node in enumerate(self.nodes):
             children = [each for each in self.nodes if each.parameter.parent == index]
@@ -65,7 +67,8 @@ class Space:
         return tuple(found)
 
     def encode(self, points: Sequence[Parameters]) -> Array:
-        """Codes of stored points, shape (n, p). What the tree does not know is passed over (a user may create a trial)."""
+        """Codes of stored points, shape (n, p). What the tree does not know is passed over (a user may create
+        a trial)."""
         table = np.full((len(points), self.width), np.nan)
         for row, point in zip(table, points, strict=True):
             values = dict(point)
@@ -86,7 +89,8 @@ class Space:
         return codes
 
     def place(self, shares: Array) -> Array:
-        """Genotypes for points of the unit cube, shape (n, p): numbers even on their scale, lists even over their values."""
+        """Genotypes for points of the unit cube, shape (n, p): numbers even on their scale, lists even over
+        their values."""
         return np.column_stack(
             [node.placed(shares[:, index]) for index, node in enumerate(self.nodes)]
         )
@@ -103,8 +107,8 @@ class Space:
         return filled
 
     def embed(self, codes: Array) -> Array:
-        """Codes as points of a Euclidean space, shape (n, q): unequal categories are 1 apart, inactive numbers in
-        the middle, inactive and unknown categories equally far from all."""
+        """Codes as points of a Euclidean space, shape (n, q): unequal categories are 1 apart, inactive
+        numbers in the middle, inactive and unknown categories equally far from all."""
         table = np.zeros((len(codes), len(self.groups)))
         at = 0
         for index, node in enumerate(self.nodes):
@@ -120,7 +124,8 @@ class Space:
         return table
 
     def decode(self, codes: Array) -> Parameters:
-        """One row of snapped codes as the parameters of a trial: the active ones, in the order of the tree."""
+        """One row of snapped codes as the parameters of a trial: the active ones, in the order of the
+        tree."""
         return tuple(
             (node.parameter.id, node.value(float(code)))
             for node, code in zip(self.nodes, codes, strict=True)

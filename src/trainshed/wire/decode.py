@@ -1,6 +1,6 @@
 """Decoded JSON into a message, collecting every violation on the way.
 
-Owns the walk and the public texts (facts/service_facts.md section 6.5); reads no bytes and decides
+Owns the walk and the public texts (facts/limits#error-texts); reads no bytes and decides
 no rule beyond the types. The order of violations is the order of the JSON text.
 """
 
@@ -26,7 +26,7 @@ class Walk:
 
     With `keep_output_only` false, output-only fields are passed over, whatever they hold.
     `value_texts` has, for every field of type google.protobuf.Value that was set, its path and its
-    JSON as the client wrote it, numbers included (a Value only holds doubles; STACK section 1).
+    JSON as the client wrote it, numbers included (a Value only holds doubles; spec/clients#task-inputs).
     """
 
     def __init__(self, *, keep_output_only: bool) -> None:

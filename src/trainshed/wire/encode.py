@@ -19,9 +19,9 @@ class Form:
     """What a client may choose about the answer, and what a surface chooses for it."""
 
     enums_as_ints: bool = False
-    """Asked for with `$alt=json;enum-encoding=int` (CLIENTS section 3.4)."""
+    """Asked for with `$alt=json;enum-encoding=int` (spec/clients#numbers)."""
     nine_digits: bool = False
-    """Timestamps of one width: gcloud compares those of log entries as texts (CLIENTS 3.5)."""
+    """Timestamps of one width: gcloud compares those of log entries as texts (spec/clients#log-pages)."""
 
 
 PUBLIC = Form()

@@ -2,7 +2,7 @@
 
 Owns the entry points: `parse` and `render` for bodies, `from_public` and `to_public` for the plain
 dictionaries that the other rooms keep. Refuses what the public services refuse, all violations at
-once, and takes every spelling that their clients use (CLIENTS section 3, SPEC section 1.4).
+once, and takes every spelling that their clients use (spec/clients#wire, spec/submit#refusals).
 """
 
 import json
@@ -95,8 +95,8 @@ def clear_output_only(message: Message) -> None:
 
 
 def check_enums(message: Message) -> None:
-    """Refuse numbers that their enums do not have, which the binary form lets through. Raises WireError, as `parse` does
-    for the same request in JSON; the message is left without them."""
+    """Refuse numbers that their enums do not have, which the binary form lets through. Raises WireError, as
+    `parse` does for the same request in JSON; the message is left without them."""
     walk = Walk(keep_output_only=True)
     walk.enums(plans.plan_for(message), message, "")
     if walk.violations:
@@ -118,7 +118,8 @@ def _clear(plan: plans.Plan, message: Message) -> None:
 def decode_text(data: bytes | bytearray) -> Any:
     """JSON text to values; raises WireError for what is not UTF-8, not JSON, or ambiguous.
 
-    Duplicate keys, NaN and Infinity are refused, and more values than `counts` allows; blank text is an empty object.
+    Duplicate keys, NaN and Infinity are refused, and more values than `counts` allows; blank text is an empty
+    object.
     """
     counts.check_text(data)
     try:

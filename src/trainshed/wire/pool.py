@@ -1,7 +1,7 @@
 """The message classes, in one private descriptor pool that is filled API by API on first use.
 
 Owns the pool and the data files (made by `tools/build_descriptors.py`). Must not touch protobuf's
-default pool: the SDK of the clients registers the same file names there (STACK section 1).
+default pool: the SDK of the clients registers the same file names there (spec/invariants#private-pool).
 Protobuf itself (some 60 ms) is imported with the first message, not with this module.
 """
 

@@ -2,7 +2,7 @@
 
 Owns matching a request line to an RPC; knows no handler and no server. A path is given as it came
 over the wire (still percent-encoded): segments are split first and decoded after, so that
-`models/ID%401` and an encoded slash reach the right variable (CLIENTS section 1).
+`models/ID%401` and an encoded slash reach the right variable (spec/clients#surface).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from google.protobuf import descriptor
 
 # The operations, locations and policy mixins have no rules of their own for these paths: the
-# public services add them by configuration. (RPC, verb, template, body); CLIENTS section 1.
+# public services add them by configuration. (RPC, verb, template, body); spec/clients#surface.
 _PLACE = "projects/*/locations/*"
 _OPERATION_PARENTS = ("", "/*/*", "/*/*/*/*")
 _MIXINS: Final[tuple[tuple[str, str, str, str], ...]] = (

@@ -2,7 +2,7 @@
 
 Pure functions. A reader takes the decoded JSON value and gives the Python value of the field; it
 raises `Unreadable`, whose text (possibly empty) becomes the tail of the public error text. What is
-accepted follows proto3 JSON with the leniency that the public clients need (CLIENTS section 3).
+accepted follows proto3 JSON with the leniency that the public clients need (spec/clients#wire).
 """
 
 import base64
@@ -134,7 +134,8 @@ def read_float(value: Any) -> float:
 
 
 def enum_reader(numbers: dict[str, int]) -> Reader:
-    """Names of the enum, or known numbers (the SDK sends numbers), also as strings or `1.0`. Raises UnknownValue."""
+    """Names of the enum, or known numbers (the SDK sends numbers), also as strings or `1.0`. Raises
+    UnknownValue."""
     known = frozenset(numbers.values())
     read_number = integer_reader(-(2**31), 2**31 - 1)
 

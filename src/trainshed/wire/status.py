@@ -1,7 +1,7 @@
 """google.rpc statuses and the error body of the REST surfaces.
 
 Owns the code table and the JSON shape; decides nothing about which error is meant. A violation is
-the pair that BadRequest carries. Sources: facts/service_facts.md section 6.5; google.rpc.Code.
+the pair that BadRequest carries. Sources: facts/limits#error-texts; google.rpc.Code.
 """
 
 import json
@@ -92,9 +92,9 @@ class Undecided:
 class WireError(ValueError):
     """A body or a query that is not the message it should be; carries every violation found.
 
-    The message is what the public services put into `error.message`: the texts, one per line, unless `message` is given.
-    `partial` is the request as far as it could be read, None if it is no JSON object at all; `undecided` are its enum
-    fields whose values could not be read.
+    The message is what the public services put into `error.message`: the texts, one per line, unless
+    `message` is given. `partial` is the request as far as it could be read, None if it is no JSON object at
+    all; `undecided` are its enum fields whose values could not be read.
     """
 
     def __init__(

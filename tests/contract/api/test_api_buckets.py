@@ -1,4 +1,5 @@
-"""What a job says of buckets, when it is created: those of other projects are not there, those elsewhere no directory."""
+"""What a job says of buckets, when it is created: those of other projects are not there, those elsewhere no
+directory."""
 
 from typing import Any
 
@@ -17,7 +18,8 @@ def violations(answer: Any) -> dict[str, str]:
 
 
 async def test_a_bucket_of_another_project_is_not_there(house: House) -> None:
-    """SPEC §3: no access to other projects' buckets, said at create, for each field that names one."""
+    """spec/program#isolation: no access to other projects' buckets, said at create, for each field that names
+    one."""
     body = custom_job(
         package(packageUris=["gs://bucket/a.tar.gz", "gs://theirs/a.tar.gz"]),
         baseOutputDirectory={"outputUriPrefix": "gs://theirs/out"},
@@ -47,7 +49,8 @@ async def test_nor_is_it_for_jobs_of_the_older_api(house: House) -> None:
 async def test_a_directory_that_will_not_be_there_is_warned_of(
     house: House, where: dict[str, Any]
 ) -> None:
-    """A bucket in a store elsewhere is reached as gs:// alone; who names its directory is told before the job runs."""
+    """A bucket in a store elsewhere is reached as gs:// alone; who names its directory is told before the job
+    runs."""
     answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(container(**where)))
     uid = answer.json["name"].rpartition("/")[2]
     told = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()

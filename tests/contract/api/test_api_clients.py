@@ -1,4 +1,5 @@
-"""The unmodified clients against the API over loopback: google-cloud-aiplatform, apiclient, gcloud (CLIENTS §2)."""
+"""The unmodified clients against the API over loopback: google-cloud-aiplatform, apiclient, gcloud
+(spec/clients#recipes)."""
 
 import asyncio
 import os
@@ -211,7 +212,7 @@ def test_gcloud_ai(gcloud: Gcloud) -> None:
 
 @pytest.mark.gcloud
 def test_gcloud_ai_platform_submits_and_streams_every_line(served: Served, gcloud: Gcloud) -> None:
-    """CLIENTS §3.5: a server with unordered answers had 5 of 1500 lines shown."""
+    """spec/clients#log-pages: a server with unordered answers had 5 of 1500 lines shown."""
     gcloud(
         *("ai-platform", "jobs", "submit", "training", "job_a", "--region=us-central1"),
         *("--module-name=trainer.task", "--packages=gs://bucket/x.tar.gz", "--scale-tier=basic"),

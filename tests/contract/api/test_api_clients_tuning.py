@@ -1,4 +1,5 @@
-"""The unmodified SDK over REST with tuning jobs, pipelines, models and persistent resources (CLIENTS §1, §2)."""
+"""The unmodified SDK over REST with tuning jobs, pipelines, models and persistent resources
+(spec/clients#surface, spec/clients#recipes)."""
 
 import time
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def sdk(served: Served) -> Any:
 
 
 def test_the_sdk_reads_a_tuning_job_and_its_trials(served: Served, sdk: Any) -> None:
-    """SPEC §6."""
+    """spec/tuning#trials."""
     space: Any = import_module("google.cloud.aiplatform.hyperparameter_tuning")
     job = sdk.HyperparameterTuningJob(
         display_name="tuning",
@@ -102,7 +103,8 @@ def test_the_sdk_reads_a_tuning_job_and_its_trials(served: Served, sdk: Any) -> 
 
 
 def test_a_pipeline_of_the_sdk_ends_in_a_model(served: Served, sdk: Any) -> None:
-    """Facts §5.7: the inputs in the spellings that the SDK sends; run() looks at the metadata and the model."""
+    """facts/packaging#measured: the inputs in the spellings that the SDK sends; run() looks at the metadata
+    and the model."""
     house = served.house
     training = sdk.CustomContainerTrainingJob(
         display_name="training",

@@ -287,7 +287,8 @@ async def drilled(house: Drilled, *after: str) -> Any:
 
 
 async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
-    """SPEC §8: what was injected, what was decided, seconds down, files, steps lost, resumed or started over."""
+    """spec/operations#resume-report: what was injected, what was decided, seconds down, files, steps lost,
+    resumed or started over."""
     house.history.kept = (
         Access(START + SECOND, START + 2 * SECOND, True, f"{OUTPUT}/ckpt-2", 10),
         Access(START + 9 * SECOND, START + 9 * SECOND + 1, False, f"{OUTPUT}/ckpt-2", 10),
@@ -324,7 +325,7 @@ async def test_the_report_of_a_job_that_started_over(house: Drilled) -> None:
 
 
 async def test_the_report_of_a_job_that_nothing_can_be_seen_of(house: Drilled) -> None:
-    """SPEC §8: `unknown` where it cannot see."""
+    """spec/operations#resume-report: `unknown` where it cannot see."""
     house.history.written = START + 3 * SECOND
     report = await drilled(house, "hello")
     assert report["result"] == "UNKNOWN"

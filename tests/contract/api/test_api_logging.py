@@ -1,4 +1,5 @@
-"""Logging v2 `entries:list` over real log files and timelines (facts §5.6, CLIENTS §3.5, SPEC §5)."""
+"""Logging v2 `entries:list` over real log files and timelines (facts/packaging#endpoints,
+spec/clients#log-pages, spec/logs#lines)."""
 
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -57,7 +58,8 @@ def texts(answer: Answer) -> list[str]:
 
 
 async def test_a_readers_margin_is_kept_only_while_lines_may_come(house: House) -> None:
-    """CLIENTS §3.6: gcloud asks for lines older than 5 s and stops at the end of a job that was silent."""
+    """spec/clients#stream-logs: gcloud asks for lines older than 5 s and stops at the end of a job that was
+    silent."""
 
     def until(moment: int) -> str:
         stamp = datetime.fromtimestamp(moment // SECOND, UTC).isoformat()
@@ -156,7 +158,7 @@ async def test_the_resume_form_goes_on_within_one_moment(house: House) -> None:
 
 
 async def test_a_live_job_is_told_up_to_a_moment_ago(house: House) -> None:
-    """CLIENTS §3.5: readers drop what comes behind what they have seen."""
+    """spec/clients#log-pages: readers drop what comes behind what they have seen."""
     await two_replicas(house, over=False)
     house.clock = START + 5 * SECOND
     live = [t for t in texts(await entries(house, 'resource.labels.job_id="1000"')) if t[0] in "ab"]
@@ -186,7 +188,8 @@ async def test_ml_jobs_by_their_id_and_both_resource_types(house: House) -> None
 
 
 async def test_what_the_job_gets_instead_is_said_once_to_each_reader(house: House) -> None:
-    """The first line of the job's log, as the service's own: in the lines it is stored once more, for other readers."""
+    """The first line of the job's log, as the service's own: in the lines it is stored once more, for other
+    readers."""
     answer = await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     assert answer.status == 200
     notice = "asked for '2.6' on '3.7'"

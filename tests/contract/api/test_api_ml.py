@@ -1,4 +1,4 @@
-"""`ml` v1 over REST against a real store (facts §1.1, §6.5)."""
+"""`ml` v1 over REST against a real store (facts/resources#ml, facts/limits#error-texts)."""
 
 from typing import Any
 from urllib.parse import quote
@@ -30,7 +30,7 @@ async def created(house: House, job_id: str = "job_1", **more: Any) -> dict[str,
 
 
 async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     asked = {
         "jobId": "1job",
         "trainingInput": {
@@ -65,7 +65,7 @@ async def test_create_and_get(house: House) -> None:
 
 
 async def test_a_job_id_is_used_once_only(house: House) -> None:
-    """SPEC §1.4: 409."""
+    """spec/submit#refusals: 409."""
     await created(house)
     answer = await house.call("POST", JOBS, ml_job())
     assert (answer.status, answer.error["status"]) == (409, "ALREADY_EXISTS")
@@ -74,7 +74,7 @@ async def test_a_job_id_is_used_once_only(house: House) -> None:
 
 
 async def test_every_violation_is_named_in_the_public_form(house: House) -> None:
-    """SPEC §1.4, facts §6.5."""
+    """spec/submit#refusals, facts/limits#error-texts."""
     asked = ml_job(
         job_id="1st", region="mars", jobDir="gs://nowhere/x", packageUris=["gs://missing/p.tar.gz"]
     )
@@ -148,7 +148,7 @@ async def test_a_service_that_stops_takes_no_new_jobs(house: House) -> None:
 
 
 async def test_lists_newest_first_with_public_page_sizes(house: House) -> None:
-    """Facts §1.1: default 20, at most 100."""
+    """facts/resources#ml: default 20, at most 100."""
     for n in range(23):
         await created(house, f"census_{n}")
     first = (await house.call("GET", JOBS)).json
@@ -162,7 +162,7 @@ async def test_lists_newest_first_with_public_page_sizes(house: House) -> None:
 
 
 async def test_labels_can_be_replaced_once_per_etag(house: House) -> None:
-    """Facts §1.1: patch with updateMask=labels; optimistic concurrency with the etag."""
+    """facts/resources#ml: patch with updateMask=labels; optimistic concurrency with the etag."""
     etag = (await created(house, labels={"a": "1"}))["etag"]
     changed = await house.call(
         "PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {"b": "2"}, "etag": etag}

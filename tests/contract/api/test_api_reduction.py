@@ -1,4 +1,5 @@
-"""What a job's reducers and workers say of its reduction, over a real store and real files (SPEC §7)."""
+"""What a job's reducers and workers say of its reduction, over a real store and real files
+(spec/reduction#reports)."""
 
 import json
 from dataclasses import replace
@@ -88,7 +89,7 @@ async def test_before_anything_is_reported(house: House) -> None:
 
 
 async def test_reducers_and_workers_tell_what_they_do(house: House) -> None:
-    """SPEC §7: bytes a second, chunks in flight, waits by rank, resets."""
+    """spec/reduction#reports: bytes a second, chunks in flight, waits by rank, resets."""
     before = {"received_bytes": 1000, "sent_bytes": 900, "chunks_in_flight": 3}
     now = {"received_bytes": 6000, "sent_bytes": 5900, "chunks_in_flight": 12, "resets": 1}
     write(house, FIRST, (6, before), (11, now | {"wait_seconds": [0.0, 2.5]}))
@@ -123,7 +124,8 @@ async def test_notes_are_on_the_timeline_and_beside_the_numbers(house: House) ->
 
 
 async def test_the_mode_is_what_is_true_now(house: House) -> None:
-    """SPEC §7: who has given reducers up says so; what several say alike is told once and is each one's."""
+    """spec/reduction#reports: who has given reducers up says so; what several say alike is told once and is
+    each one's."""
 
     def says(replica: ReplicaId, number: int, name: str) -> ReplicaNoted:
         return ReplicaNoted(1, replica, 1, number, START + number * SECOND, name, "WARNING", name)
@@ -156,7 +158,7 @@ async def is_secured(house: House, body: dict[str, Any]) -> bool:
 
 
 async def test_tls_is_asked_for_by_a_label_or_a_setting(house: House) -> None:
-    """SPEC §7 (security): settled when the job is submitted; what would not be on is refused."""
+    """spec/reduction#security: settled when the job is submitted; what would not be on is refused."""
     on = {reduction.TLS_LABEL: "on"}
     assert not await is_secured(house, reduced())
     assert await is_secured(house, reduced(**on))

@@ -47,7 +47,7 @@ async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:
 
 
 async def test_a_node_is_drained_and_comes_back(house: House) -> None:
-    """SPEC §2.1: a node can be put under maintenance at any time."""
+    """spec/failures#maintenance: a node can be put under maintenance at any time."""
     drained = (await house.call("POST", f"{NODES}/node-2:drain", {"reason": "new disk"})).json
     assert (drained["condition"], drained["cause"]) == ("DRAINED", "new disk")
     assert await house.store.reader.drained_nodes() == (
@@ -88,7 +88,7 @@ async def test_a_body_is_an_object_with_known_fields_of_their_types(house: House
 
 
 async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
-    """SPEC §2: quotas per project and region."""
+    """spec/queue#quotas: quotas per project and region."""
     key = QuotaKey("p1", "us-central1", "cpus_n1_e2")
     house.room.used = {key: 12.0}
     asked = {**PLACE, "metric": "cpus_n1_e2"}
@@ -146,7 +146,7 @@ async def test_a_quota_that_cannot_be(
 
 
 async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: House) -> None:
-    """SPEC §1.7."""
+    """spec/submit#preflight."""
     house.room.answer = Preflight((("workerpool0-0", "node-1"),), position=1, notices=("no GPU",))
     asked = {"api": "vertex", "project": "p1", "location": "us-central1", "job": custom_job()}
     view = (await house.call("POST", EXPLAIN, asked)).json
@@ -196,7 +196,7 @@ async def test_explain_says_why_a_job_would_wait(house: House) -> None:
 async def test_explain_refuses_exactly_what_create_refuses(
     house: House, api: str, path: str, job: dict[str, Any]
 ) -> None:
-    """SPEC §1.7, §1.4: the same violations, all at once; nothing is stored."""
+    """spec/submit#preflight, spec/submit#refusals: the same violations, all at once; nothing is stored."""
     asked = {"api": api, "project": "p1", "location": "us-central1", "job": job}
     explained = violations(await house.call("POST", EXPLAIN, asked))
     assert explained == violations(await house.call("POST", path, job))
@@ -215,7 +215,7 @@ async def test_explain_needs_to_know_what_and_where(house: House) -> None:
 
 
 async def test_a_waiting_job_says_why_and_how_many_are_before_it(house: House) -> None:
-    """SPEC §2: a job that waits says why, and what would let it start."""
+    """spec/queue#order: a job that waits says why, and what would let it start."""
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     house.room.reasons[JobUid(1000)] = WAITING
     house.room.positions[JobUid(1000)] = 4
@@ -223,14 +223,14 @@ async def test_a_waiting_job_says_why_and_how_many_are_before_it(house: House) -
     assert view["waits"] == [WAITING.message, WAITING.hint]
     assert (view["waiting"]["reason"], view["waiting"]["position"]) == ("quota", 4)
     assert view["resource"]["jobPosition"] == "4"
-    # The public resource, alone and in lists (facts §1.1): a string, as every int64 is.
+    # The public resource, alone and in lists (facts/resources#ml): a string, as every int64 is.
     assert (await house.call("GET", "/v1/projects/p1/jobs/job_1")).json["jobPosition"] == "4"
     (listed,) = (await house.call("GET", "/v1/projects/p1/jobs")).json["jobs"]
     assert listed["jobPosition"] == "4"
 
 
 async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> None:
-    """SPEC §8: that some seconds have to pass is half of the answer."""
+    """spec/operations#why-it-waits: that some seconds have to pass is half of the answer."""
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     failed = PreparationFailed(1, "the registry does not answer", by_user=False)
     await house.happen("projects/p1/jobs/job_1", JobAdmitted(()), failed)
@@ -242,7 +242,7 @@ async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> 
 
 
 async def test_only_a_queued_job_has_a_position(house: House) -> None:
-    """Facts §1.1: 0 when scheduled, and what is 0 is left out."""
+    """facts/resources#ml: 0 when scheduled, and what is 0 is left out."""
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     house.room.positions[JobUid(1000)] = 4
     await house.happen("projects/p1/jobs/job_1", JobAdmitted(()))

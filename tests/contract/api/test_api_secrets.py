@@ -1,4 +1,5 @@
-"""Secrets over a real store: what is taken, what is told, what refuses a job (SPEC §1.4; DESIGN, "What never happens" 9)."""
+"""Secrets over a real store: what is taken, what is told, what refuses a job (spec/submit#refusals;
+spec/invariants#secrets)."""
 
 import base64
 import json
@@ -205,7 +206,7 @@ async def test_every_way_to_create_a_job_asks_for_its_secrets(house: House, kind
 
 
 async def test_the_key_is_changed_and_jobs_notice_nothing(house: House, tmp_path: Path) -> None:
-    """SPEC §8. What no key opens is named, and left as it is."""
+    """spec/operations#errors. What no key opens is named, and left as it is."""
     for project in ("p1", "p2"):
         await house.call("POST", SECRETS, asked(project=project))
     await house.store.secrets.add("p1", "lost", 1, lambda version: b"sealed with a lost key")
@@ -238,7 +239,7 @@ async def test_a_key_that_is_not_there_cannot_be_changed(house: House, tmp_path:
 async def test_a_key_that_cannot_be_used_is_told_whatever_is_asked(
     house: House, tmp_path: Path
 ) -> None:
-    """SPEC §8; not as a failure of the service: somebody has put it there while it runs."""
+    """spec/operations#errors; not as a failure of the service: somebody has put it there while it runs."""
     (tmp_path / "secrets.key").write_text("no key\n")
     for target, body in ((SECRETS, asked()), (f"{SECRETS}:rotateKey", {})):
         refused = await house.call("POST", target, body)

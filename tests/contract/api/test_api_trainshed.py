@@ -123,7 +123,8 @@ async def test_timeline(house: House) -> None:
 
 
 async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: House) -> None:
-    """SPEC §8: every attempt, replica incarnation, verdict, rule; typed errors beside the public messages."""
+    """spec/operations#errors: every attempt, replica incarnation, verdict, rule; typed errors beside the
+    public messages."""
     await created(house)
     await started(house)
     house.clock = START + 3 * SECOND
@@ -221,7 +222,7 @@ async def test_parts_of_a_log(house: House, query: str, messages: list[str]) -> 
 
 
 async def test_following_gives_each_line_as_it_comes_and_ends_with_the_job(house: House) -> None:
-    """DESIGN §3.8: the end comes after the last line, also one that was written late."""
+    """spec/invariants#last-lines-first: the end comes after the last line, also one that was written late."""
     await created(house)
     house.write_log(1000, "workerpool0-0", (START + SECOND, "first"))
     async with house.stream(f"{JOB}/logs?follow=true&tail=1") as lines:

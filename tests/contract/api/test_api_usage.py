@@ -1,4 +1,4 @@
-"""What a job's replicas use, over a real store and real files (SPEC §3)."""
+"""What a job's replicas use, over a real store and real files (spec/program#usage)."""
 
 import json
 from typing import Any
@@ -160,7 +160,7 @@ async def test_who_used_far_less_than_it_asked_for_is_told(house: House) -> None
 
 
 async def test_earlier_attempts_are_still_known(house: House) -> None:
-    """SPEC §2.1: a retry of the job begins a new attempt."""
+    """spec/failures#retries: a retry of the job begins a new attempt."""
     await created(house)
     await started(house)
     await ended(house)
@@ -172,7 +172,7 @@ async def test_earlier_attempts_are_still_known(house: House) -> None:
 
 
 async def test_a_list_of_nodes_says_who_has_which_gpus(house: House) -> None:
-    """SPEC §3: exclusive assignment, to be seen by an operator."""
+    """spec/machines#gpus: exclusive assignment, to be seen by an operator."""
     machine = {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4"}
     asked = custom_job(pool(machineSpec=machine | {"acceleratorCount": 1}), pool())
     await house.call("POST", f"{LOCATION}/customJobs", asked)

@@ -1,4 +1,5 @@
-"""Operations have the types of the version that their reader speaks: the generated REST clients of both, over loopback."""
+"""Operations have the types of the version that their reader speaks: the generated REST clients of both, over
+loopback."""
 
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_the_rest_client_reads_its_operations(served: Served, version: str) -> None:
-    """CLIENTS §1, §3.2: made below the version, polled below /ui/."""
+    """spec/clients#surface, spec/clients#operations: made below the version, polled below /ui/."""
     adviser = advised(served.house)
     adviser.stops = True
     credentials: Any = import_module("google.oauth2.credentials")

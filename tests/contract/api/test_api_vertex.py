@@ -1,4 +1,5 @@
-"""`aiplatform` v1 over REST against a real store: customJobs, operations, locations (facts §1.2, §6.5)."""
+"""`aiplatform` v1 over REST against a real store: customJobs, operations, locations
+(facts/resources#custom-jobs, facts/limits#error-texts)."""
 
 from dataclasses import replace
 from typing import Any
@@ -60,7 +61,7 @@ async def test_create_answers_the_resource_and_get_answers_the_same(house: House
 
 
 async def test_a_bucket_in_another_place_is_a_warning(house: House) -> None:
-    """SPEC §1.6."""
+    """spec/submit#warnings."""
     house.buckets.locations["far"] = "EUROPE-WEST4"
     far = {"outputUriPrefix": "gs://far/out"}
     near = {"outputUriPrefix": "gs://bucket/out"}
@@ -77,7 +78,7 @@ async def warnings(house: House, name: str) -> list[str]:
 
 
 async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
-    """SPEC §1.4: unknown field, unknown enum value and wrong type beside rules that are broken."""
+    """spec/submit#refusals: unknown field, unknown enum value and wrong type beside rules that are broken."""
     bad: dict[str, Any] = custom_job(pool(), pool(machineSpec={"machineType": "n1-standrd-4"}))
     bad["displayName"] = ""
     bad["labels"] = {"Team": "a"}
@@ -105,7 +106,7 @@ async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: H
 
 
 async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     asked = custom_job(
         pool(replicaCount="2"),
         package(packageUris=["gs://missing/a.tar.gz"]),
@@ -143,7 +144,7 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
     ],
 )
 async def test_malformed_bodies(house: House, body: bytes, text: str) -> None:
-    """Facts §6.5."""
+    """facts/limits#error-texts."""
     answer = await house.call("POST", JOBS, body)
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
     assert text in answer.error["message"]
@@ -167,7 +168,7 @@ async def test_v1beta1_is_the_same(house: House) -> None:
 
 
 async def test_enums_as_numbers_and_timestamps_of_a_finished_job(house: House) -> None:
-    """CLIENTS §3.4; facts §1.2."""
+    """spec/clients#numbers; facts/resources#vertex."""
     name = await created(house)
     house.clock = START + 6 * SECOND + 123_456_789
     await finish(house, name)
@@ -208,7 +209,7 @@ async def test_the_error_can_be_told_later_than_the_end(house: House) -> None:
 
 
 async def test_cancel_is_an_intent_and_may_be_repeated(house: House) -> None:
-    """SPEC §2, "Cancel"."""
+    """spec/lifecycle#cancel."""
     name = await created(house)
     for _ in range(2):
         answer = await house.call("POST", f"/v1/{name}:cancel", {})
@@ -235,7 +236,7 @@ async def test_a_cancelled_job(house: House) -> None:
 
 
 async def test_delete_answers_a_finished_operation_that_can_be_read_again(house: House) -> None:
-    """CLIENTS §3.2: REST clients poll below /ui/."""
+    """spec/clients#operations: REST clients poll below /ui/."""
     name = await created(house)
     refused = await house.call("DELETE", f"/v1/{name}")
     assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
@@ -325,7 +326,7 @@ async def test_projects_and_locations_keep_jobs_apart(house: House) -> None:
 
 
 async def test_warnings_and_notices_stand_on_the_timeline(house: House) -> None:
-    """SPEC §1.6."""
+    """spec/submit#warnings."""
     name = await created(house)
     ignored = await house.call("POST", JOBS, custom_job(container(), enableDashboardAccess=True))
     assert ignored.status == 200, ignored.body

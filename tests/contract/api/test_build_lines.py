@@ -1,4 +1,5 @@
-"""Lines of a build in a job's log, through every door (SPEC §5, facts §2.4): task `service`."""
+"""Lines of a build in a job's log, through every door (spec/logs#lines, facts/lifecycle#service-lines): task
+`service`."""
 
 from typing import Any
 

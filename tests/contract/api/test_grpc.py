@@ -1,4 +1,5 @@
-"""The gRPC transport: credentials, what is not served, faults, limits, both versions, reflection, health, IAM."""
+"""The gRPC transport: credentials, what is not served, faults, limits, both versions, reflection, health,
+IAM."""
 
 import asyncio
 import importlib
@@ -93,7 +94,7 @@ async def test_a_permission_that_lacks_has_a_reason(
 
 
 async def test_what_only_the_service_writes_is_not_taken_from_a_request(house: GrpcHouse) -> None:
-    """Facts §1.2: output-only fields; Node sends them (CLIENTS §3.4)."""
+    """facts/resources#vertex: output-only fields; Node sends them (spec/clients#numbers)."""
     job = custom_job() | {
         "name": "mine",
         "state": "JOB_STATE_SUCCEEDED",
@@ -108,7 +109,7 @@ async def test_what_only_the_service_writes_is_not_taken_from_a_request(house: G
 
 
 async def test_an_enum_value_that_nobody_knows_is_refused(house: GrpcHouse) -> None:
-    """SPEC §1.4. Over the wire an enum is a number, and any number gets through."""
+    """spec/submit#refusals. Over the wire an enum is a number, and any number gets through."""
     request: Any = wire_json.from_public(
         "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation()
     )
@@ -139,7 +140,8 @@ async def test_a_fault_of_our_own_tells_nothing_and_is_logged(
 
 
 async def test_a_refusal_too_long_for_a_trailer_still_arrives(house: GrpcHouse) -> None:
-    """SPEC §1.4. A client drops trailers above 8 KiB, and would tell of those instead of what is wrong."""
+    """spec/submit#refusals. A client drops trailers above 8 KiB, and would tell of those instead of what is
+    wrong."""
     uris = [f"gs://missing-bucket-{n}/{'x' * 100}.tar.gz" for n in range(90)]
     job = custom_job(pool(), package(packageUris=uris))
     request = wire_json.from_public(
@@ -279,7 +281,7 @@ async def test_permissions_that_the_caller_holds(
 
 
 async def test_questions_that_are_none_name_every_fault(house: GrpcHouse) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     request = {"resource": "projects/p1/jobs", "permissions": ["ml.jobs.get", "ml.*", "get"]}
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await house.ask("google.iam.v1.IAMPolicy.TestIamPermissions", request)
@@ -300,7 +302,7 @@ async def test_there_are_no_policies(house: GrpcHouse) -> None:
 async def test_a_handler_sees_the_json_of_a_value_as_it_was_sent(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLIENTS §3.3: 100.0 beside 100, and integers that no double holds."""
+    """spec/clients#task-inputs: 100.0 beside 100, and integers that no double holds."""
     seen: list[Call] = []
     method = "google.cloud.aiplatform.v1.PipelineService.CreateTrainingPipeline"
 

@@ -1,5 +1,5 @@
-"""What the tests of tuning jobs, pipelines, models, persistent resources and operations say over REST holds over gRPC: the
-same tests, sent through a real channel (facts §1.2)."""
+"""What the tests of tuning jobs, pipelines, models, persistent resources and operations say over REST holds
+over gRPC: the same tests, sent through a real channel (facts/resources#pipelines)."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

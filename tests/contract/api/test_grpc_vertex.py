@@ -1,4 +1,5 @@
-"""What `test_api_vertex` says over REST holds over gRPC: the same tests, sent through a real channel (facts §1.2)."""
+"""What `test_api_vertex` says over REST holds over gRPC: the same tests, sent through a real channel
+(facts/resources#vertex)."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""What a program may do in the APIs with the token that its metadata endpoint gave it (SPEC §3, Storage)."""
+"""What a program may do in the APIs with the token that its metadata endpoint gave it
+(spec/program#storage)."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -27,7 +28,7 @@ OF_OTHERS = "/trainshed/v1/jobs/"
 
 @pytest.fixture(params=["REST", "gRPC"])
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
-    """SPEC §1: both transports have the same handlers, and the same rules."""
+    """spec/submit: both transports have the same handlers, and the same rules."""
     async with house_over(request.param, tmp_path) as opened:
         yield opened
 
@@ -61,13 +62,14 @@ async def test_a_program_reads_the_jobs_of_its_project_and_no_others(house: Hous
 
 
 async def test_the_number_of_its_project_is_its_project(house: House) -> None:
-    """Programs meet the number in CLOUD_ML_PROJECT_ID (facts §3.4)."""
+    """Programs meet the number in CLOUD_ML_PROJECT_ID (facts/program#variables)."""
     numbered = LOCATION.replace("/p1/", f"/{project_number('p1')}/")
     assert (await asked(house, "GET", f"{numbered}/customJobs")).status == 200
 
 
 async def test_a_program_learns_the_id_of_its_project_by_its_number(house: House) -> None:
-    """The Vertex SDK asks for it where a program names no project: it finds the number in CLOUD_ML_PROJECT_ID."""
+    """The Vertex SDK asks for it where a program names no project: it finds the number in
+    CLOUD_ML_PROJECT_ID."""
     number = project_number("p1")
     for named in ("p1", number):
         found = (await asked(house, "GET", f"/v3/projects/{named}")).json
@@ -110,7 +112,7 @@ async def test_a_job_that_a_program_creates_has_no_more_than_the_program(house: 
 
 
 async def test_a_program_tunes_by_studies_of_its_project(house: House) -> None:
-    """SPEC §6: the study API from inside a job."""
+    """spec/tuning#studies: the study API from inside a job."""
     study = {"displayName": "inside", "studySpec": SPEC}
     made = await asked(house, "POST", f"{LOCATION}/studies", study)
     assert made.status == 200, made.body

@@ -1,4 +1,5 @@
-"""`ml` v1 studies and trials over REST against a real store, by the apiclient and by hand (SPEC §6, facts §7.5)."""
+"""`ml` v1 studies and trials over REST against a real store, by the apiclient and by hand
+(spec/tuning#studies, facts/tuning#vizier)."""
 
 import time
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ async def test_both_apis_share_the_paths_and_each_has_its_own_studies(house: Hou
 
 
 async def test_every_fault_of_a_study_is_named_at_once(house: House) -> None:
-    """SPEC §1.4; ids of digits alone are Vertex's."""
+    """spec/submit#refusals; ids of digits alone are Vertex's."""
     answer = await house.call("POST", f"{STUDIES}?studyId=77", {"studyConfig": {"surprise": 1}})
     told = fields(answer)
     assert {"study.study_config.surprise", "study_id", "study_config.parameters"} <= set(told)
@@ -156,7 +157,7 @@ async def test_an_operation_can_be_cancelled(
 
 
 async def test_a_trial_is_measured_stopped_and_completed(house: House, adviser: Adviser) -> None:
-    """Facts §7.5: the states are REQUESTED, ACTIVE, STOPPING, COMPLETED."""
+    """facts/tuning#vizier: the states are REQUESTED, ACTIVE, STOPPING, COMPLETED."""
     await created(house)
     trial = f"/v1/{(await suggested(house))[0]['name']}"
     measurement = {"elapsedTime": "2.500s", "metrics": [{"metric": "loss", "value": 0}]}
@@ -202,7 +203,7 @@ async def test_a_clients_own_trial_is_requested_or_completed(house: House) -> No
 
 
 async def test_every_fault_of_a_trial_is_named_in_the_words_of_this_api(house: House) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     await created(house)
     bad = {
         "parameters": [
@@ -259,7 +260,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.mark.parametrize("document", ["of the client", "of the service"])
 def test_the_apiclient_tunes(served: Served, document: str) -> None:
-    """CLIENTS §2: `discovery.build('ml', 'v1')`, the loop of suggest, measure, complete."""
+    """spec/clients#recipes: `discovery.build('ml', 'v1')`, the loop of suggest, measure, complete."""
     client_options: Any = import_module("google.api_core.client_options")
     credentials: Any = import_module("google.oauth2.credentials")
     discovery: Any = import_module("googleapiclient.discovery")

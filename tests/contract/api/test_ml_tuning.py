@@ -1,5 +1,5 @@
-"""`ml` v1 jobs with hyperparameters over REST against a real store; the test plays the controller (SPEC §6, facts §1.1,
-§7.1)."""
+"""`ml` v1 jobs with hyperparameters over REST against a real store; the test plays the controller
+(spec/tuning#parameters, facts/resources#ml, facts/tuning#ml)."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ async def test_a_job_with_hyperparameters_is_a_tuning_job(house: House) -> None:
 
 
 async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: House) -> None:
-    """Facts §1.1: scripts read the first trial as the best; values of parameters are texts."""
+    """facts/resources#ml: scripts read the first trial as the best; values of parameters are texts."""
     await created(house)
     await tried(house)
     output = (await house.call("GET", f"{JOBS}/census")).json["trainingOutput"]
@@ -194,7 +194,7 @@ async def test_labels_and_filters_of_a_tuning_job(house: House) -> None:
 
 
 async def test_a_job_goes_on_from_an_earlier_one(house: House) -> None:
-    """Facts §7.1: resumePreviousJobId."""
+    """facts/tuning#ml, spec/tuning#resuming: resumePreviousJobId."""
     await created(house)
     await over(house, next_trial=11)
     await created(house, "more", resumePreviousJobId="census")
@@ -207,7 +207,7 @@ async def test_a_job_goes_on_from_an_earlier_one(house: House) -> None:
 
 
 async def test_what_a_job_cannot_go_on_from(house: House) -> None:
-    """Facts §7.1; with all else that is wrong (SPEC §1.4)."""
+    """facts/tuning#ml; with all else that is wrong (spec/submit#refusals)."""
     field = "hyperparameters.resume_previous_job_id"
     assert (await house.call("POST", JOBS, ml_job(job_id="plain"))).status == 200
     await created(house)
@@ -223,7 +223,7 @@ async def test_what_a_job_cannot_go_on_from(house: House) -> None:
 
 
 async def test_explain_is_of_one_trial(house: House) -> None:
-    """SPEC §1.7: the pre-flight asks for what one trial takes."""
+    """spec/submit#preflight: the pre-flight asks for what one trial takes."""
     body = ml_job(job_id="census", hyperparameters=HYPERPARAMETERS)
     answer = await house.call(
         "POST", "/trainshed/v1/jobs:explain", {"api": "ml", "project": "p1", "job": body}

@@ -1,4 +1,5 @@
-"""`aiplatform` v1 models over REST against a real store: what training pipelines and the SDK need (CLIENTS §1)."""
+"""`aiplatform` v1 models over REST against a real store: what training pipelines and the SDK need
+(spec/clients#surface)."""
 
 from typing import Any
 
@@ -84,7 +85,7 @@ async def test_a_default_that_is_uploaded_takes_the_alias(house: House) -> None:
 
 
 async def test_every_violation_of_an_upload_is_named_at_once(house: House) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     model = {
         "displayName": "",
         "containerSpec": {"command": ["x"]},

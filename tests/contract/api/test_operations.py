@@ -1,4 +1,5 @@
-"""Long-running operations over REST: those that run and those that are done, waited for, listed, cancelled (facts §1.2)."""
+"""Long-running operations over REST: those that run and those that are done, waited for, listed, cancelled
+(facts/resources#vertex)."""
 
 import asyncio
 from dataclasses import replace
@@ -64,7 +65,7 @@ async def shown(house: House, name: str, prefix: str = "/ui/") -> dict[str, Any]
 
 @pytest.mark.parametrize("prefix", ["/ui/", "/v1/", "/v1beta1/"])
 async def test_a_suggestion_that_runs_and_one_that_is_done(house: House, prefix: str) -> None:
-    """CLIENTS §1: names below studies; REST clients poll below /ui/, gcloud below /v1/."""
+    """spec/clients#surface: names below studies; REST clients poll below /ui/, gcloud below /v1/."""
     await begun(house, ASKED)
     version = "v1beta1" if prefix == "/v1beta1/" else "v1"
     running = await shown(house, ASKED.name, prefix)
@@ -88,7 +89,7 @@ async def test_a_suggestion_that_runs_and_one_that_is_done(house: House, prefix:
 
 
 async def test_a_check_of_early_stopping_says_whether_to_stop(house: House) -> None:
-    """CLIENTS §1: the name lies below the trial."""
+    """spec/clients#surface: the name lies below the trial."""
     await begun(house, CHECK)
     metadata = (await shown(house, CHECK.name))["metadata"]
     assert (metadata["study"], metadata["trial"]) == (str(STUDY), STUDY.trial(1))

@@ -1,4 +1,5 @@
-"""`aiplatform` v1 persistent resources over REST: names that jobs may give, with nothing reserved behind them (CLIENTS §1)."""
+"""`aiplatform` v1 persistent resources over REST: names that jobs may give, with nothing reserved behind them
+(spec/clients#surface)."""
 
 from typing import Any
 
@@ -54,7 +55,7 @@ async def test_an_id_is_used_once(house: House) -> None:
 
 
 async def test_every_violation_is_named_at_once(house: House) -> None:
-    """SPEC §1.4; machines by the rules of a job's pools."""
+    """spec/submit#refusals; machines by the rules of a job's pools."""
     pools = [
         {"id": "a", "machineSpec": {"machineType": "n1-standrd-4"}, "replicaCount": "1"},
         {"id": "a", "machineSpec": {"machineType": "n1-standard-4"}},

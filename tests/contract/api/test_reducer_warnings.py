@@ -1,4 +1,5 @@
-"""What a job is told of its reducers when it is created, and before (SPEC §1.6, §1.7, §7)."""
+"""What a job is told of its reducers when it is created, and before (spec/submit#warnings,
+spec/submit#preflight, spec/reduction)."""
 
 from dataclasses import replace
 
@@ -54,7 +55,7 @@ async def told_before(house: House, asked: Request) -> list[str]:
 
 
 async def test_too_few_reducers_are_a_warning(reducing: House) -> None:
-    """SPEC §7: both sums, and how many would be enough; the same before and at creation."""
+    """spec/reduction#exactness: both sums, and how many would be enough; the same before and at creation."""
     few = job(PYTORCH, 3)
     (said,) = await told_at_create(reducing, few)
     assert await told_before(reducing, few) == [said]
@@ -65,7 +66,7 @@ async def test_too_few_reducers_are_a_warning(reducing: House) -> None:
 
 
 async def test_reducers_that_will_idle_are_a_warning(reducing: House) -> None:
-    """SPEC §7: a runtime that cannot use them tells so itself."""
+    """spec/reduction#reports: a runtime that cannot use them tells so itself."""
     asked = job(SKLEARN, 4)
     said = await told_at_create(reducing, asked)
     assert [

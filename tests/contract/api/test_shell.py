@@ -1,4 +1,5 @@
-"""Shells for people: tickets that are good once, links of jobs, the WebSocket, what stands in the story (SPEC §8)."""
+"""Shells for people: tickets that are good once, links of jobs, the WebSocket, what stands in the story
+(spec/operations#shells)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ def autopsy(replica: ReplicaId = WORKER, attempt: int = 1) -> Autopsy:
 
 
 async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
-    """SPEC §8: every step of a person's shell stands in the job's story."""
+    """spec/operations#shells: every step of a person's shell stands in the job's story."""
     await running(house, web_access=False)
     given = (await house.call("POST", f"{JOB}:shell", {"replica": "worker 0"})).json
     assert (given["replica"], given["task"]) == ("workerpool1-0", "workerpool1-0")
@@ -209,7 +210,7 @@ async def test_only_what_runs_has_a_shell(house: Shelled) -> None:
 
 
 async def test_web_access_uris_of_a_job_that_runs(house: Shelled) -> None:
-    """Facts §1: keys `workerpool0-0`; only with enableWebAccess, only while it runs."""
+    """facts/resources: keys `workerpool0-0`; only with enableWebAccess, only while it runs."""
     name = await running(house)
     found = await links(house, name)
     assert sorted(found) == ["workerpool0-0", "workerpool1-0"]
@@ -230,7 +231,7 @@ async def test_without_being_asked_for_there_are_no_links(house: Shelled) -> Non
 
 
 async def test_the_description_has_the_same_links(house: Shelled) -> None:
-    """SPEC §8; programs, which may read the description too, are shown none."""
+    """spec/operations#shells; programs, which may read the description too, are shown none."""
     name = await running(house)
     assert await described_links(house) == await links(house, name) != {}
     assert await described_links(house, PROGRAM_TOKEN) == {}
@@ -239,7 +240,7 @@ async def test_the_description_has_the_same_links(house: Shelled) -> None:
 
 
 async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
-    """Facts §1: keys `master-replica-0`, `worker-replica-0`, in trainingOutput."""
+    """facts/resources: keys `master-replica-0`, `worker-replica-0`, in trainingOutput."""
     body = ml_job(
         enableWebAccess=True, scaleTier="CUSTOM", masterType="n1-standard-4",
         workerType="n1-standard-4", workerCount="1",

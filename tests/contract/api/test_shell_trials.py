@@ -1,4 +1,4 @@
-"""Links to the shells of trials that run, in both APIs (facts §1: `webAccessUris` of trials)."""
+"""Links to the shells of trials that run, in both APIs (facts/resources: `webAccessUris` of trials)."""
 
 from collections.abc import Iterator
 from dataclasses import replace

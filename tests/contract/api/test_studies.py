@@ -1,4 +1,5 @@
-"""`aiplatform` v1 studies over REST and gRPC against a real store (SPEC §6, facts §7, CLIENTS §1, §3.9)."""
+"""`aiplatform` v1 studies over REST and gRPC against a real store (spec/tuning#studies, facts/tuning,
+spec/clients#surface, spec/clients#conflicts)."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -17,7 +18,7 @@ STUDIES = f"{LOCATION}/studies"
 
 @pytest.fixture(params=["REST", "gRPC"])
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
-    """SPEC §1: both transports have the same handlers."""
+    """spec/submit: both transports have the same handlers."""
     async with house_over(request.param, tmp_path) as opened:
         yield opened
 
@@ -44,7 +45,7 @@ async def test_create_answers_the_study_and_get_answers_the_same(house: House) -
 
 
 async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(house: House) -> None:
-    """CLIENTS §3.9: 409 is how Study.create_or_load finds it."""
+    """spec/clients#conflicts: 409 is how Study.create_or_load finds it."""
     name = await created(house)
     again = await house.call("POST", STUDIES, {"displayName": "tune", "studySpec": SPEC})
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
@@ -63,7 +64,7 @@ async def test_one_display_name_may_stand_in_two_locations(house: House) -> None
 
 @pytest.mark.parametrize("house", ["REST"], indirect=True)  # over gRPC there is no such message
 async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     bad = {
         "studySpec": {
             "surprise": 1,

@@ -1,4 +1,5 @@
-"""`aiplatform` v1 training pipelines over REST against a real store; the test plays the controller (facts §1.2, §5.7)."""
+"""`aiplatform` v1 training pipelines over REST against a real store; the test plays the controller
+(facts/resources#pipelines, facts/packaging#measured)."""
 
 import json
 from typing import Any
@@ -47,7 +48,8 @@ AS_THE_SDK_SENDS: dict[str, Any] = {
     "base_output_directory": {"output_uri_prefix": "gs://bucket/out"},
     "scheduling": {"timeout": "7200s", "strategy": None, "max_wait_duration": None},
 }
-"""Facts §5.7: mixed spellings, integers as floats, numbers among the arguments, explicit nulls."""
+"""facts/packaging#measured: mixed spellings, integers as floats, numbers among the arguments, explicit
+nulls."""
 
 
 def asked(given: Any = None, **changes: Any) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def violations(answer: Any) -> dict[str, str]:
 
 
 async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None:
-    """Facts §1.2: PENDING from the start; the SDK follows metadata.backingCustomJob."""
+    """facts/resources#pipelines: PENDING from the start; the SDK follows metadata.backingCustomJob."""
     view = await created(house, labels={"team": "a"})
     assert view["name"] == f"{PLACE}/trainingPipelines/1000"
     assert view["state"] == "PIPELINE_STATE_PENDING"
@@ -89,7 +91,8 @@ async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None
 
 
 async def test_inputs_in_all_the_spellings_that_the_sdk_sends(house: House) -> None:
-    """CLIENTS §3.3, facts §5.7: read as a CustomJobSpec, shown as they were given."""
+    """spec/clients#task-inputs, facts/packaging#measured: read as a CustomJobSpec, shown as they were
+    given."""
     view = await created(house, AS_THE_SDK_SENDS)
     assert view["trainingTaskInputs"] == AS_THE_SDK_SENDS
     child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
@@ -176,7 +179,8 @@ async def test_a_failed_pipeline_carries_its_error(house: House) -> None:
 
 
 async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
-    """SPEC §1.4: of the pipeline, of its inputs (unknown fields and wrong types included), and of what is not there."""
+    """spec/submit#refusals: of the pipeline, of its inputs (unknown fields and wrong types included), and of
+    what is not there."""
     given = inputs(
         pool(machineSpec={"machineType": "n1-standrd-4"}, replicaCount="many"),
         persistentResourceId="none",
@@ -243,7 +247,7 @@ async def test_a_model_id_that_is_taken_is_refused_before_the_training(house: Ho
 
 
 async def test_lists_filter_by_state_and_task(house: House) -> None:
-    """Facts §1.2: training_task_definition too."""
+    """facts/resources#vertex: training_task_definition too."""
     custom = (await created(house))["name"]
     tuned = (await created(house, tuning_inputs(), trainingTaskDefinition=TUNING))["name"]
 

@@ -1,4 +1,5 @@
-"""Tuning jobs and pipelines in our own API, over a real store and real log files; the test plays the controller (SPEC §6, §8)."""
+"""Tuning jobs and pipelines in our own API, over a real store and real log files; the test plays the
+controller (spec/tuning, spec/operations)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -284,7 +285,7 @@ async def messages(house: House, path: str) -> list[tuple[int, str]]:
 
 
 async def test_logs_of_a_tuning_job_are_those_of_its_trials_by_time(house: House) -> None:
-    """SPEC §5, §6: more lines than are read at once, of each trial in their order."""
+    """spec/logs#order, spec/tuning#trials: more lines than are read at once, of each trial in their order."""
     name = await created(house)
     await begun(house, name, 71, 72)
     house.write_log(71, "workerpool0-0", *((START + 2 * n, f"a{n}") for n in range(300)))
@@ -371,7 +372,7 @@ async def test_logs_refuse_what_is_not_there(house: House, query: str, text: str
     [("POST", ":drill"), ("GET", "/drills"), ("GET", "/resumeReport")],
 )
 async def test_what_needs_replicas_names_a_trials_job(house: House, method: str, path: str) -> None:
-    """SPEC §8: drills are of jobs that have replicas of their own."""
+    """spec/operations#drills: drills are of jobs that have replicas of their own."""
     name = await created(house)
     answer = await house.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
     assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
@@ -384,7 +385,8 @@ async def test_what_needs_replicas_names_a_trials_job(house: House, method: str,
 
 
 async def test_a_pipeline_stands_for_its_job_with_replicas(house: House) -> None:
-    """SPEC §8: the SDK shows the pipeline's id, and what is typed with it means the replicas of its job."""
+    """spec/operations: the SDK shows the pipeline's id, and what is typed with it means the replicas of its
+    job."""
     tunes = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
     for asked in (pipeline(trainingTaskInputs=inputs()), tunes):
         answer = await house.call("POST", f"{LOCATION}/trainingPipelines", asked)
@@ -396,7 +398,7 @@ async def test_a_pipeline_stands_for_its_job_with_replicas(house: House) -> None
 
 
 async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
-    """SPEC §1.7."""
+    """spec/submit#preflight."""
     jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned(maxTrials=3)))
     for api, job in jobs:
         asked = {"api": api, "project": "p1", "location": "us-central1", "job": job}

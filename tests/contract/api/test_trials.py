@@ -1,4 +1,5 @@
-"""`aiplatform` v1 trials over REST and gRPC against a real store (SPEC §6, facts §1.2, §7)."""
+"""`aiplatform` v1 trials over REST and gRPC against a real store (spec/tuning#trials, facts/resources#trials,
+facts/tuning)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -22,7 +23,7 @@ FINAL = {"finalMeasurement": {"stepCount": "7", "metrics": [{"metricId": "loss",
 
 @pytest.fixture(params=["REST", "gRPC"])
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
-    """SPEC §1: both transports have the same handlers."""
+    """spec/submit: both transports have the same handlers."""
     async with house_over(request.param, tmp_path) as opened:
         yield opened
 
@@ -69,7 +70,8 @@ def precondition(answer: Answer) -> str:
 async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(
     house: House, adviser: Adviser
 ) -> None:
-    """Facts §1.2, CLIENTS §1: an operation below the study, polled below /ui/ by the SDK."""
+    """facts/resources#trials, spec/clients#surface: an operation below the study, polled below /ui/ by the
+    SDK."""
     path = await study(house)
     answer = await house.call(
         "POST", f"{path}/trials:suggest", {"suggestionCount": 1, "clientId": "a"}
@@ -124,7 +126,7 @@ async def test_an_operation_that_takes_long_is_answered_as_it_stands(
 async def test_what_is_wrong_with_a_suggestion_is_named_at_once(
     house: House, adviser: Adviser
 ) -> None:
-    """SPEC §1.4; the public text: the count must be positive, the client is required."""
+    """spec/submit#refusals; the public text: the count must be positive, the client is required."""
     path = await study(house)
     for count in (0, -1, 1_001):
         answer = await house.call("POST", f"{path}/trials:suggest", {"suggestionCount": count})
@@ -146,7 +148,8 @@ async def test_contexts_are_refused_unless_they_say_nothing(house: House, advise
 
 
 async def test_a_study_has_so_many_trials_and_no_more(house: House) -> None:
-    """Facts §7.4: a study is limited in its trials; who has one that is pending gets it back all the same."""
+    """facts/tuning#metrics: a study is limited in its trials; who has one that is pending gets it back all
+    the same."""
     advised(house, max_study_trials=2)
     path = await study(house)
     await suggested(house, path, "a", 2)
@@ -180,7 +183,7 @@ async def test_a_study_that_is_over_gives_back_what_is_pending_and_nothing_new(
 async def test_measurements_are_kept_in_order_and_one_place_holds_one(
     house: House, adviser: Adviser
 ) -> None:
-    """Facts §1.2: measurements are ordered by (steps, elapsed)."""
+    """facts/resources#trials: measurements are ordered by (steps, elapsed)."""
     (trial,) = await suggested(house, await study(house))
     await measure(house, trial["name"], 0.5, stepCount="2", elapsedDuration="3.5s")
     await measure(house, trial["name"], 0.7, stepCount=1)
@@ -209,7 +212,7 @@ async def test_the_example_of_the_public_guide_measures_without_a_step(
 
 
 async def test_every_fault_of_a_measurement_is_named(house: House, adviser: Adviser) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     (trial,) = await suggested(house, await study(house))
     bad = {"stepCount": -1, "metrics": [{"metricId": "gain", "value": "NaN"}]}
     answer = await house.call(
@@ -244,7 +247,7 @@ async def test_a_given_final_measurement_ends_the_trial_once(
 async def test_the_final_measurement_is_selected_as_the_spec_says(
     house: House, adviser: Adviser
 ) -> None:
-    """SPEC §6: last or best measurement."""
+    """spec/tuning#measurements: last or best measurement."""
     values: dict[str, float] = {}
     for selection in ("LAST_MEASUREMENT", "BEST_MEASUREMENT"):
         path = await study(house, selection, measurementSelectionType=selection)
@@ -259,7 +262,7 @@ async def test_the_final_measurement_is_selected_as_the_spec_says(
 async def test_a_trial_without_a_measurement_and_one_found_infeasible(
     house: House, adviser: Adviser
 ) -> None:
-    """Facts §1.2: INFEASIBLE is done and has no final measurement."""
+    """facts/resources#trials: INFEASIBLE is done and has no final measurement."""
     path = await study(house)
     first, second = await suggested(house, path, count=2)
     done = (await house.call("POST", f"/v1/{first['name']}:complete", {})).json
@@ -280,7 +283,7 @@ async def test_a_wrong_completion_changes_nothing(house: House, adviser: Adviser
 
 
 async def test_a_stopped_trial_still_reports_and_completes(house: House, adviser: Adviser) -> None:
-    """SPEC §2: trial states."""
+    """spec/lifecycle#states: trial states."""
     (trial,) = await suggested(house, await study(house))
     for _ in range(2):
         told = await house.call("POST", f"/v1/{trial['name']}:stop", {})
@@ -294,7 +297,7 @@ async def test_a_stopped_trial_still_reports_and_completes(house: House, adviser
 async def test_whether_a_trial_should_stop_is_an_operation_below_it(
     house: House, adviser: Adviser, stops: bool
 ) -> None:
-    """CLIENTS §1: checkTrialEarlyStoppingState is a long-running operation."""
+    """spec/clients#surface: checkTrialEarlyStoppingState is a long-running operation."""
     adviser.stops = stops
     (trial,) = await suggested(house, await study(house))
     answer = await house.call("POST", f"/v1/{trial['name']}:checkTrialEarlyStoppingState", {})
@@ -338,7 +341,7 @@ async def test_a_trial_with_its_result_is_over(house: House, adviser: Adviser) -
 async def test_every_fault_of_a_trial_is_named_and_nothing_is_stored(
     house: House, adviser: Adviser
 ) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     path = await study(house)
     bad = {
         "state": "SUCCEEDED",
@@ -385,7 +388,7 @@ async def test_list_goes_from_page_to_page_and_a_deleted_trial_is_gone(
 async def test_the_optimal_trials_of_several_objectives_are_the_front(
     house: House, adviser: Adviser
 ) -> None:
-    """SPEC §6: multi-objective studies through the study API."""
+    """spec/tuning#objectives: multi-objective studies through the study API."""
     metrics = [
         {"metricId": "loss", "goal": "MINIMIZE"},
         {"metricId": "speed", "goal": "MAXIMIZE"},
@@ -464,7 +467,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_the_gapic_client_tunes_over_rest(served: Served) -> None:
-    """CLIENTS §1: the client loop of VizierService, operations polled by the client."""
+    """spec/clients#surface: the client loop of VizierService, operations polled by the client."""
     from google.api_core.client_options import ClientOptions
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import aiplatform_v1

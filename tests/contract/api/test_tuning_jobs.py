@@ -1,4 +1,5 @@
-"""`aiplatform` v1 tuning jobs over REST against a real store; the test plays the controller (SPEC §6, facts §1.2)."""
+"""`aiplatform` v1 tuning jobs over REST against a real store; the test plays the controller (spec/tuning,
+facts/resources#tuning-jobs)."""
 
 from typing import Any
 
@@ -77,7 +78,8 @@ async def test_create_answers_the_resource_and_get_answers_the_same(house: House
 
 
 async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> None:
-    """Facts §1.2: each with its parameters, its measurements in their order, its final one, and its custom job."""
+    """facts/resources#trials: each with its parameters, its measurements in their order, its final one, and
+    its custom job."""
     name = await created(house)
     await tried(house, name)
     first, second, third = (await house.call("GET", f"/v1/{name}")).json["trials"]
@@ -143,7 +145,7 @@ async def test_lists_filter_and_page(house: House) -> None:
 
 
 async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     asked = tuning_job(
         displayName="",
         parallelTrialCount=13,
@@ -164,7 +166,7 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
 
 
 async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
-    """SPEC §1.4."""
+    """spec/submit#refusals."""
     study = STUDY | {"algorithm": "GUESSING"}
     asked = tuning_job(displayName="", studySpec=study, surprise=1)
     found = fields(await house.call("POST", JOBS, asked))
@@ -176,14 +178,14 @@ async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: H
 
 
 async def test_more_trials_than_the_setting_allows(house: House) -> None:
-    """Facts §7.4: a study has at most 1,000 trials; here that is a setting."""
+    """facts/tuning#metrics: a study has at most 1,000 trials; here that is a setting."""
     assert fields(await house.call("POST", JOBS, tuning_job(maxTrialCount=1001))) == [
         "max_trial_count"
     ]
 
 
 async def test_cancel_is_an_intent_and_too_late_for_one_that_is_over(house: House) -> None:
-    """SPEC §2: cancel."""
+    """spec/lifecycle#cancel: cancel."""
     name = await created(house)
     for _ in range(2):
         assert (await house.call("POST", f"/v1/{name}:cancel")).json == {}
@@ -216,7 +218,7 @@ async def test_a_name_of_another_collection_is_not_found_and_said_to_be_one(hous
 
 
 async def test_a_drill_plan_or_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
-    """SPEC §8: drills; a tuning job has no replicas of its own."""
+    """spec/operations#drills: drills; a tuning job has no replicas of its own."""
     for labels in (
         {"trainshed-drill": "monday"},
         {"trainshed-stall-after": "soon"},

@@ -1,4 +1,5 @@
-"""`trainshed jobs autopsy`: what failed replicas left, listed, copied, deleted (SPEC §8)."""
+"""`trainshed jobs autopsy`: what failed replicas left, listed, copied, deleted
+(spec/operations#autopsies)."""
 
 import io
 import json

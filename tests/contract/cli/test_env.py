@@ -1,4 +1,4 @@
-"""`trainshed env`: the variables, as real shells and google-auth read them (CLIENTS §2)."""
+"""`trainshed env`: the variables, as real shells and google-auth read them (spec/clients#recipes)."""
 
 import json
 import subprocess
@@ -41,7 +41,8 @@ def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
 def test_the_project_is_given_so_that_the_sdk_asks_nobody_about_it(
     trainshed: Invoke, tmp_path: Path
 ) -> None:
-    """With GOOGLE_CLOUD_PROJECT the SDK would look it up at Google, over gRPC, for a minute (CLIENTS §1)."""
+    """With GOOGLE_CLOUD_PROJECT the SDK would look it up at Google, over gRPC, for a minute
+    (spec/clients#surface)."""
     write_service_file(tmp_path, "http://127.0.0.1:7", project="ours")
     found = environment(trainshed("env").stdout)
     assert found["GCLOUD_PROJECT"] == "ours"

@@ -177,7 +177,7 @@ def test_watch_tells_the_story_and_the_end(trainshed: Invoke, service: FakeServi
 
 
 def test_describe_says_how_to_open_a_shell(trainshed: Invoke, service: FakeService) -> None:
-    """SPEC §8: of a job with web access, while it runs."""
+    """spec/operations#shells: of a job with web access, while it runs."""
     links = {"workerpool0-0": "http://h/shell/#a", "workerpool1-0": "http://h/shell/#b"}
     service.on("GET", f"{JOBS}/7", job(webAccessUris=links))
     lines = trainshed("jobs", "describe", "7").stdout.splitlines()
@@ -252,7 +252,7 @@ def test_describe_shows_the_facts_of_a_failure_and_restarts(
 def test_a_reason_that_the_error_has_already_is_told_once(
     trainshed: Invoke, service: FakeService
 ) -> None:
-    """SPEC §2: an error of packages holds all that the installer said."""
+    """spec/lifecycle: an error of packages holds all that the installer said."""
     failure = {
         "rule": "package_failed",
         "cause": "package",

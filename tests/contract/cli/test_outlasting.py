@@ -1,4 +1,4 @@
-"""Followers outlast the service: they say so once, and go on where they were (SPEC §5)."""
+"""Followers outlast the service: they say so once, and go on where they were (spec/logs#durability)."""
 
 import json
 from collections.abc import Iterator

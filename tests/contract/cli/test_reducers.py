@@ -16,7 +16,7 @@ V100 = (*PLAN, "--workers", "5", "--machine", "n1-highmem-96", "--accelerator")
 
 
 def test_the_public_example(trainshed: Invoke) -> None:
-    """SPEC §7: 8 × a2-megagpu-16g need 25 × n1-highcpu-16."""
+    """spec/reduction#bandwidth: 8 × a2-megagpu-16g need 25 × n1-highcpu-16."""
     lines = trainshed(*A2).stdout.splitlines()
     assert lines[0] == "25 × n1-highcpu-16 as reducers for 8 × a2-megagpu-16g"
     told = {label: text for label, _, text in (line.partition("  ") for line in lines[2:9])}
@@ -31,7 +31,7 @@ def test_the_public_example(trainshed: Invoke) -> None:
 
 
 def test_fewer_reducers_have_a_row_each(trainshed: Invoke) -> None:
-    """SPEC §7: hybrid mode gains with every one of them."""
+    """spec/reduction#hybrid: hybrid mode gains with every one of them."""
     lines = trainshed(*A2).stdout.splitlines()
     at = next(index for index, line in enumerate(lines) if line.startswith("REDUCERS"))
     rows = [line.split() for line in lines[at + 1 : at + 5]]
@@ -47,7 +47,7 @@ def test_fewer_reducers_have_a_row_each(trainshed: Invoke) -> None:
 
 
 def test_the_flags_can_be_pasted(trainshed: Invoke) -> None:
-    """SPEC §7: pools 0, 1 and 2 as gcloud takes them, the machine's own accelerators named."""
+    """spec/reduction: pools 0, 1 and 2 as gcloud takes them, the machine's own accelerators named."""
     lines = trainshed(*A2).stdout.splitlines()
     flags = [line.strip() for line in lines if "--worker-pool-spec=" in line]
     gpus = "accelerator-type=NVIDIA_TESLA_A100,accelerator-count=16"
@@ -60,7 +60,7 @@ def test_the_flags_can_be_pasted(trainshed: Invoke) -> None:
 
 
 def test_the_public_advice_is_given(trainshed: Invoke) -> None:
-    """SPEC §7."""
+    """spec/reduction."""
     said = trainshed(*A2).stdout
     assert "bucket_cap_mb=64" in said
     assert "HOROVOD_FUSION_THRESHOLD=134217728" in said
@@ -70,7 +70,8 @@ def test_the_public_advice_is_given(trainshed: Invoke) -> None:
     "given", ["type=NVIDIA_TESLA_V100,count=8", "count=8,type=nvidia-tesla-v100"]
 )
 def test_accelerators_count(trainshed: Invoke, given: str) -> None:
-    """SPEC §7: 5 machines of 100 Gbps need 16; without its GPUs the same machine has 32 Gbps."""
+    """spec/reduction#bandwidth: 5 machines of 100 Gbps need 16; without its GPUs the same machine has 32
+    Gbps."""
     found = json.loads(trainshed(*V100, given, "--format", "json").stdout)
     assert (found["reducersNeeded"], found["reducers"]["totalGbps"]) == (16, 512)
     assert found["workers"]["accelerators"] == {"type": "NVIDIA_TESLA_V100", "count": 8}
@@ -79,7 +80,7 @@ def test_accelerators_count(trainshed: Invoke, given: str) -> None:
 
 
 def test_a_number_that_one_has_is_judged(trainshed: Invoke) -> None:
-    """SPEC §7: too few by the rule, still faster than the ring; more than enough."""
+    """spec/reduction#bandwidth: too few by the rule, still faster than the ring; more than enough."""
     found = json.loads(trainshed(*A2, "--reducers", "12", "--format", "json").stdout)
     assert (found["ruleIsMet"], found["mode"], found["reducersNeeded"]) == (False, "hybrid", 25)
     assert 1 < found["limitOverRing"] < 1.75
@@ -91,7 +92,7 @@ def test_a_number_that_one_has_is_judged(trainshed: Invoke) -> None:
 
 
 def test_the_time_of_a_step(trainshed: Invoke) -> None:
-    """SPEC §7: from the size of the gradients, in decimal or binary units."""
+    """spec/reduction#bandwidth: from the size of the gradients, in decimal or binary units."""
     assert "104 ms at least; the ring 182 ms (1.3 GB of gradients)" in (
         trainshed(*A2, "--gradients", "1.3GB").stdout
     )
@@ -102,7 +103,7 @@ def test_the_time_of_a_step(trainshed: Invoke) -> None:
 
 
 def test_two_workers_gain_nothing(trainshed: Invoke) -> None:
-    """SPEC §7: both ways send each gradient once, however many reducers there are."""
+    """spec/reduction: both ways send each gradient once, however many reducers there are."""
     pair = (*PLAN, "--workers", "2", "--machine", "n1-standard-16", "--reducers", "9")
     found = json.loads(trainshed(*pair, "--format", "json").stdout)
     assert {case["limitOverRing"] for case in found["cases"]} == {1.0}
@@ -111,7 +112,7 @@ def test_two_workers_gain_nothing(trainshed: Invoke) -> None:
 
 
 def test_small_machines_are_allowed_and_noted(trainshed: Invoke) -> None:
-    """SPEC §7: 16 vCPUs and more are recommended."""
+    """spec/reduction#bandwidth: 16 vCPUs and more are recommended."""
     small = trainshed(*A2, "--reducer-machine", "n1-standard-4").stdout
     assert small.startswith("80 × n1-standard-4")
     assert "n1-standard-4 has 4 vCPUs; reducers of 16 and more are recommended" in small
@@ -119,7 +120,7 @@ def test_small_machines_are_allowed_and_noted(trainshed: Invoke) -> None:
 
 
 def test_a_bandwidth_may_be_given(trainshed: Invoke) -> None:
-    """SPEC §7: for machines that the table does not know."""
+    """spec/reduction#bandwidth: for machines that the table does not know."""
     a4 = (*PLAN, "--workers", "4", "--machine", "a4-highgpu-8g")
     refused = trainshed(*a4)
     assert refused.exit_code == 2
@@ -154,7 +155,7 @@ def test_a_bandwidth_may_be_given(trainshed: Invoke) -> None:
 def test_errors_name_the_flag_and_what_is_near(
     trainshed: Invoke, arguments: tuple[str, ...], flag: str, words: str
 ) -> None:
-    """SPEC §7."""
+    """spec/reduction."""
     given = (*PLAN, "--workers", "8", "--machine", "n1-standard-16", *arguments)
     result = trainshed(*given)
     assert (result.exit_code, result.stdout) == (2, "")
@@ -163,7 +164,7 @@ def test_errors_name_the_flag_and_what_is_near(
 
 
 def test_support_is_told(trainshed: Invoke) -> None:
-    """SPEC §7: which frameworks are served, and what becomes of the others."""
+    """spec/reduction#frameworks: which frameworks are served, and what becomes of the others."""
     rows = json.loads(trainshed("reducers", "support", "--format", "json").stdout)
     served = {row["program"]: row["served"] for row in rows}
     assert served["PyTorch DDP, backend gloo"]
@@ -175,7 +176,7 @@ def test_support_is_told(trainshed: Invoke) -> None:
 
 
 def test_the_wheel_is_written(trainshed: Invoke, tmp_path: Path) -> None:
-    """SPEC §7: what images of users install."""
+    """spec/reduction: what images of users install."""
     directory = tmp_path / "made" / "here"
     path = Path(trainshed("reducers", "wheel", "-o", str(directory)).stdout.strip())
     assert path.parent == directory
@@ -189,7 +190,8 @@ def test_the_wheel_is_written(trainshed: Invoke, tmp_path: Path) -> None:
 
 
 def test_the_package_is_needed_nowhere_else() -> None:
-    """The command loads the package's arithmetic from within the service's, where nobody has installed the package."""
+    """The command loads the package's arithmetic from within the service's, where nobody has installed the
+    package."""
     code = (
         "import sys; sys.path = [p for p in sys.path if not p.endswith('reduction')];"
         "import trainshed.cli.reducers; assert 'trainshed_reduction' not in sys.modules"

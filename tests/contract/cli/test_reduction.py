@@ -1,4 +1,4 @@
-"""What `jobs top` and `jobs describe` show of a job's reduction (SPEC §7)."""
+"""What `jobs top` and `jobs describe` show of a job's reduction (spec/reduction#reports)."""
 
 import json
 from typing import Any
@@ -115,7 +115,7 @@ def test_of_what_is_over_totals_are_shown_alone(trainshed: Invoke, service: Fake
 def test_the_mode_is_what_is_true_now(
     trainshed: Invoke, service: FakeService, now: dict[str, Any], line: str
 ) -> None:
-    """SPEC §7: after reducers were given up, too; what was true before is not said any more."""
+    """spec/reduction#losses: after reducers were given up, too; what was true before is not said any more."""
     mode: dict[str, Any] = {
         "since": SEEN,
         "severity": "INFO",

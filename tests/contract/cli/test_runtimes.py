@@ -1,4 +1,4 @@
-"""`trainshed runtimes`: list, build, warm, gc on a cache, without a service (SPEC §4)."""
+"""`trainshed runtimes`: list, build, warm, gc on a cache, without a service (spec/runtimes#environments)."""
 
 import json
 import os
@@ -45,7 +45,8 @@ def test_the_list_names_every_version_and_the_python_it_would_get(invoke: Invoke
 
 
 def test_downloads_go_alone_and_at_any_age(invoke: Invoke, cache: Path) -> None:
-    """SPEC §4. What is built stays, old as it is; a month goes by for downloads only if that is asked for."""
+    """spec/runtimes. What is built stays, old as it is; a month goes by for downloads only if that is asked
+    for."""
     at = time.time_ns() - 2 * DAY
     built = Shelf(cache / "environments").put("kept", lambda draft: draft.mkdir())
     os.utime(built / ".built", ns=(at - 60 * DAY, at - 60 * DAY))

@@ -121,7 +121,7 @@ def test_delete_all_of_it_or_one_version(trainshed: Invoke, service: FakeService
 
 
 def test_the_key_is_changed(trainshed: Invoke, service: FakeService) -> None:
-    """SPEC §8: what stays closed is named."""
+    """spec/operations#errors: what stays closed is named."""
     service.on("POST", f"{SECRETS}:rotateKey", {"key": "1a2b", "sealed": 1, "left": []})
     result = trainshed("secrets", "rotate-key")
     assert result.stdout == "1 value is sealed with the new key 1a2b\n"

@@ -1,4 +1,5 @@
-"""`trainshed jobs`, `studies` and `demo --tuning` for searches: what is asked of the service, and what is printed (SPEC §6)."""
+"""`trainshed jobs`, `studies` and `demo --tuning` for searches: what is asked of the service, and what is
+printed (spec/tuning#studies)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`trainshed jobs top`, and what `jobs describe` says of what was used (SPEC §3)."""
+"""`trainshed jobs top`, and what `jobs describe` says of what was used (spec/program#usage)."""
 
 import json
 from typing import Any

@@ -105,7 +105,8 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def test_a_job_survives_the_loss_of_a_worker_and_of_the_primary(job: Job) -> None:
-    """SPEC §2.1: a lost replica is started again under its own address; the program goes on."""
+    """spec/failures#lost-replicas: a lost replica is started again under its own address; the program goes
+    on."""
     job.arguments += ["--checkpoint-epochs", "1", "--epoch-seconds", "0.1"]
     workers = [job.start(1, 0), job.start(1, 1)]
     evaluator = job.start(3)
@@ -147,7 +148,7 @@ def test_a_job_survives_the_loss_of_a_worker_and_of_the_primary(job: Job) -> Non
 
 
 def test_a_primary_that_is_asked_to_end_saves_what_it_has(job: Job) -> None:
-    """SPEC §3: SIGTERM comes with a grace time, so that a program can checkpoint."""
+    """spec/program#stopping: SIGTERM comes with a grace time, so that a program can checkpoint."""
     job.cluster = {"workerpool0": job.cluster["workerpool0"]}
     job.arguments += ["--checkpoint-epochs", "100", "--epoch-seconds", "0.2"]
     primary = job.start(0)

@@ -1,4 +1,4 @@
-"""What failed replicas left: kept, looked at, copied, and gone in time (SPEC §8)."""
+"""What failed replicas left: kept, looked at, copied, and gone in time (spec/operations#autopsies)."""
 
 import asyncio
 import io
@@ -58,7 +58,8 @@ async def weighed(house: House, uid: JobUid) -> Autopsy:
 
 
 def test_the_files_and_the_environment_are_as_they_were(house: Run) -> None:
-    """SPEC §8: a failed replica's file system and environment, and the same shell opened on it."""
+    """spec/operations#shells: a failed replica's file system and environment, and the same shell opened on
+    it."""
 
     async def test(house: House) -> None:
         await keeping(house)

@@ -1,4 +1,5 @@
-"""Service, zygote and shims killed at any moment (DESIGN §3.3, §3.7, §4 Slots and shims)."""
+"""Service, zygote and shims killed at any moment (spec/invariants#one-incarnation,
+spec/invariants#durability, spec/invariants#shims)."""
 
 import asyncio
 import errno
@@ -58,7 +59,7 @@ def test_a_program_that_ended_while_the_service_was_down_is_reported(house: Run)
 def test_a_fault_is_not_taken_for_done_while_the_shim_does_not_listen(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPEC §8: a drill happens, though the service is killed in the middle of it."""
+    """spec/operations#drills: a drill happens, though the service is killed in the middle of it."""
 
     def deaf(slot: Path) -> socket.socket:
         raise ConnectionRefusedError(slot)
@@ -100,7 +101,7 @@ def test_the_same_incarnation_is_never_started_twice(house: Run) -> None:
 
 
 def test_the_next_incarnation_finds_its_work_and_goes_on_in_the_log(house: Run) -> None:
-    """SPEC §2.1: restarts keep hostname, index and directory."""
+    """spec/failures#lost-replicas: restarts keep hostname, index and directory."""
 
     async def test(house: House) -> None:
         uid = house.job()
@@ -159,8 +160,8 @@ def test_launches_in_flight_survive_the_death_of_the_zygote(house: Run) -> None:
 def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than the socket of a zygote holds that was stopped (SIGSTOP, or swap): the loop goes on turning meanwhile, the
-    zygote is replaced, every program starts once, and what ran before runs on."""
+    """More than the socket of a zygote holds that was stopped (SIGSTOP, or swap): the loop goes on turning
+    meanwhile, the zygote is replaced, every program starts once, and what ran before runs on."""
     monkeypatch.setattr(zygotes, "PATIENCE", 0.5)
 
     async def test(house: House) -> None:

@@ -1,4 +1,4 @@
-"""GPUs of replicas, with devices that are only said to be there (SPEC §2, Capacity modes; §3)."""
+"""GPUs of replicas, with devices that are only said to be there (spec/queue#capacity; spec/machines#gpus)."""
 
 from tests.contract.engines.conftest import PRIMARY, House, Run
 from trainshed.core.names import JobUid, ReplicaId
@@ -18,7 +18,7 @@ async def shown(house: House, uid: JobUid, replica: ReplicaId) -> object:
 
 
 def test_each_replica_sees_gpus_of_its_own_also_after_a_restart(house: Run) -> None:
-    """SPEC §3: assigned GPUs only."""
+    """spec/machines#gpus: assigned GPUs only."""
 
     async def test(house: House) -> None:
         await house.restart(devices=FakeDevices("Tesla T4", "Tesla T4"))
@@ -52,7 +52,7 @@ def test_given_back_gpus_go_to_the_next(house: Run) -> None:
 
 
 def test_a_replica_that_asked_for_gpus_where_there_are_none_runs_without(house: Run) -> None:
-    """SPEC §2, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
+    """spec/queue#capacity, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
 
     async def test(house: House) -> None:
         await house.restart(devices=FakeDevices())
@@ -65,7 +65,7 @@ def test_a_replica_that_asked_for_gpus_where_there_are_none_runs_without(house: 
 
 
 def test_nodes_have_what_they_are_declared_to_have(house: Run) -> None:
-    """SPEC §2, strict mode: nodes have capacities."""
+    """spec/queue#capacity, strict mode: nodes have capacities."""
 
     async def test(house: House) -> None:
         await house.restart(

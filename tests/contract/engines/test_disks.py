@@ -1,4 +1,4 @@
-"""A disk that is full of a replica's files is noted by the engine (SPEC §1.5)."""
+"""A disk that is full of a replica's files is noted by the engine (spec/machines#disk)."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How programs end and what is recorded of it (SPEC §2.1)."""
+"""How programs end and what is recorded of it (spec/failures#user-code)."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def test_a_command_that_is_not_there_ends_like_in_a_shell(house: Run) -> None:
 
 
 def test_memory_limit_hit_by_the_main_process_is_an_oom(house: Run) -> None:
-    """SPEC §2.1: out of memory, main process."""
+    """spec/failures#out-of-memory: out of memory, main process."""
 
     async def test(house: House) -> None:
         assert house.engine.capabilities().oom_verdict
@@ -73,7 +73,7 @@ def test_memory_limit_hit_by_the_main_process_is_an_oom(house: Run) -> None:
 
 
 def test_memory_limit_hit_by_a_child_leaves_the_verdict_to_the_main_process(house: Run) -> None:
-    """SPEC §2.1: an OOM of a child alone; the main process's own exit decides."""
+    """spec/failures#out-of-memory: an OOM of a child alone; the main process's own exit decides."""
 
     async def test(house: House) -> None:
         assert house.engine.capabilities().oom_verdict
@@ -132,7 +132,8 @@ def test_a_kill_from_outside_after_a_child_ran_out_of_memory_is_no_oom(house: Ru
 
 
 def test_a_replica_that_the_service_cannot_start_is_its_own_failure(house: Run) -> None:
-    """SPEC §2.1: the service itself failed; also when it is asked again after a restart."""
+    """spec/failures#service-failures: the service itself failed; also when it is asked again after a
+    restart."""
 
     async def test(house: House) -> None:
         # Levels with a view of their own need the one, the others copy the other.

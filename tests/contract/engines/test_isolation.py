@@ -44,7 +44,8 @@ _IN_ANOTHER = "thread = threading.Thread(target=serve); thread.start(); thread.j
 def test_every_replica_can_bind_the_cluster_port_on_the_wildcard_address(
     house: Run, wildcard: str, call: str
 ) -> None:
-    """SPEC §3: really bindable on port 2222 by every replica at once, also by programs that know only 0.0.0.0."""
+    """spec/program#hostnames: really bindable on port 2222 by every replica at once, also by programs that
+    know only 0.0.0.0."""
     program = _SERVER.format(wildcard=wildcard) + call
     if wildcard == "::":
         if not Path("/proc/net/if_inet6").exists():
@@ -112,7 +113,8 @@ def test_the_ports_and_addresses_of_other_replicas_cannot_be_taken(house: Run) -
 
 
 def test_the_ports_of_the_service_cannot_be_listened_on_while_it_is_away(house: Run) -> None:
-    """SPEC §1.4, §4: a program there would be given the tokens of whoever calls the service, and keep it from starting."""
+    """spec/submit#refusals, spec/runtimes: a program there would be given the tokens of whoever calls the
+    service, and keep it from starting."""
     port = free_port()
     program = (
         "import ctypes, os, socket, struct\n"
@@ -163,7 +165,7 @@ def _level(house: House) -> str:
 
 
 def test_files_of_the_service_and_of_other_jobs_are_out_of_reach(house: Run) -> None:
-    """SPEC §3: no access to the service's own files, other jobs' files."""
+    """spec/program#isolation: no access to the service's own files, other jobs' files."""
 
     async def test(house: House) -> None:
         if _level(house) == LEVEL_SESSION:
@@ -190,7 +192,8 @@ def test_files_of_the_service_and_of_other_jobs_are_out_of_reach(house: Run) -> 
 
 
 def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: Run) -> None:
-    """docs/isolation.md: a directory that the operator shows to programs may have the service's data in it."""
+    """docs/isolation.md: a directory that the operator shows to programs may have the service's data in
+    it."""
 
     async def test(house: House) -> None:
         if _level(house) == LEVEL_SESSION:
@@ -389,7 +392,7 @@ def test_only_harmless_devices_are_there(house: Run) -> None:
 
 
 def test_a_fork_bomb_is_held(house: Run) -> None:
-    """SPEC §3; issue: memory and CPU and process limits."""
+    """spec/program#isolation; issue: memory and CPU and process limits."""
 
     async def test(house: House) -> None:
         if not house.engine.capabilities().process_limit:

@@ -1,4 +1,5 @@
-"""Shims and nodes that stop answering: noticed by lease, and never two live processes of one replica (DESIGN §4)."""
+"""Shims and nodes that stop answering: noticed by lease, and never two live processes of one replica
+(spec/invariants#one-incarnation)."""
 
 import asyncio
 import errno
@@ -238,7 +239,7 @@ def _wait_for_end(process: int) -> None:
 def test_a_node_that_stops_answering_is_gone_until_nothing_is_left_on_it(
     house: Run, common_place: Path
 ) -> None:
-    """DESIGN §3.3: never two live incarnations of one replica, whoever wakes up when."""
+    """spec/invariants#one-incarnation: never two live incarnations of one replica, whoever wakes up when."""
     witness = common_place / "witness"
     witness.touch()
     witness.chmod(0o666)

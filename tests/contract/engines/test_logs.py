@@ -1,4 +1,4 @@
-"""Every line of every program, in order, complete (SPEC §5)."""
+"""Every line of every program, in order, complete (spec/logs#order)."""
 
 from tests.contract.engines.conftest import House, Run
 from trainshed.engines.port import LinesWritten, SlotStarted

@@ -1,4 +1,5 @@
-"""What trials report reaches the store's reader, whatever becomes of service, shim and program (SPEC §6)."""
+"""What trials report reaches the store's reader, whatever becomes of service, shim and program
+(spec/tuning#measurements)."""
 
 import asyncio
 import json
@@ -64,7 +65,8 @@ def heard(house: House, uid: JobUid) -> bool:
 
 
 def test_measurements_are_told_while_the_trial_runs(house: Run) -> None:
-    """SPEC §6: read live; the program finds its file by the variable, at every level of isolation."""
+    """spec/tuning#measurements: read live; the program finds its file by the variable, at every level of
+    isolation."""
 
     async def test(house: House) -> None:
         uid = await trial(house, "report(3, 0.5); time.sleep(60)")
@@ -75,7 +77,7 @@ def test_measurements_are_told_while_the_trial_runs(house: Run) -> None:
 
 
 def test_what_was_reported_last_is_readable_when_the_end_is_told(house: Run) -> None:
-    """DESIGN §3.8 and §4, order at an exit."""
+    """spec/invariants#last-lines-first."""
 
     async def test(house: House) -> None:
         uid = await trial(house, "report(1, 0.25); report(2, 0.5); os.kill(os.getpid(), 9)")
@@ -90,7 +92,7 @@ def test_what_was_reported_last_is_readable_when_the_end_is_told(house: Run) -> 
 
 
 def test_trials_go_on_measuring_while_the_service_is_down(house: Run) -> None:
-    """DESIGN §4, Slots and shims; who comes back is told that there is something to read."""
+    """spec/invariants#shims; who comes back is told that there is something to read."""
 
     async def test(house: House) -> None:
         wait = "while not os.path.exists('go'): time.sleep(0.01)"
@@ -110,7 +112,7 @@ def test_trials_go_on_measuring_while_the_service_is_down(house: Run) -> None:
 
 
 def test_measurements_outlive_their_shim(house: Run) -> None:
-    """SPEC §2.1: the next incarnation, of the same trial, adds to them."""
+    """spec/failures#lost-replicas: the next incarnation, of the same trial, adds to them."""
 
     async def test(house: House) -> None:
         uid = await trial(house, "report(1, 0.5); time.sleep(60)")
@@ -127,7 +129,8 @@ def test_measurements_outlive_their_shim(house: Run) -> None:
 
 
 def test_replicas_that_are_not_watched(house: Run) -> None:
-    """Facts §7.4: of a trial's replicas the primary reports; a job that is no trial does not at all."""
+    """facts/tuning#metrics: of a trial's replicas the primary reports; a job that is no trial does not at
+    all."""
 
     async def test(house: House) -> None:
         uid = house.job()
@@ -147,7 +150,7 @@ def test_replicas_that_are_not_watched(house: Run) -> None:
 
 
 def test_the_log_of_a_trial_is_only_its_lines(house: Run) -> None:
-    """SPEC §5: metrics lie beside the log; a later incarnation goes on with both."""
+    """spec/logs#durability: metrics lie beside the log; a later incarnation goes on with both."""
 
     async def test(house: House) -> None:
         uid = await trial(house, "report(1, 0.5); print('one')")

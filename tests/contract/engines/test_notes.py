@@ -1,4 +1,5 @@
-"""What reducers and workers note reaches the service, whatever becomes of it, of the shim and of the program (SPEC §7)."""
+"""What reducers and workers note reaches the service, whatever becomes of it, of the shim and of the program
+(spec/reduction#reports)."""
 
 import asyncio
 import os

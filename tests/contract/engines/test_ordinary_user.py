@@ -1,4 +1,5 @@
-"""The suite once more as a user without rights, where the tests run as root: what depends on whose the programs are."""
+"""The suite once more as a user without rights, where the tests run as root: what depends on whose the
+programs are."""
 
 from pathlib import Path
 
@@ -9,6 +10,6 @@ _CHOSEN = ("exits", "isolation", "roots", "slots", "stop", "terminals", "autopsi
 
 @as_root_only
 def test_the_suite_as_an_ordinary_user() -> None:
-    """SPEC §3: root or not."""
+    """spec/program#isolation: root or not."""
     here = Path(__file__).parent
     run_as_nobody(*(str(here / f"test_{name}.py") for name in _CHOSEN))

@@ -1,4 +1,5 @@
-"""What replicas of a job with a Reduction Server find beside their programs, and what they are told later (SPEC §2.1, §7)."""
+"""What replicas of a job with a Reduction Server find beside their programs, and what they are told later
+(spec/reduction#losses)."""
 
 import shutil
 from pathlib import Path
@@ -54,7 +55,8 @@ def part(package: Path, **variables: str) -> dict[str, object]:
 def test_workers_hear_which_reducers_are_lost_and_later_ones_find_it(
     house: Run, package: Path
 ) -> None:
-    """SPEC §2.1: those that run, those that start later, and those that a service which was started again looks after."""
+    """spec/reduction#losses: those that run, those that start later, and those that a service which was
+    started again looks after."""
 
     async def test(house: House) -> None:
         uid, places = await gang(house, FIRST, SECOND)
@@ -75,7 +77,8 @@ def test_workers_hear_which_reducers_are_lost_and_later_ones_find_it(
 
 
 def test_where_nothing_is_lost_nothing_is_heard(house: Run, package: Path) -> None:
-    """SPEC §2.1: another attempt's losses are its own; a job without slots has nobody to tell."""
+    """spec/failures#lost-replicas: another attempt's losses are its own; a job without slots has nobody to
+    tell."""
 
     async def test(house: House) -> None:
         await house.engine.drop_reducers(house.job(), 1, (FIRST,))
@@ -90,7 +93,7 @@ def test_where_nothing_is_lost_nothing_is_heard(house: Run, package: Path) -> No
 
 
 def test_a_program_cannot_change_what_it_is_told(house: Run, package: Path) -> None:
-    """SPEC §3, §7: the list is the gang's, and the package every job's."""
+    """spec/program, spec/reduction: the list is the gang's, and the package every job's."""
 
     async def test(house: House) -> None:
         if house.engine.capabilities().isolation == LEVEL_SESSION:
@@ -115,7 +118,7 @@ for path in (os.environ[{reduction.LOST_FILE!r}], {str(package / "mine")!r}):
 def test_programs_of_an_image_find_both_at_fixed_places(
     house: Run, package: Path, tmp_path: Path
 ) -> None:
-    """SPEC §7: custom containers use the reducers as well."""
+    """spec/reduction: custom containers use the reducers as well."""
 
     async def test(house: House) -> None:
         if not house.engine.capabilities().images:
@@ -140,7 +143,7 @@ def test_programs_of_an_image_find_both_at_fixed_places(
 
 
 def test_a_reducer_is_told_how_many_processors_it_has(house: Run, package: Path) -> None:
-    """SPEC §7: one reducer for each vCPU of its machine, as far as this one has them."""
+    """spec/reduction#bandwidth: one reducer for each vCPU of its machine, as far as this one has them."""
 
     async def test(house: House) -> None:
         here = (await house.engine.capacity())[0].vcpus

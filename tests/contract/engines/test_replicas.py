@@ -1,4 +1,5 @@
-"""One replica of a gang: stopped, hit by a fault, restarted in place or on another node (SPEC §2.1, §8)."""
+"""One replica of a gang: stopped, hit by a fault, restarted in place or on another node
+(spec/failures#lost-replicas, spec/operations#drills)."""
 
 import signal
 from pathlib import Path
@@ -22,7 +23,7 @@ LEAVES = "trap 'echo saving; exit 0' TERM; echo up; while :; do sleep 0.02; done
 
 
 def test_stopping_one_replica_leaves_the_others_alone(house: Run) -> None:
-    """SPEC §2.1: node under maintenance; the record says that it had been asked to stop."""
+    """spec/failures#maintenance: node under maintenance; the record says that it had been asked to stop."""
 
     async def test(house: House) -> None:
         uid = house.job()
@@ -114,7 +115,7 @@ def test_a_replica_without_a_slot_cannot_be_stopped(house: Run) -> None:
 def test_faults_look_like_what_they_stand_for(
     house: Run, fault: Fault, killed_by: int, oom: bool
 ) -> None:
-    """SPEC §8: drills."""
+    """spec/operations#drills: drills."""
 
     async def test(house: House) -> None:
         uid = await house.run("sh", "-c", UP)
@@ -132,7 +133,7 @@ def test_faults_look_like_what_they_stand_for(
 
 
 def test_a_restart_in_place_keeps_names_and_files_and_goes_on_in_the_log(house: Run) -> None:
-    """SPEC §2.1: same hostname, index and directory; peers are not touched."""
+    """spec/failures#lost-replicas: same hostname, index and directory; peers are not touched."""
 
     async def test(house: House) -> None:
         uid = house.job()
@@ -162,7 +163,8 @@ def test_a_restart_in_place_keeps_names_and_files_and_goes_on_in_the_log(house: 
 
 
 def test_a_move_keeps_names_and_log_and_leaves_the_files_behind(house: Run) -> None:
-    """SPEC §2.1: on another node if its own is gone or draining; same hostname and address, same index."""
+    """spec/failures#maintenance: on another node if its own is gone or draining; same hostname and address,
+    same index."""
 
     async def test(house: House) -> None:
         await house.restart(nodes=2)

@@ -1,4 +1,4 @@
-"""What a program finds in its slot: names, addresses, files, environment (SPEC §3)."""
+"""What a program finds in its slot: names, addresses, files, environment (spec/program)."""
 
 import asyncio
 import os
@@ -41,7 +41,8 @@ print(sorted(got) == sorted(peers))
 
 
 def test_a_gang_meets_by_name_on_port_2222(house: Run) -> None:
-    """SPEC §3: hostnames resolvable from every replica, all on port 2222 of one machine at once."""
+    """spec/program#hostnames: hostnames resolvable from every replica, all on port 2222 of one machine at
+    once."""
 
     async def test(house: House) -> None:
         replicas = [ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1), ReplicaId(3, 0)]
@@ -119,7 +120,7 @@ def test_a_program_starts_with_three_handles_in_a_directory_of_its_own(house: Ru
 
 
 def test_a_program_does_not_see_other_slots(house: Run) -> None:
-    """SPEC §3: no access to other jobs' files, where the kernel can enforce it."""
+    """spec/program#isolation: no access to other jobs' files, where the kernel can enforce it."""
 
     async def test(house: House) -> None:
         if not house.engine.capabilities().process_namespace:
@@ -136,7 +137,7 @@ def test_a_program_does_not_see_other_slots(house: Run) -> None:
 
 
 def test_a_program_cannot_change_the_python_that_others_use(house: Run, tmp_path: Path) -> None:
-    """SPEC §4: shown read-only, or as a copy where nothing can be mounted."""
+    """spec/runtimes#environments: shown read-only, or as a copy where nothing can be mounted."""
     template = tmp_path / "template"
     (template / "bin").mkdir(parents=True)
     (template / "bin" / "greet").write_text(
@@ -155,7 +156,7 @@ def test_a_program_cannot_change_the_python_that_others_use(house: Run, tmp_path
 
 
 def test_buckets_are_a_directory(house: Run, tmp_path: Path) -> None:
-    """SPEC §3: /gcs/bucket/..."""
+    """spec/program#storage: /gcs/bucket/..."""
     (tmp_path / "buckets" / "b").mkdir(parents=True)
     (tmp_path / "buckets" / "b" / "data").write_text("42\n")
 
@@ -175,7 +176,7 @@ def test_buckets_are_a_directory(house: Run, tmp_path: Path) -> None:
 
 
 def test_there_may_be_more_buckets_than_open_files(house: Run, tmp_path: Path) -> None:
-    """SPEC §3: /gcs/BUCKET of every bucket of the project, however many there are."""
+    """spec/program#storage: /gcs/BUCKET of every bucket of the project, however many there are."""
     names = [f"bucket-{number}" for number in range(300)]
     for name in names:
         (tmp_path / "buckets" / name).mkdir(parents=True)
@@ -202,7 +203,7 @@ def test_there_may_be_more_buckets_than_open_files(house: Run, tmp_path: Path) -
 def test_the_storage_endpoint_reaches_the_bucket_process_also_after_its_restart(
     data: Path, house: Run
 ) -> None:
-    """SPEC §3, Storage: each replica talks to an endpoint of its own."""
+    """spec/program#storage: each replica talks to an endpoint of its own."""
     program = (
         "import os, urllib.request\n"
         "for _ in range(2):\n"

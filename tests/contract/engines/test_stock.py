@@ -111,7 +111,7 @@ def test_idle_shims_end_with_the_zygote(house: Run) -> None:
 
 
 def test_a_hosts_file_changes_under_running_programs(house: Run) -> None:
-    """SPEC §2.1: peers are found by name, also when they come later."""
+    """spec/failures#lost-replicas: peers are found by name, also when they come later."""
 
     async def test(house: House) -> None:
         if not house.engine.capabilities().stable_hostname:

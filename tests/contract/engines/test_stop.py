@@ -1,4 +1,5 @@
-"""Stopping: the grace time is given, and nothing of a replica is left (SPEC §2, Cancel; §3, SIGTERM)."""
+"""Stopping: the grace time is given, and nothing of a replica is left (spec/lifecycle#cancel;
+spec/program#stopping, SIGTERM)."""
 
 import asyncio
 import errno

@@ -1,4 +1,5 @@
-"""Shells in running replicas: the program's own view, rights and limits, and never its fate (SPEC §8)."""
+"""Shells in running replicas: the program's own view, rights and limits, and never its fate
+(spec/operations#shells)."""
 
 import asyncio
 import contextlib
@@ -56,7 +57,7 @@ async def sleeper(house: House, **fields: object) -> JobUid:
 
 
 def test_it_has_the_programs_environment_directory_and_status(house: Run) -> None:
-    """SPEC §8: a shell into a running replica's own environment."""
+    """spec/operations#shells: a shell into a running replica's own environment."""
 
     async def test(house: House) -> None:
         uid = await house.run(
@@ -189,7 +190,8 @@ def test_there_are_only_so_many_of_a_replica(house: Run) -> None:
 
 
 def test_it_counts_against_the_programs_limits(house: Run) -> None:
-    """SPEC §3: its own memory limit is all that there is for a shell, too; the program lives on."""
+    """spec/program#isolation: its own memory limit is all that there is for a shell, too; the program lives
+    on."""
 
     async def test(house: House) -> None:
         uid = await sleeper(house, memory_limit=150 << 20)
@@ -227,7 +229,7 @@ def test_what_does_not_run_has_none(house: Run) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a service that is root has users to give away")
 def test_it_is_the_programs_own_user(house: Run) -> None:
-    """SPEC §3: a shell has exactly the program's rights."""
+    """spec/program#isolation: a shell has exactly the program's rights."""
 
     async def test(house: House) -> None:
         tell = "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"

@@ -1,4 +1,4 @@
-"""What real replicas write to their disk is measured and told by their shims (SPEC §1.5)."""
+"""What real replicas write to their disk is measured and told by their shims (spec/machines#disk)."""
 
 import json
 import signal
@@ -46,7 +46,7 @@ def samples(place: Place) -> list[dict[str, Any]]:
 
 
 def test_a_program_that_fills_its_disk_is_told_of_while_it_runs(place: Place) -> None:
-    """SPEC §1.5: watched, warned about; at every level, whoever owns the files."""
+    """spec/machines#disk: watched, warned about; at every level, whoever owns the files."""
     line = place.python(_WRITES, usage_every=0.05, disk_limit=LIMIT)
     first = hear(line, disk.NEARLY_FULL)
     assert first["severity"] == "WARNING"

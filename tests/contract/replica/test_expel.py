@@ -1,4 +1,5 @@
-"""Making an end of an incarnation that does not answer (DESIGN §3.3: never two live ones of one replica)."""
+"""Making an end of an incarnation that does not answer (spec/invariants#one-incarnation: never two live ones
+of one replica)."""
 
 import json
 import os
@@ -98,7 +99,8 @@ def test_the_journal_of_an_earlier_version_is_enough(place: Place) -> None:
 def test_what_a_killed_shim_leaves_is_the_zygotes_to_reap(
     place: Place, zygote: zygotes.ZygoteHandle
 ) -> None:
-    """A namespace is over when its dead are reaped; the machine's first process may take seconds, or never do it."""
+    """A namespace is over when its dead are reaped; the machine's first process may take seconds, or never do
+    it."""
     if place.level != protocol.LEVEL_SESSION:
         pytest.skip("here a guardian cannot outlive its shim, not even for a look at its parent")
     line = place.python("import time; print('up'); time.sleep(60)")

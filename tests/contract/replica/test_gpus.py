@@ -1,4 +1,4 @@
-"""GPUs of real replicas (SPEC §3): which device files a program sees, and how busy its own are."""
+"""GPUs of real replicas (spec/machines#gpus): which device files a program sees, and how busy its own are."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def run(place: Place, program: str, *gpus: str, **fields: object) -> Any:
 
 
 def test_a_replicas_own_gpus_are_looked_at_while_it_runs(place: Place) -> None:
-    """SPEC §3; of the library's two GPUs the second does not say how busy it is."""
+    """spec/machines#gpus; of the library's two GPUs the second does not say how busy it is."""
     line = run(place, "import time; print(1, flush=True); time.sleep(99)", "GPU-a", "MIG-b")
     place.up(line)
     deadline = time.monotonic() + PATIENCE
@@ -72,7 +72,8 @@ def test_a_replicas_own_gpus_are_looked_at_while_it_runs(place: Place) -> None:
 
 
 def test_a_replica_with_gpus_ends_as_fast_as_one_without(place: Place) -> None:
-    """Whoever looks at GPUs is not waited for: the first process of a namespace can only end after all others."""
+    """Whoever looks at GPUs is not waited for: the first process of a namespace can only end after all
+    others."""
     line = run(place, "print(1)", "GPU-a")
     assert line.record()["exit_code"] == 0
     assert entries(place)[-1]["last"]
@@ -88,7 +89,7 @@ def test_who_looks_is_gone_with_its_replica(place: Place) -> None:
 
 
 def test_of_the_machines_devices_a_program_sees_what_it_was_given(place: Place) -> None:
-    """SPEC §3: assigned GPUs only. Any device of this machine stands for one."""
+    """spec/machines#gpus: assigned GPUs only. Any device of this machine stands for one."""
     if place.level == protocol.LEVEL_SESSION:
         pytest.skip("without namespaces all devices are to be seen")
     found = sorted(

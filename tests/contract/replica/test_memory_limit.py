@@ -1,4 +1,5 @@
-"""Memory limits without control groups, and with them: the same verdicts (SPEC §2.1, §2.2)."""
+"""Memory limits without control groups, and with them: the same verdicts (spec/failures#out-of-memory,
+spec/machines#memory)."""
 
 import signal
 

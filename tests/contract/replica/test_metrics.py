@@ -1,4 +1,5 @@
-"""Programs that report as cloudml-hypertune does, and what their shims take down (SPEC §6, facts §7.4)."""
+"""Programs that report as cloudml-hypertune does, and what their shims take down (spec/tuning#measurements,
+facts/tuning#metrics)."""
 
 import json
 import os
@@ -12,7 +13,8 @@ from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.replica.conftest import Place
 from trainshed.replica import protocol
 
-# Behaves as cloudml-hypertune 0.1.0.dev6 was seen to: the whole file anew at every report, the newest 100 lines of it.
+# Behaves as cloudml-hypertune 0.1.0.dev6 was seen to: the whole file anew at every report, the newest 100
+# lines of it.
 LIBRARY = """
 import collections, json, os, sys, time
 class HyperTune:
@@ -75,7 +77,7 @@ def said(place: Place) -> list[str]:
 
 
 def test_metrics_are_told_while_the_program_runs(place: Place) -> None:
-    """SPEC §6: read live."""
+    """spec/tuning#measurements: read live."""
     line = run(place, ONE_AND_WAIT)
     line.hear("metrics")
     started, report = entries(place)
@@ -98,7 +100,7 @@ def test_a_burst_of_reports(place: Place) -> None:
 
 
 def test_what_was_reported_last_is_there_when_the_end_is_told(place: Place) -> None:
-    """DESIGN §4, order at an exit; and the report of a program that is killed at once."""
+    """spec/invariants#last-lines-first; and the report of a program that is killed at once."""
     record = run(place, "tune.report('acc', 0.25, 7)\nos.kill(os.getpid(), 9)").record()
     assert record["signal"] == signal.SIGKILL
     assert values(place) == [(7, 0.25)]
@@ -127,7 +129,7 @@ def test_nobody_listens_to_what_is_no_trial(place: Place) -> None:
 
 
 def test_programs_read_no_files_of_others_by_the_shims_hand(place: Place) -> None:
-    """SPEC §3, isolation."""
+    """spec/program#isolation."""
     secret = place.slot.parents[1] / "secret"
     secret.write_text("password\n")
     program = f"os.symlink({str(secret)!r}, tune.path)"
@@ -137,7 +139,7 @@ def test_programs_read_no_files_of_others_by_the_shims_hand(place: Place) -> Non
 
 
 def test_what_was_reported_outlives_its_shim(place: Place) -> None:
-    """SPEC §2.1: our shim killed; what comes after it goes on."""
+    """spec/failures#lost-replicas: our shim killed; what comes after it goes on."""
     line = run(place, ONE_AND_WAIT)
     line.hear("metrics")
     os.kill(place.journal()["shim"], signal.SIGKILL)
@@ -150,5 +152,5 @@ def test_what_was_reported_outlives_its_shim(place: Place) -> None:
 
 @as_root_only
 def test_the_same_as_an_ordinary_user() -> None:
-    """SPEC §3: root or not."""
+    """spec/program#isolation: root or not."""
     run_as_nobody(str(Path(__file__)), timeout=300)

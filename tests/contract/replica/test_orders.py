@@ -1,4 +1,5 @@
-"""What a service can ask of a shim: signs of life, faults, an end (SPEC §2.1, §8 Drills)."""
+"""What a service can ask of a shim: signs of life, faults, an end (spec/failures#lost-replicas,
+spec/operations#drills)."""
 
 import os
 import signal
@@ -33,7 +34,7 @@ def test_a_ping_is_answered_while_output_floods(place: Place) -> None:
 def test_a_fault_ends_the_program_like_the_real_thing(
     place: Place, kind: str, killed_by: int, oom: bool
 ) -> None:
-    """SPEC §8: a worker's kill, an OOM, a crash, on demand."""
+    """spec/operations#drills: a worker's kill, an OOM, a crash, on demand."""
     line = place.python(SLEEPS)
     place.up(line)
     line.order(o="fault", kind=kind)
@@ -58,7 +59,7 @@ def test_an_end_that_was_asked_for_is_told_from_one_that_was_not(place: Place) -
 
 
 def test_a_guardian_that_does_not_listen_does_not_keep_its_program(place: Place) -> None:
-    """SPEC §2, "Cancel": leaves no process behind, whatever holds it up."""
+    """spec/lifecycle#cancel: leaves no process behind, whatever holds it up."""
     line = place.python(SLEEPS)
     place.up(line)
     os.kill(place.journal()["guardian"], signal.SIGSTOP)
@@ -68,7 +69,7 @@ def test_a_guardian_that_does_not_listen_does_not_keep_its_program(place: Place)
 
 
 def test_the_next_incarnation_goes_on_in_directory_and_log(place: Place) -> None:
-    """SPEC §2.1: restarts keep the replica's directory; the log's numbers go on."""
+    """spec/failures#lost-replicas: restarts keep the replica's directory; the log's numbers go on."""
     first = place.run("sh", "-c", "echo one > state; echo first; kill -9 $$")
     assert first.record()["signal"] == signal.SIGKILL
     # At once: its end has been reported, so the slot is free.

@@ -1,4 +1,5 @@
-"""What needs rights over the program's processes, once more as a user without any (SPEC §3: root or not)."""
+"""What needs rights over the program's processes, once more as a user without any (spec/program#isolation:
+root or not)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A replica on a real GPU (SPEC §3): it sees its own and no other, and is seen to use it.
+"""A replica on a real GPU (spec/machines#gpus): it sees its own and no other, and is seen to use it.
 
 Skipped where there is none. With a torch that has CUDA in this interpreter one kernel runs as well.
 """

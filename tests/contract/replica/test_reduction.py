@@ -1,4 +1,5 @@
-"""What reducers and workers report reaches log, journal and listeners of a real shim (SPEC §7)."""
+"""What reducers and workers report reaches log, journal and listeners of a real shim
+(spec/reduction#reports)."""
 
 import json
 import os
@@ -73,7 +74,8 @@ def said(place: Place) -> list[dict[str, str]]:
 
 
 def test_a_note_is_told_kept_and_written_to_the_log_once(place: Place) -> None:
-    """SPEC §7: whatever the program's user is, its reports are seen; in the log with how bad they are."""
+    """spec/reduction#reports: whatever the program's user is, its reports are seen; in the log with how bad
+    they are."""
     late = '("late", "WARNING", "rank 3\\n waits")'
     line = run(place, f"{REPORT}report([MODE]); report([MODE]); report([MODE, {late}], sent=7)")
     told = notes(line)
@@ -111,8 +113,8 @@ def test_a_restart_in_place_reports_anew(place: Place) -> None:
 
 
 def test_a_hostile_report_is_bounded(place: Place) -> None:
-    """SPEC §7: twenty notes of five hundred characters and one for each reducer, once each; what is no report is said
-    once."""
+    """spec/reduction#reports: twenty notes of five hundred characters and one for each reducer, once each;
+    what is no report is said once."""
     text = """
 open(path, "w").write("no json"); time.sleep(0.3); os.unlink(path)
 report([("n%d" % number, "LOUD", "x" * 9999) for number in range(90)], sent=float("nan"), of=[1, "2"], ok=[1, 2.5])
@@ -136,7 +138,7 @@ def test_secrets_are_not_taken_down(place: Place) -> None:
 
 
 def test_notes_outlive_their_shim(place: Place) -> None:
-    """SPEC §2.1: who finds the slot later finds what was noted."""
+    """spec/reduction#losses: who finds the slot later finds what was noted."""
     line = run(place, REPORT + "report([MODE]); time.sleep(99)")
     line.hear("note")
     os.kill(place.journal()["shim"], signal.SIGKILL)
@@ -146,7 +148,7 @@ def test_notes_outlive_their_shim(place: Place) -> None:
 
 
 def test_tensorflow_is_told_that_the_reducers_idle(place: Place) -> None:
-    """SPEC §7: never silently idle reducers; told once, in words that say what to do."""
+    """spec/reduction#frameworks: never silently idle reducers; told once, in words that say what to do."""
     load = "held = load('libtensorflow_framework.so.2'); time.sleep(99)"
     line = run(place, _LOADS + load, verdict_after=0.05)
     text = verdict(line)["text"]
@@ -198,7 +200,8 @@ def test_nobody_looks_where_there_are_no_reducers(place: Place) -> None:
 def test_reducers_that_were_never_used_are_told_of_at_the_end(
     place: Place, program: str, after: float
 ) -> None:
-    """SPEC §7: never silently idle reducers, however short the job: told and kept before the end is."""
+    """spec/reduction#frameworks: never silently idle reducers, however short the job: told and kept before
+    the end is."""
     line = run(place, f"import time; {program}", verdict_after=after)
     ((number, name, severity, text),) = notes(line)
     assert (number, name, severity) == (1, reduction_reports.UNUSED, "WARNING")

@@ -1,4 +1,4 @@
-"""A replica's own endpoint: it says whose a connection is (SPEC §3, Storage)."""
+"""A replica's own endpoint: it says whose a connection is (spec/program#storage)."""
 
 import os
 import socket
@@ -85,7 +85,8 @@ for other in relays:
 
 
 def test_a_program_cannot_look_into_its_relay(place: Place, behind: Behind) -> None:
-    """The relay runs among the program's processes, and sees the whole machine: who could trace it would be free."""
+    """The relay runs among the program's processes, and sees the whole machine: who could trace it would be
+    free."""
     if place.level not in (protocol.LEVEL_OWN, protocol.LEVEL_USER):
         pytest.skip("programs that are root look into everything, and a session hides nothing")
     line = place.python(

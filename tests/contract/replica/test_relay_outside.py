@@ -1,4 +1,4 @@
-"""What is none of ours goes on to Google's real hosts, here others on loopback (SPEC §3, Storage)."""
+"""What is none of ours goes on to Google's real hosts, here others on loopback (spec/program#storage)."""
 
 import base64
 import gzip

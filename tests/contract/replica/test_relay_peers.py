@@ -1,4 +1,5 @@
-"""A replica's endpoint speaks for its own programs only: whoever else calls is refused (SPEC §3, isolation)."""
+"""A replica's endpoint speaks for its own programs only: whoever else calls is refused
+(spec/program#isolation)."""
 
 import http.client
 import json

@@ -1,4 +1,5 @@
-"""A replica's endpoint stands in for Google's storage hosts, over TLS (SPEC §3, Storage; STACK §3)."""
+"""A replica's endpoint stands in for Google's storage hosts, over TLS (spec/program#storage;
+spec/clients#tensorflow)."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Where room runs out: on the disk, for file handles, for a port (DESIGN §3.7: nothing is lost in silence)."""
+"""Where room runs out: on the disk, for file handles, for a port (spec/invariants#durability: nothing is lost
+in silence)."""
 
 import contextlib
 import os
@@ -140,7 +141,7 @@ def test_a_shim_that_waits_for_room_does_next_to_nothing(
 
 
 def test_the_storage_port_is_free_when_the_end_is_reported(place: Place, tmp_path: Path) -> None:
-    """A restart in place needs it at once (SPEC §2.1)."""
+    """A restart in place needs it at once (spec/failures#lost-replicas)."""
     behind = str(tmp_path / "buckets")
     fields = {"storage_socket": behind, "storage_port": 23456, "address": "127.77.0.9"}
     with socket.socket(socket.AF_UNIX) as server:
@@ -217,7 +218,8 @@ def test_nothing_is_started_where_a_shim_would_find_no_room(small_disk: Path) ->
 def test_a_start_that_finds_the_disk_full_has_not_begun(
     small_disk: Path, zygote: zygotes.ZygoteHandle, level: str, limit: str
 ) -> None:
-    """Issue 14: wherever in a start the room ends, its job paid for it. It can be made again, and its program runs once."""
+    """Issue 14: wherever in a start the room ends, its job paid for it. It can be made again, and its program
+    runs once."""
     place = Place(small_disk, zygote, level)
     fill(small_disk).unlink()
     refused = 0

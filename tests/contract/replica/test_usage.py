@@ -1,4 +1,4 @@
-"""What real replicas use, as their shims write it down (SPEC §3)."""
+"""What real replicas use, as their shims write it down (spec/program#usage)."""
 
 import json
 import time

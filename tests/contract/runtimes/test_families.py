@@ -1,4 +1,5 @@
-"""Families that are really built and used (SPEC §4): the small one always, those of gigabytes by `./dev test-runtimes`."""
+"""Families that are really built and used (spec/runtimes): the small one always, those of gigabytes by `./dev
+test-runtimes`."""
 
 import asyncio
 import os
@@ -93,7 +94,7 @@ def _content(prepared: PreparedRuntime) -> dict[str, str]:
 
 
 def test_plain_python_is_built_on_the_oldest_interpreter_that_is_here(tmp_path: Path) -> None:
-    """SPEC §4: old runtimes for real, where an interpreter is found."""
+    """spec/runtimes#environments: old runtimes for real, where an interpreter is found."""
     (sheet,) = (each for each in FAMILIES if each.family == "python")
     (release,) = sheet.releases
     found = Interpreters(CACHE / "interpreters.json").found()
@@ -104,7 +105,8 @@ def test_plain_python_is_built_on_the_oldest_interpreter_that_is_here(tmp_path: 
 
 
 def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
-    """SPEC §7: Python 3.8 and newer, and NumPy of its day; the package lies on the path, read-only, whatever the Python."""
+    """spec/reduction#exactness: Python 3.8 and newer, and NumPy of its day; the package lies on the path,
+    read-only, whatever the Python."""
     (sheet,) = (each for each in FAMILIES if each.family == "reduction-server")
     found = Interpreters(CACHE / "interpreters.json").found()
     oldest = format_minor(min(each for each in found if sheet.releases[0].runs_on(each)))
@@ -129,7 +131,7 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
 
 
 def test_an_operators_settings_reach_the_choice(tmp_path: Path) -> None:
-    """SPEC §4: the image map, and builds for GPUs where there is one."""
+    """spec/runtimes#substitutes: the image map, and builds for GPUs where there is one."""
     entries = read_images([{"pattern": "python:3.*", "runtime": "python"}])
     settings = RuntimeSettings(image_map=entries, has_gpu=lambda: True)
     runtimes = LocalRuntimes(tmp_path, Objects(), settings, now=time.monotonic_ns)
@@ -143,7 +145,8 @@ def test_an_operators_settings_reach_the_choice(tmp_path: Path) -> None:
 
 
 def test_what_an_environment_holds_is_recorded_with_it(workshop: Workshop) -> None:
-    """SPEC §4: ranges are asked for; the versions that were taken can be read afterwards."""
+    """spec/runtimes#environments: ranges are asked for; the versions that were taken can be read
+    afterwards."""
     content = _content(workshop.base)
     replica = copy_template(workshop.base, workshop.cache.parent / "recorded")
     for name in ("numpy", "scikit-learn", "google-cloud-storage"):
@@ -154,7 +157,8 @@ def test_what_an_environment_holds_is_recorded_with_it(workshop: Workshop) -> No
 @pytest.mark.runtimes
 @pytest.mark.parametrize(("family", "version", "python"), _LARGE)
 def test_a_family_trains(family: str, version: str, python: str, tmp_path: Path) -> None:
-    """SPEC §4: environments of every framework, of the day's versions and of old ones, run programs unmodified."""
+    """spec/runtimes#environments: environments of every framework, of the day's versions and of old ones, run
+    programs unmodified."""
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     choice = runtimes.catalog.named(family, version, python)
     runtimes.close()

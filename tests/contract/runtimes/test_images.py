@@ -1,4 +1,5 @@
-"""Container images on this machine, through each tool that is here: found, unpacked once, described (SPEC §3, §4)."""
+"""Container images on this machine, through each tool that is here: found, unpacked once, described
+(spec/program, spec/runtimes#images)."""
 
 import asyncio
 import os
@@ -122,7 +123,7 @@ def reference(shop: Shop) -> Iterator[str]:
 
 
 def test_an_image_is_unpacked_with_all_that_it_says_of_itself(shop: Shop, reference: str) -> None:
-    """SPEC §3: its entry point, command, variables, directory and user are the program's."""
+    """spec/program#arguments: its entry point, command, variables, directory and user are the program's."""
     identity = shop.make(reference, *CHANGES)
     said: list[str] = []
     image = prepare(shop.images(), reference, said.append)
@@ -145,7 +146,7 @@ def test_an_image_is_unpacked_with_all_that_it_says_of_itself(shop: Shop, refere
 
 
 def test_it_is_unpacked_once_and_then_ready_at_once(shop: Shop, reference: str) -> None:
-    """SPEC §4: the same again starts with nothing to install."""
+    """spec/runtimes#images: the same again starts with nothing to install."""
     shop.make(reference, *CHANGES)
     images = shop.images()
     assert images.ready(reference) is None
@@ -162,7 +163,7 @@ def test_it_is_unpacked_once_and_then_ready_at_once(shop: Shop, reference: str) 
 
 
 def test_many_jobs_at_once_unpack_it_once(shop: Shop, reference: str) -> None:
-    """SPEC §4: built once."""
+    """spec/runtimes#images: built once."""
     shop.make(reference, *CHANGES)
     images, said = shop.images(), list[str]()
 
@@ -174,7 +175,7 @@ def test_many_jobs_at_once_unpack_it_once(shop: Shop, reference: str) -> None:
 
 
 def test_a_name_that_is_given_to_another_image_means_that_one(shop: Shop, reference: str) -> None:
-    """SPEC §3: what was built last is what runs."""
+    """spec/program: what was built last is what runs."""
     shop.make(reference, *CHANGES)
     images = shop.images()
     prepare(images, reference)
@@ -185,7 +186,7 @@ def test_a_name_that_is_given_to_another_image_means_that_one(shop: Shop, refere
 
 
 def test_an_unpacked_image_needs_no_tool_any_more(shop: Shop, reference: str) -> None:
-    """SPEC §4."""
+    """spec/runtimes#images."""
     shop.make(reference, *CHANGES)
     first = prepare(shop.images(), reference)
     without = shop.images(PATH="/nonexistent")
@@ -197,7 +198,7 @@ def test_an_unpacked_image_needs_no_tool_any_more(shop: Shop, reference: str) ->
 
 
 def test_an_unpacked_image_may_be_gone_from_the_tool(shop: Shop, reference: str) -> None:
-    """SPEC §4: what is built once is kept."""
+    """spec/runtimes#images: what is built once is kept."""
     shop.make(reference, *CHANGES)
     images = shop.images()
     first = prepare(images, reference)
@@ -206,7 +207,7 @@ def test_an_unpacked_image_may_be_gone_from_the_tool(shop: Shop, reference: str)
 
 
 def test_an_image_that_is_not_here_says_how_to_have_it(shop: Shop) -> None:
-    """SPEC §2.1: what cannot be fetched fails the job with the cause."""
+    """spec/failures#service-failures: what cannot be fetched fails the job with the cause."""
     with pytest.raises(PackageFailed) as failed:
         prepare(shop.images(), "localhost/there-is-none:1")
     assert f"{shop.name} has none of that name here" in str(failed.value)
@@ -214,7 +215,7 @@ def test_an_image_that_is_not_here_says_how_to_have_it(shop: Shop) -> None:
 
 
 def test_an_image_of_a_registry_is_pulled_and_that_is_told(shop: Shop, tmp_path: Path) -> None:
-    """SPEC §4: what is not here is fetched, once, and its progress is visible."""
+    """spec/runtimes#builds: what is not here is fetched, once, and its progress is visible."""
     registry, said = Registry(), list[str]()
     try:
         registry.put("team/trainer:1", [shop.tar.read_bytes()], Cmd=["id"])
@@ -233,14 +234,14 @@ def test_an_image_of_a_registry_is_pulled_and_that_is_told(shop: Shop, tmp_path:
 
 
 def test_a_registry_that_does_not_answer_is_told_with_the_tools_words(shop: Shop) -> None:
-    """SPEC §2.1: the service's trouble, which is tried again."""
+    """spec/failures#service-failures: the service's trouble, which is tried again."""
     with pytest.raises(BuildFailed, match="connection refused"):
         # Nobody listens at the discard port.
         prepare(shop.images(), "127.0.0.1:9/there/is-none:1")
 
 
 def test_without_a_tool_an_image_is_refused_with_the_reason(shop: Shop) -> None:
-    """SPEC §4: refused at create."""
+    """spec/runtimes#images: refused at create."""
     images = shop.images(PATH="/nonexistent")
     images.search()
     with pytest.raises(BuildFailed, match="was not found on the service's PATH"):
@@ -252,7 +253,7 @@ def test_without_a_tool_an_image_is_refused_with_the_reason(shop: Shop) -> None:
 def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
     shop: Shop, reference: str
 ) -> None:
-    """SPEC §2.1."""
+    """spec/failures#rules."""
 
     class Nothing:
         def open(self, uri: str) -> object:
@@ -270,7 +271,7 @@ def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
 
 @as_root_only
 def test_all_of_it_as_an_ordinary_user() -> None:
-    """SPEC §4: rootless too."""
+    """spec/runtimes#images: rootless too."""
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed: images are NOT tested as an ordinary user")
     few = "podman and (all_that_it_says or once_and_then or how_to_have_it or of_a_registry)"

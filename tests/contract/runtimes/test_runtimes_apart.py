@@ -1,4 +1,5 @@
-"""What a confined installation may see, change and take, at every level that this machine and user have (SPEC §3)."""
+"""What a confined installation may see, change and take, at every level that this machine and user have
+(spec/program#isolation)."""
 
 import bz2
 import gzip
@@ -206,7 +207,8 @@ def test_it_sees_and_changes_only_what_it_may(place: Path, level: str) -> None:
 def test_a_mask_of_the_service_that_closes_all_it_makes_closes_no_way_inside(
     place: Path, level: str
 ) -> None:
-    """As `up` sets it: directories on the way to what is shown are made anew where the way is closed to others."""
+    """As `up` sets it: directories on the way to what is shown are made anew where the way is closed to
+    others."""
     hidden = place / "closed"
     (hidden / "within").mkdir(parents=True)
     room = hidden / "within" / "room"
@@ -266,7 +268,7 @@ def test_its_exit_status_is_the_commands(place: Path, level: str) -> None:
 
 
 def test_a_level_that_does_not_work_is_no_level_below(place: Path) -> None:
-    """SPEC §3: refused instead of silently weakened."""
+    """spec/program#isolation: refused instead of silently weakened."""
     if os.geteuid() == 0:
         # Nobody can map the owners of such a file system.
         confinement = replace(_confinement(place, "own-user"), writable=("/sys/kernel",))

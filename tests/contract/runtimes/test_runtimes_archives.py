@@ -1,4 +1,5 @@
-"""Archives that mean harm, through the whole installation: nothing of them comes to lie outside (SPEC §3)."""
+"""Archives that mean harm, through the whole installation: nothing of them comes to lie outside
+(spec/program#isolation)."""
 
 import base64
 import contextlib
@@ -36,8 +37,8 @@ class Outside:
         return absolute + [_UP + path[1:] for path in absolute]
 
     def found(self, cache: Path) -> list[str]:
-        """What is there nevertheless, also in the cache beside the layer of the package. What uv unpacks for itself has a
-        directory of its own there, and stays in that."""
+        """What is there nevertheless, also in the cache beside the layer of the package. What uv unpacks for
+        itself has a directory of its own there, and stays in that."""
         places = [self.place, Path("/tmp"), Path("/etc"), cache, *cache.glob("*")]
         there = [str(path) for place in places for path in place.glob(f"{self.word}*")]
         shared = (cache / "uv").rglob(f"{self.word}*")

@@ -1,4 +1,4 @@
-"""The built environment, its template, a program's own installs (SPEC §4)."""
+"""The built environment, its template, a program's own installs (spec/runtimes#environments)."""
 
 import hashlib
 import os
@@ -75,7 +75,7 @@ def test_a_program_sees_the_base_and_nothing_of_the_host(replica: Replica) -> No
 
 
 def test_base_modules_are_compiled(replica: Replica) -> None:
-    """STACK §4: imports without bytecode take three times as long."""
+    """spec/runtimes#environments: imports without bytecode take three times as long."""
     cached = replica.python("import sklearn.ensemble as m; print(m.__cached__)")
     assert Path(cached).exists()
 
@@ -93,7 +93,8 @@ def test_a_program_knows_its_own_interpreter(replica: Replica) -> None:
 
 
 def test_a_programs_own_installs_never_reach_the_base(workshop: Workshop, replica: Replica) -> None:
-    """SPEC §4: `pip install --upgrade …` never touches a shared environment; CLIENTS §3.7."""
+    """spec/runtimes#packages: `pip install --upgrade …` never touches a shared environment;
+    spec/clients#scripts."""
     before = _fingerprint(_environment(workshop))
     assert before
     version = replica.python("import joblib; print(joblib.__version__)")
@@ -126,8 +127,8 @@ def test_virtual_environments_can_be_made(replica: Replica) -> None:
 def test_the_start_costs_little_more_than_a_bare_environment(
     replica: Replica, tmp_path: Path
 ) -> None:
-    """Within 3 ms of a bare virtual environment's start, the two run in turn; by what they use of a processor, since the
-    clock tells more of the tests beside it."""
+    """Within 3 ms of a bare virtual environment's start, the two run in turn; by what they use of a
+    processor, since the clock tells more of the tests beside it."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     contenders = [bare / "bin" / "python", replica.root / "python" / "bin" / "python"]

@@ -1,4 +1,5 @@
-"""Setup scripts of users run apart from the service and from other jobs (SPEC §3, DESIGN §3.9)."""
+"""Setup scripts of users run apart from the service and from other jobs (spec/program#isolation,
+spec/invariants#secrets)."""
 
 import asyncio
 import json

@@ -1,4 +1,5 @@
-"""A job's packages on top of the base: only the difference, in order, errors that name them (SPEC §3, §4)."""
+"""A job's packages on top of the base: only the difference, in order, errors that name them
+(spec/program#arguments, spec/runtimes#packages)."""
 
 import asyncio
 import io
@@ -100,7 +101,7 @@ def test_what_the_base_lacks_or_has_in_another_version_goes_into_the_layer(
 def test_packages_are_installed_in_order_and_the_later_wins(
     workshop: Workshop, tmp_path: Path
 ) -> None:
-    """SPEC §3: packages installed first, in order."""
+    """spec/program#arguments: packages installed first, in order."""
     first = _package(workshop, "twice", [], says="first", version="0.2")
     second = _package(workshop, "twice", [], says="second", version="0.1")
     replica = _start(workshop.prepare(first, second), tmp_path / "one")
@@ -177,7 +178,8 @@ def test_no_layer_changes_the_base(workshop: Workshop) -> None:
 def test_a_package_is_what_its_setup_script_says_and_not_what_its_file_is_called(
     workshop: Workshop, tmp_path: Path
 ) -> None:
-    """Facts §5.3: public samples pack a directory by hand, with metadata that is none, and call the file as they like."""
+    """facts/packaging#packages: public samples pack a directory by hand, with metadata that is none, and call
+    the file as they like."""
     setup = "import setuptools\nsetuptools.setup(packages=setuptools.find_packages())\n"
     named = "from setuptools import setup\nsetup(name='real', version='1.0', packages=['real'])\n"
     said = "Metadata-Version: 1.0\nName: CIFAR10 image classification\nVersion: 0.0.0\n"
@@ -204,7 +206,8 @@ def _by_hand(files: dict[str, str]) -> bytes:
 
 
 def test_path_files_of_the_base_are_read_for_the_base(tmp_path: Path) -> None:
-    """SPEC §4: old packages in namespaces, google-cloud ones say, have path files that look for what lies beside them."""
+    """spec/runtimes#packages: old packages in namespaces, google-cloud ones say, have path files that look
+    for what lies beside them."""
     interpreters = Interpreters(tmp_path / "interpreters.json")
     for minor in interpreters.found():
         interpreter = interpreters.get(minor)

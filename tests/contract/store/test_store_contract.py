@@ -1,4 +1,4 @@
-"""What every store promises (`trainshed.store.port`, DESIGN §3 and §4 "Store")."""
+"""What every store promises (`trainshed.store.port`, spec/invariants)."""
 
 import asyncio
 import itertools
@@ -117,7 +117,7 @@ async def test_the_name_of_a_deleted_job_stays_reserved(store: Store) -> None:
 
 
 async def test_delete_is_refused_while_the_job_lives(store: Store) -> None:
-    """SPEC §2: delete of a running job is refused."""
+    """spec/lifecycle#cancel: delete of a running job is refused."""
     job = await created(store, make_job(1))
     with pytest.raises(FailedPrecondition):
         await store.intake.delete_job(job.name, operation(1))
@@ -127,7 +127,7 @@ async def test_delete_is_refused_while_the_job_lives(store: Store) -> None:
 
 
 async def test_cancel_of_a_finished_job_is_refused(store: Store) -> None:
-    """SPEC §2: on a finished job cancel answers FAILED_PRECONDITION."""
+    """spec/lifecycle#cancel: on a finished job cancel answers FAILED_PRECONDITION."""
     job = await created(store, make_job(1))
     await finished(store, job)
     with pytest.raises(FailedPrecondition):
@@ -135,7 +135,7 @@ async def test_cancel_of_a_finished_job_is_refused(store: Store) -> None:
 
 
 async def test_cancel_again_keeps_the_earlier_request(store: Store) -> None:
-    """SPEC §2: cancel is idempotent."""
+    """spec/lifecycle#cancel: cancel is idempotent."""
     job = await created(store, make_job(1))
     assert await store.intake.request_cancel(job.name, cancel(T0 + 1)) == job.uid
     assert await store.intake.request_cancel(job.name, cancel(T0 + 2)) == job.uid
@@ -143,7 +143,8 @@ async def test_cancel_again_keeps_the_earlier_request(store: Store) -> None:
 
 
 async def test_drills_wait_beside_a_cancel(store: Store) -> None:
-    """SPEC §8: every drill that was ordered is carried out; a cancel among them is still one."""
+    """spec/operations#drills: every drill that was ordered is carried out; a cancel among them is still
+    one."""
     job = await created(store, make_job(1))
     first, second = drill(DrillKind.KILL), drill(DrillKind.SEGV, "^step 3$")
     assert await store.intake.order_drill(job.name, first) == job.uid
@@ -243,7 +244,7 @@ async def unchanged_after(store: Store, epoch: int, commit: Commit) -> None:
 
 
 async def test_a_stale_generation_writes_nothing(store: Store) -> None:
-    """DESIGN §3.1."""
+    """spec/invariants#guarded-writes."""
     await created(store, make_job(1))
     epoch = await store.ledger.acquire("a")
     old = await loaded(store, 1)
@@ -252,7 +253,7 @@ async def test_a_stale_generation_writes_nothing(store: Store) -> None:
 
 
 async def test_a_former_leader_writes_nothing(store: Store) -> None:
-    """DESIGN §3.1: the lease is part of the guard."""
+    """spec/invariants#guarded-writes: the lease is part of the guard."""
     await created(store, make_job(1))
     former = await store.ledger.acquire("a")
     leader = await store.ledger.acquire("b")
@@ -285,7 +286,7 @@ async def test_a_deleted_job_takes_no_commit(store: Store) -> None:
 
 
 async def test_an_intent_that_comes_between_load_and_commit_stays(store: Store) -> None:
-    """DESIGN §3.7: an acknowledged intent is not lost."""
+    """spec/invariants#durability: an acknowledged intent is not lost."""
     job = await created(store, make_job(1))
     epoch = await store.ledger.acquire("a")
     live = await loaded(store, 1)
@@ -302,7 +303,7 @@ async def test_an_intent_that_comes_between_load_and_commit_stays(store: Store) 
 
 
 async def test_a_job_does_not_end_over_an_intent_that_waits(store: Store) -> None:
-    """SPEC §2: a cancel is never lost."""
+    """spec/lifecycle#cancel: a cancel is never lost."""
     job = await created(store, make_job(1))
     epoch = await store.ledger.acquire("a")
     live = await loaded(store, 1)
@@ -415,7 +416,7 @@ async def test_a_taken_operation_name_undoes_the_delete(store: Store) -> None:
 
 
 async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> None:
-    """DESIGN §4 "Store": a failed guard rolls back itself alone."""
+    """spec/invariants#guarded-writes: a failed guard rolls back itself alone."""
     await created(store, make_job(1))
     results = await outcomes(
         *(store.intake.create_job(make_job(uid), [entry("created")]) for uid in range(2, 40)),

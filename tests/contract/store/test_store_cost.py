@@ -1,4 +1,5 @@
-"""What calls cost beside a long history: steps of SQLite's machine where they tell, time as a ratio where not."""
+"""What calls cost beside a long history: steps of SQLite's machine where they tell, time as a ratio where
+not."""
 
 import sqlite3
 import time
@@ -68,7 +69,8 @@ OWN = [
 
 
 async def test_a_list_costs_the_same_beside_any_number_of_trials(tmp_path: Path) -> None:
-    """DESIGN §3.6, for the jobs of trials: what clients made is listed as if there were no other."""
+    """spec/invariants#finished-jobs, for the jobs of trials: what clients made is listed as if there were no
+    other."""
     store = open_store("sqlite", tmp_path)
     tuning, ml = make_tuning(1), make_tuning(2, "census", api=Api.ML)
     own: list[Work] = [tuning, ml]
@@ -94,7 +96,7 @@ def _listing(query: JobQuery) -> tuple[str, dict[str, Any]]:
 async def test_running_operations_cost_the_same_beside_any_number_of_done_ones(
     tmp_path: Path,
 ) -> None:
-    """DESIGN §3.6, for operations."""
+    """spec/invariants#finished-jobs, for operations."""
     operations = load_statements("trainshed.store.sqlite", "operations.sql")
     store = open_store("sqlite", tmp_path)
     await store.studies.create_study(make_study(1))

@@ -148,7 +148,8 @@ async def test_writes_about_studies_and_models_pass_both_hooks_with_their_names(
 
 @pytest.mark.anyio
 async def test_a_step_with_its_trials_jobs_and_model_is_one() -> None:
-    """DESIGN §3.7: a crash before the commit leaves nothing of a step, one after it all of it."""
+    """spec/invariants#durability: a crash before the commit leaves nothing of a step, one after it all of
+    it."""
     store = open_inline()
     tuning, model = make_tuning(1), make_version("m", 1, "default")
     await store.intake.create_job(tuning, [])
@@ -189,7 +190,7 @@ async def test_a_step_with_its_trials_jobs_and_model_is_one() -> None:
 
 @pytest.mark.anyio
 async def test_a_crash_gives_a_client_all_of_its_trials_or_none() -> None:
-    """SPEC §6: after a restart a study goes on as if nothing had happened."""
+    """spec/tuning#reproducible: after a restart a study goes on as if nothing had happened."""
     store = open_inline()
     await store.studies.create_study(make_study(1))
     pending = await store.studies.create_trial(make_trial(1))

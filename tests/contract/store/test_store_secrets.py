@@ -86,7 +86,7 @@ async def contents(store: Store, *refs: SecretRef) -> list[bytes]:
 
 
 async def test_all_are_sealed_anew_but_what_is_left(store: Store) -> None:
-    """SPEC §8: the key of the secrets can be changed."""
+    """spec/operations#secrets: the key of the secrets can be changed."""
     for name, project in (("db", "p"), ("db", "p"), ("api", "p"), ("db", "q")):
         await add(store, name, project)
 

@@ -47,7 +47,8 @@ def statements() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "sql"), statements())
 def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> None:
-    """DESIGN §3.6: the cost of a call does not depend on how many finished jobs are stored."""
+    """spec/invariants#finished-jobs: the cost of a call does not depend on how many finished jobs are
+    stored."""
     connection = open_writer(tmp_path / "x.db")
     migrate(connection)
     parameters = dict.fromkeys(re.findall(r":(\w+)", sql), 1)
@@ -229,7 +230,7 @@ async def found(store: Store, uid: int) -> int:
 
 @pytest.mark.anyio
 async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Path) -> None:
-    """DESIGN §3.7."""
+    """spec/invariants#durability."""
     reached: dict[int, int] = {}
     for kill, lines in enumerate((1, 150, 400)):
         first = 1 + kill * 100_000
@@ -280,7 +281,7 @@ asyncio.run(main())
 
 @pytest.mark.anyio
 async def test_a_kill_loses_and_doubles_no_trial(tmp_path: Path) -> None:
-    """SPEC §6: after a restart a study goes on as if nothing had happened."""
+    """spec/tuning#reproducible: after a restart a study goes on as if nothing had happened."""
     said = said_until_killed(200, _CLIENTS, str(tmp_path))
     store = open_store("sqlite", tmp_path)
     trials = await store.studies.history([StudyUid(1)])
@@ -311,7 +312,8 @@ async def _large_study(store: Store) -> None:
 def test_what_a_crash_left_of_a_deleted_study_goes_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DESIGN §3.4: deleted in pieces; hidden meanwhile, so that nothing is added to it."""
+    """spec/invariants#short-transactions: deleted in pieces; hidden meanwhile, so that nothing is added to
+    it."""
     monkeypatch.setattr(deleting, "CHUNK", 5)
     store = open_store("sqlite", tmp_path)
     asyncio.run(_large_study(store))

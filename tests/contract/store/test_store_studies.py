@@ -1,4 +1,5 @@
-"""What every store promises of studies, trials and operations (`trainshed.store.studies`, SPEC §6)."""
+"""What every store promises of studies, trials and operations (`trainshed.store.studies`,
+spec/tuning#studies)."""
 
 import asyncio
 from dataclasses import replace
@@ -185,7 +186,7 @@ async def test_of_two_clients_that_change_a_trial_one_is_told(store: Store) -> N
 
 
 async def test_an_operation_hands_out_old_and_new_trials(store: Store) -> None:
-    """SPEC §6: suggest is a long-running operation."""
+    """spec/tuning#studies: suggest is a long-running operation."""
     first, second = await with_trials(store, 2)
     running = suggesting(1, 1)
     await store.studies.begin_operation(running)

@@ -1,4 +1,5 @@
-"""What every store promises of tuning jobs, pipelines and the jobs that they make (`trainshed.store.port`, SPEC §6)."""
+"""What every store promises of tuning jobs, pipelines and the jobs that they make (`trainshed.store.port`,
+spec/tuning)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -179,7 +180,8 @@ async def committed(store: Store, commit: Commit) -> int:
 
 
 async def test_a_step_stores_trials_measurements_and_jobs_with_it(store: Store) -> None:
-    """SPEC §6: each trial is a job of its own; what the trials gave is stored with the step that saw it."""
+    """spec/tuning#trials: each trial is a job of its own; what the trials gave is stored with the step that
+    saw it."""
     tuning = make_tuning(1)
     await created(store, tuning)
     first = Commit(
@@ -235,7 +237,7 @@ async def test_a_pipeline_registers_its_model_as_it_ends(store: Store) -> None:
 async def test_a_step_that_meets_what_is_taken_stores_nothing(
     store: Store, made: NewWork, model: ModelVersion | None
 ) -> None:
-    """DESIGN §3.1: nothing of a stale commit is stored."""
+    """spec/invariants#guarded-writes: nothing of a stale commit is stored."""
     tuning = make_tuning(1)
     there = make_version("m", 1, "default", "first")
     await created(store, tuning, make_job(8, "taken"))
@@ -304,7 +306,7 @@ async def test_the_trials_of_a_tuning_job_go_with_it(store: Store) -> None:
 
 
 async def test_a_job_is_not_deleted_before_what_made_it_has_seen_its_end(store: Store) -> None:
-    """SPEC §6: a trial whose job was deleted in the moment of its success would have no result."""
+    """spec/tuning#trials: a trial whose job was deleted in the moment of its success would have no result."""
     tuning, pipeline = make_tuning(1), make_pipeline(2)
     trial, step = child(tuning, 11, 1), child(pipeline, 12, 0)
     waiting = replace(tuning, running=(RunningTrial(1, trial.uid),))

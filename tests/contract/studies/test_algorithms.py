@@ -1,4 +1,5 @@
-"""What every algorithm promises behind `studies.port.Algorithm`; a new one is added to `ALGORITHMS` (SPEC §6)."""
+"""What every algorithm promises behind `studies.port.Algorithm`; a new one is added to `ALGORITHMS`
+(spec/tuning#algorithms)."""
 
 import pytest
 
@@ -51,7 +52,8 @@ def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[Seen]:
 
 @pytest.mark.parametrize("spec", [FLAT, TREE], ids=["flat", "tree"])
 def test_points_are_legal(algorithm: Algorithm, spec: StudySpec) -> None:
-    """SPEC §6: every type, scale and condition; values exactly within the bounds, only the active parameters."""
+    """spec/tuning#parameters: every type, scale and condition; values exactly within the bounds, only the
+    active parameters."""
     trials = some_trials(algorithm, spec)
     proposed = algorithm.suggest(spec, trials, 3, 7).parameters
     assert len(proposed) == 3
@@ -63,7 +65,7 @@ def test_points_are_legal(algorithm: Algorithm, spec: StudySpec) -> None:
 def test_the_same_trials_and_seed_give_the_same_answer(
     algorithm: Algorithm, spec: StudySpec
 ) -> None:
-    """SPEC §6: after a restart a study goes on as if nothing had happened."""
+    """spec/tuning#reproducible: after a restart a study goes on as if nothing had happened."""
     trials = some_trials(algorithm, spec)
     first = algorithm.suggest(spec, trials, 2, 7)
     assert algorithm.suggest(spec, tuple(trials), 2, 7) == first
@@ -133,7 +135,7 @@ def test_noise_is_taken(algorithm: Algorithm) -> None:
 
 
 def test_countable_spaces_stay_legal_to_the_end(algorithm: Algorithm) -> None:
-    """More trials than there are points: grid search ends, others may repeat (facts §7.2)."""
+    """More trials than there are points: grid search ends, others may repeat (facts/tuning#vertex)."""
     trials: list[Seen] = []
     for number in range(1, 40):
         proposals = algorithm.suggest(COUNTABLE, trials, 1, 7)

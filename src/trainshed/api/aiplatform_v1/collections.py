@@ -1,4 +1,5 @@
-"""What the three collections of works answer alike: a page of a list, cancel, delete (facts §1.2)."""
+"""What the three collections of works answer alike: a page of a list, cancel, delete
+(facts/resources#vertex)."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,7 +22,8 @@ _PAGE: Final = 100
 async def page_of(
     call: Call, request: Any, collection: Collection, passes: Callable[[Work], bool]
 ) -> Page:
-    """The page that a List request asks for, of the works that pass. Raises InvalidRequest, NotFound (no such location)."""
+    """The page that a List request asks for, of the works that pass. Raises InvalidRequest, NotFound (no such
+    location)."""
     parent = known_location(request.parent)
     size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
     return await list_jobs(

@@ -1,4 +1,4 @@
-"""`aiplatform` v1 JobService: customJobs create, get, list, cancel, delete (facts §1.2)."""
+"""`aiplatform` v1 JobService: customJobs create, get, list, cancel, delete (facts/resources#custom-jobs)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -37,8 +37,8 @@ _COLLECTION: Final = Collection.CUSTOM_JOBS
 def check_create(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> tuple[ParsedCustomJob, dict[str, Any]]:
-    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with what was
-    found `further`."""
+    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with
+    what was found `further`."""
     parent = known_location(request.parent)
     public = wire_json.to_public(request.custom_job)
     parsed = checked(
@@ -52,7 +52,8 @@ def check_create(
 
 
 def new(call: Call, request: Any, further: tuple[Violation, ...] = ()) -> Job:
-    """The job as `create` stores it. Raises InvalidRequest with all that is wrong, and with what was found `further`."""
+    """The job as `create` stores it. Raises InvalidRequest with all that is wrong, and with what was found
+    `further`."""
     parsed, public = check_create(call, request, further)
     parent = known_location(request.parent)
     uid = call.services.new_uid()

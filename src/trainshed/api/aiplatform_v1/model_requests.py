@@ -1,4 +1,5 @@
-"""What requests about models name and ask for, and how it must look (facts §1.2, §6.2)."""
+"""What requests about models name and ask for, and how it must look (facts/resources#vertex,
+facts/limits#labels)."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -59,7 +60,8 @@ def check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) ->
 
 
 def check_merge(aliases: Iterable[str]) -> None:
-    """Aliases to give and, with a `-` in front, to take away. Raises InvalidRequest with all that is wrong."""
+    """Aliases to give and, with a `-` in front, to take away. Raises InvalidRequest with all that is
+    wrong."""
     given = tuple(aliases)
     faults = Faults()
     if not given:
@@ -69,8 +71,8 @@ def check_merge(aliases: Iterable[str]) -> None:
 
 
 def check_update(paths: Iterable[str], model: Any, version: str) -> None:
-    """An update mask and the fields it takes over. `version`: "" = of the model itself. Raises InvalidRequest with all that
-    is wrong."""
+    """An update mask and the fields it takes over. `version`: "" = of the model itself. Raises InvalidRequest
+    with all that is wrong."""
     given = tuple(paths)
     allowed = OF_VERSION if version else OF_MODEL
     faults = Faults()

@@ -1,4 +1,4 @@
-"""Model versions as `aiplatform` v1 messages (facts §1.2)."""
+"""Model versions as `aiplatform` v1 messages (facts/resources#pipelines)."""
 
 import json
 from typing import Any, Final
@@ -15,7 +15,8 @@ _SOURCE: Final = "google.cloud.aiplatform.v1.ModelSourceInfo"
 
 
 def model(record: ModelVersion, *, versioned: bool = False) -> Message:
-    """The Model message of one version. `versioned`: its name says which one, as lists of versions have it."""
+    """The Model message of one version. `versioned`: its name says which one, as lists of versions have
+    it."""
     view: Any = wire_json.from_public(MODEL, json.loads(record.public_json))
     view.name = f"{record.name}@{record.version}" if versioned else str(record.name)
     view.version_id = str(record.version)

@@ -1,5 +1,5 @@
-"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, found, named and deleted
-(facts §1.2). Serving, evaluating, exporting and copying them is not there."""
+"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, found, named and
+deleted (facts/resources#pipelines). Serving, evaluating, exporting and copying them is not there."""
 
 import asyncio
 import json
@@ -55,7 +55,8 @@ async def _check_artifacts(services: Services, uri: str) -> None:
 
 
 async def upload(call: Call, request: Any) -> Message:
-    """Register a new model, or a new version of `parent_model`. Done at once: the artifacts stay where they are."""
+    """Register a new model, or a new version of `parent_model`. Done at once: the artifacts stay where they
+    are."""
     parent = known_location(request.parent)
     services = call.services
     public = wire_json.to_public(request.model)
@@ -96,8 +97,8 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Change names, descriptions and labels. Those of the model (`M`) are the same in all versions; of a version (`M@1`)
-    its own description and labels can be changed."""
+    """Change names, descriptions and labels. Those of the model (`M`) are the same in all versions; of a
+    version (`M@1`) its own description and labels can be changed."""
     name, version = read_model_name(request.model.name, field="model.name")
     # The public API writes @- for the model itself.
     version = "" if version == "-" else version

@@ -1,5 +1,6 @@
-"""`aiplatform` v1 PersistentResourceService (CLIENTS §1). A persistent resource reserves nothing here: jobs share this
-service's machines. It is a name that jobs may give, and runs from the moment it is created (docs/choices.md)."""
+"""`aiplatform` v1 PersistentResourceService (spec/clients#surface). A persistent resource reserves nothing
+here: jobs share this service's machines. It is a name that jobs may give, and runs from the moment it is
+created (docs/choices.md)."""
 
 import json
 import re
@@ -38,7 +39,8 @@ _DEFAULT_PAGE: Final = 100
 async def unknown_resource(
     services: Services, parent: str, resource_id: str, path: str
 ) -> tuple[Violation, ...]:
-    """A violation if a CustomJobSpec at `path` of a request names a persistent resource that its location has not."""
+    """A violation if a CustomJobSpec at `path` of a request names a persistent resource that its location has
+    not."""
     if not resource_id:
         return ()
     name = f"{parent}/{_COLLECTION}/{resource_id}"

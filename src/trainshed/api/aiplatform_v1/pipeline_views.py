@@ -1,4 +1,4 @@
-"""Training pipelines as `aiplatform` v1 messages (facts §1.2)."""
+"""Training pipelines as `aiplatform` v1 messages (facts/resources#pipelines)."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,8 @@ def training_pipeline(record: Pipeline) -> Message:
 
 
 def set_outputs(view: Any, record: Pipeline) -> None:
-    """Put the output fields, and the labels as they are now, into a TrainingPipeline with its input fields set."""
+    """Put the output fields, and the labels as they are now, into a TrainingPipeline with its input fields
+    set."""
     view.state = _state_numbers()[record.state]
     set_common_outputs(view, record)
     for key, name in _metadata(record):

@@ -1,4 +1,5 @@
-"""`aiplatform` v1 VizierService: studies create, get, list, look up, delete (facts §1.2, CLIENTS §1)."""
+"""`aiplatform` v1 VizierService: studies create, get, list, look up, delete (facts/resources#vertex,
+spec/clients#surface)."""
 
 import json
 from typing import Any, Final
@@ -30,7 +31,8 @@ def check_create(call: Call, request: Any) -> ParsedStudy:
 
 
 async def create(call: Call, request: Any) -> Message:
-    """A display name that is there already is a conflict: it is how clients find a study again (CLIENTS §3.9)."""
+    """A display name that is there already is a conflict: it is how clients find a study again
+    (spec/clients#conflicts)."""
     parsed = check_create(call, request)
     parent = known_location(request.parent)
     uid = call.services.new_uid()

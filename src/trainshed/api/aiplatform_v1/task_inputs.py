@@ -1,5 +1,6 @@
-"""The inputs of a training pipeline's task, which clients send as any JSON: mixed spellings, whole numbers as floats,
-numbers for texts, nulls (CLIENTS §3.3). Read as the public message that they stand for, and no field more."""
+"""The inputs of a training pipeline's task, which clients send as any JSON: mixed spellings, whole numbers as
+floats, numbers for texts, nulls (spec/clients#task-inputs). Read as the public message that they stand for,
+and no field more."""
 
 import json
 from collections.abc import Mapping
@@ -33,13 +34,13 @@ _TUNING_FIELDS: Final = frozenset(
         "max_failed_trial_count",
     }
 )
-"""What the tuning task takes of a tuning job (facts §1.2)."""
+"""What the tuning task takes of a tuning job (facts/resources#tuning-jobs)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInputs:
-    """`given`: the JSON as it was sent. `message`: the same as far as it can be read, None where the task is not known.
-    `unreadable`: what cannot, of that `undecided` the enum fields."""
+    """`given`: the JSON as it was sent. `message`: the same as far as it can be read, None where the task is
+    not known. `unreadable`: what cannot, of that `undecided` the enum fields."""
 
     given: Any
     message: Message | None = None
@@ -53,7 +54,8 @@ class TaskInputs:
 
 
 def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs:
-    """Read a pipeline's inputs. `text`: their JSON as it was sent, None where only the Value message is known."""
+    """Read a pipeline's inputs. `text`: their JSON as it was sent, None where only the Value message is
+    known."""
     given: Any = wire_json.to_public(value) if text is None else json.loads(text)
     task = DEFINITIONS.get(definition.rpartition("/")[2])
     if task is None or given is None:
@@ -84,8 +86,8 @@ def _split(task: Task, given: Any) -> tuple[Any, tuple[Violation, ...]]:
 
 
 def _with_texts(plan: plans.Plan, raw: Any) -> Any:
-    """The JSON of a message with its numbers as texts where the message has texts: the SDK lets arguments be numbers, and
-    sends 10 as 10.0, which was meant to be `10`."""
+    """The JSON of a message with its numbers as texts where the message has texts: the SDK lets arguments be
+    numbers, and sends 10 as 10.0, which was meant to be `10`."""
     if plan.special is not None or not isinstance(raw, dict):
         return raw
     members = cast("dict[str, Any]", raw)

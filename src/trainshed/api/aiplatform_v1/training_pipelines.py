@@ -1,5 +1,5 @@
-"""`aiplatform` v1 PipelineService: trainingPipelines create, get, list, cancel, delete (facts §1.2). PipelineJobs, which run
-pipelines of another kind, are not served."""
+"""`aiplatform` v1 PipelineService: trainingPipelines create, get, list, cancel, delete
+(facts/resources#pipelines). PipelineJobs, which run pipelines of another kind, are not served."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -66,8 +66,8 @@ class _Asked:
 def check_create(
     call: Call, request: Any, uid: JobUid = JobUid(0), further: tuple[Violation, ...] = ()
 ) -> _Asked:
-    """The pipeline to create. `uid`: its own, which names its model unless it says how. Raises InvalidRequest with all
-    that is wrong, and with what was found `further`."""
+    """The pipeline to create. `uid`: its own, which names its model unless it says how. Raises InvalidRequest
+    with all that is wrong, and with what was found `further`."""
     parent = known_location(request.parent)
     services = call.services
     asked = request.training_pipeline
@@ -219,8 +219,8 @@ async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
 
 
 async def _unfit_parent_model(services: Services, asked: Any, place: str) -> tuple[Violation, ...]:
-    """A violation if a new version is to be made of a model that is not there, or not in the pipeline's project; the spec
-    reports what is no name, and another location."""
+    """A violation if a new version is to be made of a model that is not there, or not in the pipeline's
+    project; the spec reports what is no name, and another location."""
     try:
         model, _ = ModelName.parse(asked.parent_model)
         await services.models.version(model, "")

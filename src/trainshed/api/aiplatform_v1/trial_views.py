@@ -1,4 +1,5 @@
-"""Trials and measurements as `aiplatform` v1 messages, those of tuning jobs and of studies alike (facts §1.2, §7.4)."""
+"""Trials and measurements as `aiplatform` v1 messages, those of tuning jobs and of studies alike
+(facts/resources#tuning-jobs, facts/tuning#metrics)."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -18,8 +19,8 @@ TRIAL: Final = "google.cloud.aiplatform.v1.Trial"
 def trial(
     study: StudyName, record: Trial, measurements: Sequence[Measurement] = (), custom_job: str = ""
 ) -> Message:
-    """The Trial message of a stored trial. `measurements`: ascending by step and elapsed time. `custom_job`: the name of
-    the job that evaluates it ("" = none)."""
+    """The Trial message of a stored trial. `measurements`: ascending by step and elapsed time. `custom_job`:
+    the name of the job that evaluates it ("" = none)."""
     view = pool.message_class(TRIAL)()
     set_trial(view, study, record, measurements, custom_job)
     return view

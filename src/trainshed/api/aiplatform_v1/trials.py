@@ -1,4 +1,5 @@
-"""`aiplatform` v1 VizierService: the trials of a study, from suggestion to completion (facts §1.2, §7)."""
+"""`aiplatform` v1 VizierService: the trials of a study, from suggestion to completion
+(facts/resources#trials, facts/tuning)."""
 
 import asyncio
 from typing import Any, Final
@@ -31,7 +32,8 @@ _FEW: Final = 20
 
 
 async def create(call: Call, request: Any) -> Message:
-    """The client's own trial: REQUESTED, or over if it comes with a final measurement or the state says so."""
+    """The client's own trial: REQUESTED, or over if it comes with a final measurement or the state says
+    so."""
     study = await _study(call, request.parent)
     made = await studies.create_trial(call.services, study, _given_trial(request.trial))
     return await _view(call, study, made)

@@ -1,4 +1,5 @@
-"""`aiplatform` v1 JobService: hyperparameterTuningJobs create, get, list, cancel, delete (facts §1.2, §7)."""
+"""`aiplatform` v1 JobService: hyperparameterTuningJobs create, get, list, cancel, delete
+(facts/resources#tuning-jobs, facts/tuning)."""
 
 import asyncio
 from typing import Any, Final
@@ -40,8 +41,8 @@ _COLLECTION: Final = Collection.TUNING_JOBS
 def check_create(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> tuple[ParsedTuningJob, dict[str, Any]]:
-    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with what was
-    found `further`."""
+    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with
+    what was found `further`."""
     parent = known_location(request.parent)
     services = call.services
     public = wire_json.to_public(request.hyperparameter_tuning_job)
@@ -134,7 +135,8 @@ async def _shown(call: Call, job: TuningJob, found: Evidence) -> Message:
 
 
 async def _evidence(services: Services, job: TuningJob) -> Evidence:
-    """The measurements are read after the trials, so that a trial that is over is shown with all of its own."""
+    """The measurements are read after the trials, so that a trial that is over is shown with all of its
+    own."""
     trials = await _trials(services, job)
     return Evidence(trials, await services.studies.measurements(job.study))
 

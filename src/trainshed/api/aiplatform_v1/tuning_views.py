@@ -1,4 +1,4 @@
-"""Tuning jobs as `aiplatform` v1 messages, with their trials (facts §1.2)."""
+"""Tuning jobs as `aiplatform` v1 messages, with their trials (facts/resources#tuning-jobs)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,8 @@ def tuning_job(record: TuningJob, found: Evidence) -> Message:
 
 
 def set_outputs(view: Any, record: TuningJob, found: Evidence) -> None:
-    """Put the output fields, and the labels as they are now, into a HyperparameterTuningJob with its input fields set."""
+    """Put the output fields, and the labels as they are now, into a HyperparameterTuningJob with its input
+    fields set."""
     view.state = job_state_numbers()[record.state]
     set_common_outputs(view, record)
     study = StudyName(record.name.project_id, record.name.location, str(record.study))

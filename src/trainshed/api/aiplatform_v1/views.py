@@ -1,7 +1,8 @@
-"""Records as `aiplatform` v1 messages: the created resource, plus what became of it (facts §1.2).
+"""Records as `aiplatform` v1 messages: the created resource, plus what became of it
+(facts/resources#pipelines).
 
-What is shown of all that clients create, wait for and cancel, and the custom job itself; tuning jobs and pipelines have
-modules of their own.
+What is shown of all that clients create, wait for and cancel, and the custom job itself; tuning jobs and
+pipelines have modules of their own.
 """
 
 import json
@@ -68,7 +69,8 @@ def set_common_outputs(view: Any, work: Work) -> None:
 
 
 def sibling_name(name: JobName, uid: JobUid, collection: Collection) -> str:
-    """The public name of a job that another Vertex work made: same place, its uid for an id; "" if there is none."""
+    """The public name of a job that another Vertex work made: same place, its uid for an id; "" if there is
+    none."""
     if not uid:
         return ""
     return str(JobName(Api.VERTEX, name.project_id, name.location, str(uid), collection))

@@ -1,7 +1,9 @@
-"""One call of one API method, as every transport hands it to a handler, and what a principal of one project may ask.
+"""One call of one API method, as every transport hands it to a handler, and what a principal of one project
+may ask.
 
-What a request is about stands in a text of the request itself (`name`, `parent`, ...), as `projects/P/...`, or in the name
-of the resource that it carries; only Logging lists bare projects as well, and entries that name their logs.
+What a request is about stands in a text of the request itself (`name`, `parent`, ...), as `projects/P/...`,
+or in the name of the resource that it carries; only Logging lists bare projects as well, and entries that
+name their logs.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -42,8 +44,8 @@ class Call:
     """`method` is the full name, `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
 
     `value_texts` has the caller's own JSON of google.protobuf.Value fields by their path in the request
-    (`training_pipeline.training_task_inputs`): a Value holds doubles only, so large integers, and 1 beside 1.0, are
-    there alone (STACK section 1). Empty over gRPC, where a Value is all there is.
+    (`training_pipeline.training_task_inputs`): a Value holds doubles only, so large integers, and 1 beside
+    1.0, are there alone (spec/clients#task-inputs). Empty over gRPC, where a Value is all there is.
     """
 
     principal: Principal
@@ -81,8 +83,9 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
 
 
 def refuse_more(program: Principal, method: str, request: Message) -> None:
-    """Refuse a job that has more than the program that creates it: another service account, or secrets. A job runs as the
-    account that its request names and with the secrets that it names; a program gets neither by a job that it creates.
+    """Refuse a job that has more than the program that creates it: another service account, or secrets. A job
+    runs as the account that its request names and with the secrets that it names; a program gets neither by a
+    job that it creates.
 
     Raises PermissionDenied, naming all that the job would have and its creator has not."""
     if method not in _CREATING:

@@ -1,4 +1,4 @@
-"""All that is wrong with a request at once, even where part of it cannot be read (SPEC §1.4).
+"""All that is wrong with a request at once, even where part of it cannot be read (spec/submit#refusals).
 
 A body with an unknown field or a wrong type is refused by `wire` before a handler sees it. What could be read
 of it is then still put to the handler's own check, so that the caller learns of every fault in one answer.
@@ -29,8 +29,8 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
     try:
         found = standing(lambda: check(call, partial), refused.undecided)
     except Exception:
-        # Broad, because the check reads what is known to be broken: whatever it stumbles over (the project's name, say) must
-        # not hide the refusal that there is. It will be told when this is mended.
+        # Broad, because the check reads what is known to be broken: whatever it stumbles over (the project's
+        # name, say) must not hide the refusal that there is. It will be told when this is mended.
         return refused
     known = tuple(_own_path(violation.field) for violation in told(refused.violations))
     further = tuple(
@@ -38,7 +38,8 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
         for v in found
         if not any(within(v.field, path) for path in known)
     )
-    # The texts of `wire` name their fields themselves; in the message, which has texts alone, the others must too.
+    # The texts of `wire` name their fields themselves; in the message, which has texts alone, the others must
+    # too.
     texts = (str(refused), *(f"Field: {v.field}; {v.description}" for v in told(further)))
     return WireError((*refused.violations, *further), partial, message="\n".join(texts))
 
@@ -46,9 +47,9 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
 def standing(
     check: Callable[[], object], undecided: Sequence[Undecided]
 ) -> tuple[core.Violation, ...]:
-    """The faults that `check` finds whatever values the undecided fields will be given. The others may only follow from
-    what the fields are while they have none, of which nobody has asked for. Raises what `check` raises, but for
-    InvalidRequest."""
+    """The faults that `check` finds whatever values the undecided fields will be given. The others may only
+    follow from what the fields are while they have none, of which nobody has asked for. Raises what `check`
+    raises, but for InvalidRequest."""
     found = _faults(check)
     for field in undecided[:_MOST_UNDECIDED]:
         for number in field.numbers:

@@ -34,7 +34,8 @@ _REASONS: Final[Mapping[type[Exception], str]] = {core.PermissionDenied: "IAM_PE
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error as every transport tells it. `reason` is that of a google.rpc.ErrorInfo, "" = there is none."""
+    """An error as every transport tells it. `reason` is that of a google.rpc.ErrorInfo, "" = there is
+    none."""
 
     code: StatusCode
     message: str
@@ -63,7 +64,8 @@ def internal_refusal() -> Refusal:
 
 
 def _listed(violations: tuple[Violation, ...], api: str) -> str:
-    """The public text that names every violation, in the form of the API that was called (facts §6.5)."""
+    """The public text that names every violation, in the form of the API that was called
+    (facts/limits#error-texts)."""
     if api == "aiplatform_v1":
         found = "".join(
             f"{number}.Field: {violation.field}; Message: {violation.description}\t"

@@ -1,8 +1,8 @@
 """Pages of lists: sizes, opaque tokens, a bounded search for what a filter lets pass, and read masks.
 
-A token says where the previous page ended and is bound to the question it was given for. Filters are applied off the
-event loop: all scans share one thread, in which each has a short turn, so however many callers send expensive filters,
-everybody else waits for one busy thread at most, and the scans share it fairly.
+A token says where the previous page ended and is bound to the question it was given for. Filters are applied
+off the event loop: all scans share one thread, in which each has a short turn, so however many callers send
+expensive filters, everybody else waits for one busy thread at most, and the scans share it fairly.
 """
 
 import asyncio
@@ -95,10 +95,11 @@ async def list_jobs(
     token: str,
     question: tuple[str, ...],
 ) -> Page:
-    """One page of at most `query.limit` jobs that pass, reading at most SCAN_LIMIT and as long as a scan may last.
+    """One page of at most `query.limit` jobs that pass, reading at most SCAN_LIMIT and as long as a scan may
+    last.
 
     A page can be short, or empty, and still carry a token: the jobs further back were not looked at
-    yet, and the request costs the same however long the history is (DESIGN §3.6).
+    yet, and the request costs the same however long the history is (spec/invariants#finished-jobs).
     """
     after = decode_number(token, *question)
     found: list[tuple[Work, str]] = []
@@ -146,7 +147,8 @@ class Scan(Generic[T]):
         self._left = SECONDS if seconds is None else seconds
 
     async def judge(self, rows: Sequence[T]) -> list[bool]:
-        """Whether each row passes; of fewer rows once the time is used up, but of the first one in any case."""
+        """Whether each row passes; of fewer rows once the time is used up, but of the first one in any
+        case."""
         if self._passes is everything:
             return [True] * len(rows)
         verdicts: list[bool] = []

@@ -1,9 +1,10 @@
-"""`v1beta1` of the Vertex services, served as `v1`: whose types an operation carries, over gRPC and over REST.
+"""`v1beta1` of the Vertex services, served as `v1`: whose types an operation carries, over gRPC and over
+REST.
 
-The messages are the same on the wire; all that tells the versions apart is the type that stands in an operation's `Any`
-fields. Clients insist on theirs, also when they poll it where no version is said (the Operations service of gRPC, `/ui/`
-over REST, CLIENTS §3.2); so the names of operations that were handed to a `v1beta1` caller are remembered, the newest
-ones, as long as the service runs.
+The messages are the same on the wire; all that tells the versions apart is the type that stands in an
+operation's `Any` fields. Clients insist on theirs, also when they poll it where no version is said (the
+Operations service of gRPC, `/ui/` over REST, spec/clients#operations); so the names of operations that were
+handed to a `v1beta1` caller are remembered, the newest ones, as long as the service runs.
 """
 
 import enum
@@ -31,8 +32,8 @@ class Version(enum.Enum):
 
 
 class BetaOperations:
-    """Gives operations the types that their readers know. One instance for all transports: who makes an operation through
-    one may poll it through another."""
+    """Gives operations the types that their readers know. One instance for all transports: who makes an
+    operation through one may poll it through another."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
@@ -47,7 +48,8 @@ class BetaOperations:
             self._names.popitem(last=False)
 
     def dress(self, answer: Any, version: Version) -> None:
-        """Change the types within an answer in place, where it is an operation, or a page of them, of `v1beta1`."""
+        """Change the types within an answer in place, where it is an operation, or a page of them, of
+        `v1beta1`."""
         for operation in _operations(answer):
             if self._is_beta(operation.name, version):
                 for field in _PACKED:
@@ -60,8 +62,8 @@ class BetaOperations:
         return any(self._is_beta(each.name, version) for each in _operations(answer))
 
     def dressed(self, rendered: bytes, version: Version, *, pretty: bool) -> bytes:
-        """The same for an operation, or a page of them, that is JSON already: the private pool has no message of
-        `v1beta1` that an `Any` could be rendered as."""
+        """The same for an operation, or a page of them, that is JSON already: the private pool has no message
+        of `v1beta1` that an `Any` could be rendered as."""
         answer: dict[str, Any] = json.loads(rendered)
         operations: list[dict[str, Any]] = answer.get("operations", [answer])
         for operation in operations:

@@ -1,7 +1,8 @@
-"""What the job lists can be filtered by, for both training APIs (facts §1.1, §1.2).
+"""What the job lists can be filtered by, for both training APIs (facts/resources#ml, facts/resources#vertex).
 
-`aiplatform` v1: display_name, state, create_time, update_time, labels. `ml` v1: the same in its spelling,
-and jobId. Lists of tuning jobs and pipelines take the same; pipelines more. Either spelling of a field name is taken.
+`aiplatform` v1: display_name, state, create_time, update_time, labels. `ml` v1: the same in its spelling, and
+jobId. Lists of tuning jobs and pipelines take the same; pipelines more. Either spelling of a field name is
+taken.
 """
 
 import enum

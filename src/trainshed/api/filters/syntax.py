@@ -1,8 +1,8 @@
 """Filter text to tree: one grammar for the list filters of both training APIs and of Logging v2.
 
-`path OP value`, quoted or bare; AND, OR, NOT (or `-`), parentheses; terms side by side mean AND; a value
-list `path=(a OR b)`. OR binds tighter than AND, as in the public filter languages (facts §1.2, CLIENTS §3.5).
-What a path means is not decided here.
+`path OP value`, quoted or bare; AND, OR, NOT (or `-`), parentheses; terms side by side mean AND; a value list
+`path=(a OR b)`. OR binds tighter than AND, as in the public filter languages (facts/resources#vertex,
+spec/clients#log-pages). What a path means is not decided here.
 """
 
 import enum

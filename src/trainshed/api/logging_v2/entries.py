@@ -1,4 +1,5 @@
-"""Logging v2 `entries:list` (facts §5.6, CLIENTS §3.5): replicas' lines and the service's own, in one order.
+"""Logging v2 `entries:list` (facts/packaging#endpoints, spec/clients#log-pages): replicas' lines and the
+service's own, in one order.
 
 Readers page by time and drop what comes behind it, so an answer about a job that still runs stops short of
 the last moment, in which a line of another replica may still be on its way to its file.
@@ -158,8 +159,8 @@ def _end(job: Work, wanted: LogFilter, now: int) -> int:
     """The moment before which a job's entries are given.
 
     To a job that is over no line comes late, so a reader's margin is not kept: `gcloud ai-platform jobs
-    stream-logs` stops as soon as it sees the end of a job that was silent, and would never show the last
-    five seconds (CLIENTS §3.6; the public service publishes a job's end a minute after its lines).
+    stream-logs` stops as soon as it sees the end of a job that was silent, and would never show the last five
+    seconds (spec/clients#stream-logs; the public service publishes a job's end a minute after its lines).
     """
     if not job.state.is_final:
         return min(wanted.end, now - SETTLED)

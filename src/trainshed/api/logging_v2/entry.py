@@ -1,4 +1,5 @@
-"""One log entry before it becomes a public message, and how it is written out (facts §5.6, §2.4).
+"""One log entry before it becomes a public message, and how it is written out (facts/packaging#endpoints,
+facts/lifecycle#service-lines).
 
 Entries are made from two sources and stored by neither: the lines of the replicas, and the service's own
 lines, which follow from the job's timeline.
@@ -59,8 +60,8 @@ _VERDICTS: Final[Mapping[object, Severity]] = {
 class Entry:
     """`at`: nanoseconds. Entries of one job have one order: by `at`, then `insert_id` as text.
 
-    `job`: whose entry it is to the reader; a trial's line is the tuning job's when that one's log is read. `trial`: its
-    number ("" = of no trial).
+    `job`: whose entry it is to the reader; a trial's line is the tuning job's when that one's log is read.
+    `trial`: its number ("" = of no trial).
     """
 
     job: JobName
@@ -114,10 +115,11 @@ def replica_entry(name: JobName, line: LogLine, trial: str = "") -> Entry:
 
 
 def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:
-    """The service's own lines, in strictly ascending time: an entry told late moves behind its predecessor."""
+    """The service's own lines, in strictly ascending time: an entry told late moves behind its
+    predecessor."""
     found: list[Entry] = []
     last = 0
-    # What the job gets instead of what it asked for is the first line of its log (SPEC §4).
+    # What the job gets instead of what it asked for is the first line of its log (spec/runtimes#substitutes).
     for told in sorted(timeline, key=lambda told: not _is_first_notice(told, timeline)):
         for text in _texts(told):
             last = max(told.at, last + 1)

@@ -1,7 +1,8 @@
 """Log filters: which jobs, which tasks, which span of time to read, and what else a line must meet.
 
-Serves what `stream-logs` and `gcloud logging read` send (CLIENTS §3.5): resource, labels, timestamp,
-insertId, severity, payloads, text. Texts compare without regard to case, as in the public language.
+Serves what `stream-logs` and `gcloud logging read` send (spec/clients#log-pages): resource, labels,
+timestamp, insertId, severity, payloads, text. Texts compare without regard to case, as in the public
+language.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,6 @@
-"""`ml` v1 projects.jobs: create, get, list, cancel, and patch of labels (facts §1.1). A job with hyperparameters is a tuning
-job, and each of its trials a job of its own, `JOB.TRIAL`, which can be read and cancelled but is not listed."""
+"""`ml` v1 projects.jobs: create, get, list, cancel, and patch of labels (facts/resources#ml). A job with
+hyperparameters is a tuning job, and each of its trials a job of its own, `JOB.TRIAL`, which can be read and
+cancelled but is not listed."""
 
 import base64
 from collections.abc import Iterator, Mapping
@@ -51,8 +52,8 @@ _RESUME: Final = "hyperparameters.resume_previous_job_id"
 def check_create(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> tuple[ParsedMlJob, dict[str, Any]]:
-    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with what was
-    found `further`."""
+    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with
+    what was found `further`."""
     services = call.services
     public = wire_json.to_public(request.job)
     parsed = checked(
@@ -70,8 +71,8 @@ def check_create(
 
 
 def new(call: Call, request: Any) -> Job:
-    """The job as `create` stores it; of a job with hyperparameters what one of its trials asks for, which nobody stores.
-    Raises InvalidRequest with all that is wrong."""
+    """The job as `create` stores it; of a job with hyperparameters what one of its trials asks for, which
+    nobody stores. Raises InvalidRequest with all that is wrong."""
     parent = ProjectName.parse(request.parent)
     parsed, public = check_create(call, request)
     return _new_job(call.services, parent, parsed, public)
@@ -199,7 +200,7 @@ def _new_tuning_job(
 async def _resumed(
     services: Services, parent: ProjectName, request: Any
 ) -> tuple[TuningJob | None, tuple[Violation, ...]]:
-    """The tuning job that a new one goes on from, and what keeps that from being done (facts §7.1)."""
+    """The tuning job that a new one goes on from, and what keeps that from being done (facts/tuning#ml)."""
     previous = request.job.training_input.hyperparameters.resume_previous_job_id
     if not previous:
         return None, ()
@@ -244,8 +245,8 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
 
 
 async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> Message:
-    """The Job message with a tuning job's trials. A list does not look at the trials' jobs, of which there may be very
-    many, and so leaves the units out that they consumed."""
+    """The Job message with a tuning job's trials. A list does not look at the trials' jobs, of which there
+    may be very many, and so leaves the units out that they consumed."""
     services, found = call.services, NOTHING_TRIED
     if isinstance(work, TuningJob):
         trials = await services.studies.history((work.study,))

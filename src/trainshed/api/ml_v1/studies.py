@@ -1,4 +1,5 @@
-"""`ml` v1 projects.locations.studies and their trials: the same as Vertex's, in other words (facts §7.5).
+"""`ml` v1 projects.locations.studies and their trials: the same as Vertex's, in other words
+(facts/tuning#vizier).
 
 The client chooses the study's id, and lists have no pages.
 """
@@ -94,7 +95,8 @@ async def delete_study(call: Call, request: Any) -> Message:
 
 
 async def create_trial(call: Call, request: Any) -> Message:
-    """The client's own trial: REQUESTED, or COMPLETED if it comes with a final measurement or the state says so."""
+    """The client's own trial: REQUESTED, or COMPLETED if it comes with a final measurement or the state says
+    so."""
     study = await _study(call, request.parent)
     made = await studies.create_trial(call.services, study, _given_trial(request.trial))
     return await _view(call, study, made)
@@ -217,7 +219,8 @@ def _known_location(name: str) -> LocationName:
 
 
 def _operations(study: Study, what: str) -> str:
-    """Clients of `ml` v1 poll operations below the location only; an id that is not all digits is one of this API."""
+    """Clients of `ml` v1 poll operations below the location only; an id that is not all digits is one of this
+    API."""
     name = study.name
     return f"projects/{name.project_id}/locations/{name.location}/operations/{what}_"
 

@@ -1,7 +1,8 @@
-"""Studies, trials and their operations as `ml` v1 messages, and what clients send in neutral shapes (facts §7.5).
+"""Studies, trials and their operations as `ml` v1 messages, and what clients send in neutral shapes
+(facts/tuning#vizier).
 
-The words differ from Vertex's: a trial is COMPLETED, `trialInfeasible` or not; a parameter's value stands in a field of
-its type; a measurement has `elapsedTime`.
+The words differ from Vertex's: a trial is COMPLETED, `trialInfeasible` or not; a parameter's value stands in
+a field of its type; a measurement has `elapsedTime`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Records as `ml` v1 messages (facts §1.1)."""
+"""Records as `ml` v1 messages (facts/resources#ml)."""
 
 import base64
 import json
@@ -42,8 +42,8 @@ NOTHING_TRIED: Final = Evidence()
 
 
 def job(record: Work, etag: str, position: int = 0, found: Evidence = NOTHING_TRIED) -> Message:
-    """The Job message of a stored job; `etag` as the store gives it. `position`: its place in the queue, 0 = none.
-    `found`: what a tuning job has tried."""
+    """The Job message of a stored job; `etag` as the store gives it. `position`: its place in the queue, 0 =
+    none. `found`: what a tuning job has tried."""
     view = wire_json.from_public(JOB, json.loads(record.public_json))
     set_outputs(view, record, etag, position, found)
     return view
@@ -78,8 +78,8 @@ def set_outputs(
 
 
 def _set_tuning_output(output: Any, record: TuningJob, found: Evidence) -> None:
-    """What came of the trials: the finished ones first, the best of them at the top, then those without a result, then
-    those that run (facts §1.1)."""
+    """What came of the trials: the finished ones first, the best of them at the top, then those without a
+    result, then those that run (facts/resources#ml)."""
     output.is_hyperparameter_tuning_job = True
     metric = record.spec.study.metrics[0]
     output.hyperparameter_metric_tag = metric.id
@@ -92,7 +92,8 @@ def _set_tuning_output(output: Any, record: TuningJob, found: Evidence) -> None:
 
 
 def _rank(trial: Trial, metric: Metric) -> tuple[int, float, int]:
-    """The best first, then those that are over without a result, then those that run; of equals the earlier one."""
+    """The best first, then those that are over without a result, then those that run; of equals the earlier
+    one."""
     value = trial.final.value(metric.id) if trial.final is not None else None
     if value is None:
         return (1 if trial.state.is_over else 2, 0.0, trial.number)
@@ -117,7 +118,8 @@ def _set_trial(view: Any, trial: Trial, metric: Metric, job: JobState | None) ->
 
 
 def _trial_state(trial: Trial, job: JobState | None) -> JobState:
-    """In the words of a job: that of the trial's own job where it is known, but for one that ended without a result."""
+    """In the words of a job: that of the trial's own job where it is known, but for one that ended without a
+    result."""
     if trial.state is TrialState.SUCCEEDED:
         return JobState.SUCCEEDED
     if trial.state is TrialState.INFEASIBLE:

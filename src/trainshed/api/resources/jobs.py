@@ -1,5 +1,5 @@
-"""What the surfaces do alike with a job, tuning job or pipeline that a request names: read its name, find it, cancel it,
-delete it, tell its place in the queue."""
+"""What the surfaces do alike with a job, tuning job or pipeline that a request names: read its name, find it,
+cancel it, delete it, tell its place in the queue."""
 
 import logging
 from collections.abc import Mapping
@@ -40,7 +40,8 @@ def read_job_name(text: str, *, field: str = "name") -> JobName:
 
 
 def read_vertex_name(text: str, collection: Collection) -> JobName:
-    """The name of one of `collection`. Raises InvalidRequest for no name at all, NotFound for one of something else."""
+    """The name of one of `collection`. Raises InvalidRequest for no name at all, NotFound for one of
+    something else."""
     name = read_job_name(text)
     if name.api is not Api.VERTEX:
         other = "an ml v1 job"
@@ -77,8 +78,8 @@ async def find_work(reader: Reader, target: str) -> tuple[Work, str]:
 
 
 async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
-    """The same for what only a job with replicas of its own has; a pipeline stands for its job. Raises NotFound, and
-    FailedPrecondition for a tuning job, which says of which job to ask instead."""
+    """The same for what only a job with replicas of its own has; a pipeline stands for its job. Raises
+    NotFound, and FailedPrecondition for a tuning job, which says of which job to ask instead."""
     work, etag = await find_work(reader, target)
     if isinstance(work, Pipeline):
         try:
@@ -116,8 +117,8 @@ async def _with_replicas(reader: Reader, uid: JobUid) -> list[Job]:
 
 
 def with_error_due(services: Services, work: Kind) -> Kind:
-    """The work as it is shown: the public services set a job's error a while after its end, and so does this one where its
-    operator says so."""
+    """The work as it is shown: the public services set a job's error a while after its end, and so does this
+    one where its operator says so."""
     due = work.ended + services.settings.error_delay
     return work if work.error is None or services.now() >= due else replace(work, error=None)
 
@@ -149,7 +150,8 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
 
 
 def queue_position(room: RoomView, work: Work) -> int:
-    """The place of a QUEUED job among those that wait, 1 = next; 0 for every other one (facts §1.1)."""
+    """The place of a QUEUED job among those that wait, 1 = next; 0 for every other one
+    (facts/resources#ml)."""
     waits = isinstance(work, Job) and work.state is JobState.QUEUED
     return room.position(work.uid) if waits else 0
 

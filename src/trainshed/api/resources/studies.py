@@ -1,8 +1,10 @@
-"""What the study APIs of Vertex and of `ml` v1 do alike: in and out go records, never messages (SPEC §6).
+"""What the study APIs of Vertex and of `ml` v1 do alike: in and out go records, never messages
+(spec/tuning#studies).
 
-Every change of a trial is: load, change it purely (`core.study.changes`), store it if nobody else changed it meanwhile,
-else once more. Suggestions and early stopping checks are stored as operations that the controller carries out; nothing is
-held open for them: after PATIENCE the operation is answered as it stands, and the client polls it.
+Every change of a trial is: load, change it purely (`core.study.changes`), store it if nobody else changed it
+meanwhile, else once more. Suggestions and early stopping checks are stored as operations that the controller
+carries out; nothing is held open for them: after PATIENCE the operation is answered as it stands, and the
+client polls it.
 """
 
 import asyncio
@@ -46,11 +48,12 @@ _ALL: Final = 1_000_000
 PATIENCE: Final = 2.0
 """Seconds that a call waits for its operation, which saves its client a poll."""
 MOST_SUGGESTIONS: Final = 1_000
-"""Of one call: as many as a study may have by the public limit (facts §7.4)."""
+"""Of one call: as many as a study may have by the public limit (facts/tuning#metrics)."""
 
 
 def given_measurement(message: Any, path: str, *, elapsed: str, metric: str) -> GivenMeasurement:
-    """A Measurement message that stands at `path` in the request. `elapsed`, `metric`: what the API calls these fields."""
+    """A Measurement message that stands at `path` in the request. `elapsed`, `metric`: what the API calls
+    these fields."""
     span = getattr(message, elapsed)
     return GivenMeasurement(
         path,
@@ -65,7 +68,8 @@ def given_measurement(message: Any, path: str, *, elapsed: str, metric: str) -> 
 
 
 def read_study_name(text: str, *, of_ml: bool, field: str = "name") -> StudyName:
-    """The name of a study of this API. Raises InvalidRequest for no such name at all, NotFound for one of the other API."""
+    """The name of a study of this API. Raises InvalidRequest for no such name at all, NotFound for one of the
+    other API."""
     try:
         return _checked(StudyName.parse(text), of_ml)
     except ValueError as error:
@@ -82,9 +86,11 @@ def read_trial_name(text: str, *, of_ml: bool, field: str = "name") -> tuple[Stu
 
 
 def is_of_ml(name: StudyName) -> bool:
-    """Whether a study was made through `ml` v1, whose clients choose the id: it is never all digits, as Vertex's are.
+    """Whether a study was made through `ml` v1, whose clients choose the id: it is never all digits, as
+    Vertex's are.
 
-    Both APIs have the same paths, here on one host; so a study's name alone says in which API's words it is shown.
+    Both APIs have the same paths, here on one host; so a study's name alone says in which API's words it is
+    shown.
     """
     return not name.study_id.isdecimal()
 
@@ -92,8 +98,8 @@ def is_of_ml(name: StudyName) -> bool:
 async def list_studies(
     services: Services, parent: LocationName, *, token: str = "", size: int
 ) -> tuple[tuple[Study, ...], str]:
-    """One page of Vertex's studies, newest first, and the token of the next one. Reads a bounded number, so a page can
-    be short and still have a next one."""
+    """One page of Vertex's studies, newest first, and the token of the next one. Reads a bounded number, so a
+    page can be short and still have a next one."""
     after = StudyUid(decode_number(token, str(parent), "studies"))
     found: list[Study] = []
     for _ in range(_SCAN // _CHUNK):
@@ -136,8 +142,8 @@ async def with_measurements(
 
 
 async def create_trial(services: Services, study: Study, given: GivenTrial) -> Trial:
-    """Store a client's own trial under the next number. Raises InvalidRequest with all that is wrong, FailedPrecondition
-    (the study is not active, or full)."""
+    """Store a client's own trial under the next number. Raises InvalidRequest with all that is wrong,
+    FailedPrecondition (the study is not active, or full)."""
     record, measurements = parse_trial(study.spec, study.uid, given, services.now())
     check_active(study)
     if await is_full(services, study):
@@ -154,8 +160,8 @@ async def delete_trial(services: Services, study: Study, number: int) -> None:
 async def add_measurement(
     services: Services, study: Study, number: int, given: GivenMeasurement
 ) -> Trial:
-    """Add it to the trial; one of the same step and elapsed time is replaced. Raises InvalidRequest, NotFound,
-    FailedPrecondition (the trial is over), Aborted."""
+    """Add it to the trial; one of the same step and elapsed time is replaced. Raises InvalidRequest,
+    NotFound, FailedPrecondition (the trial is over), Aborted."""
     faults = Faults()
     measurement = read_measurement(study.spec, given, faults, final=False)
     faults.refuse()
@@ -175,8 +181,9 @@ async def complete(
     is_infeasible: bool,
     reason: str,
 ) -> Trial:
-    """End the trial with the final measurement given, or else with the one that the spec selects among its own; with
-    neither it is infeasible, as it is if the client says so: then what is given is passed over (public text).
+    """End the trial with the final measurement given, or else with the one that the spec selects among its
+    own; with neither it is infeasible, as it is if the client says so: then what is given is passed over
+    (public text).
 
     Raises InvalidRequest, NotFound, FailedPrecondition (it was over before), Aborted.
     """
@@ -288,8 +295,9 @@ def check_active(study: Study) -> None:
 async def suggest(
     services: Services, study: Study, *, parent: str, client: str, count: int
 ) -> Operation:
-    """Ask the controller for `count` trials for `client`; the operation as it is after at most PATIENCE. `parent`: its
-    name up to the number that ends it. Raises InvalidRequest, FailedPrecondition (nothing can be handed out)."""
+    """Ask the controller for `count` trials for `client`; the operation as it is after at most PATIENCE.
+    `parent`: its name up to the number that ends it. Raises InvalidRequest, FailedPrecondition (nothing can
+    be handed out)."""
     wrong: list[Violation] = []
     if not 1 <= count <= MOST_SUGGESTIONS:
         wrong.append(Violation("suggestion_count", f"{count} is not from 1 to {MOST_SUGGESTIONS}."))
@@ -319,8 +327,8 @@ async def suggest(
 async def check_stopping(
     services: Services, study: Study, number: int, *, parent: str
 ) -> Operation:
-    """Ask the controller whether the trial should stop; answers as `suggest`. Raises NotFound, FailedPrecondition (the
-    trial is over)."""
+    """Ask the controller whether the trial should stop; answers as `suggest`. Raises NotFound,
+    FailedPrecondition (the trial is over)."""
     trial = await read_trial(services, study, number)
     if trial.state.is_over:
         raise FailedPrecondition(
@@ -340,8 +348,8 @@ async def check_stopping(
 
 
 async def _to_hand_out(services: Services, study: Study, client: str, count: int) -> int:
-    """How many trials of `count` the client may be given. Even of a study that is full, or not active, it gets those
-    back that it has not completed, and of a full one those that were requested.
+    """How many trials of `count` the client may be given. Even of a study that is full, or not active, it
+    gets those back that it has not completed, and of a full one those that were requested.
 
     Raises FailedPrecondition if there are none.
     """
@@ -370,7 +378,8 @@ async def _begin(services: Services, operation: Operation) -> Operation:
 
 
 async def wait_for(services: Services, name: str, patience: float) -> Operation:
-    """The operation when it is done, when `patience` seconds are over, or when the service stops. Raises NotFound."""
+    """The operation when it is done, when `patience` seconds are over, or when the service stops. Raises
+    NotFound."""
     clock = asyncio.get_running_loop()
     end = clock.time() + patience
     record = await services.reader.operation(name)

@@ -1,6 +1,6 @@
-"""What creating a job, tuning job or pipeline has in common in both APIs: named buckets must exist; the record and its
-first timeline entries are written in one step, with the drills of the plan that the label `trainshed-drill` names (SPEC §8);
-the controller is told."""
+"""What creating a job, tuning job or pipeline has in common in both APIs: named buckets must exist; the
+record and its first timeline entries are written in one step, with the drills of the plan that the label
+`trainshed-drill` names (spec/operations#drills); the controller is told."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,8 +51,8 @@ def checked(
     *,
     project: str,
 ) -> T:
-    """The parsed job, if its spec is valid, every bucket it names exists and is open to its `project`, and nothing
-    `further` is wrong with it.
+    """The parsed job, if its spec is valid, every bucket it names exists and is open to its `project`, and
+    nothing `further` is wrong with it.
 
     Raises InvalidRequest with the violations of all kinds at once.
     """
@@ -126,8 +126,8 @@ def kept_json(public: Mapping[str, Any]) -> str:
 
 
 async def store_works(services: Services, principal: str, *works: Work) -> None:
-    """Write new works, all or none, a job with the drills of the plan that its label names, and wake the controller.
-    Raises AlreadyExists, InvalidRequest (no such plan), Unavailable (the service stops)."""
+    """Write new works, all or none, a job with the drills of the plan that its label names, and wake the
+    controller. Raises AlreadyExists, InvalidRequest (no such plan), Unavailable (the service stops)."""
     if services.closing.is_set():
         raise Unavailable(
             "The service is stopping and takes no new jobs; submit again when it is up again."
@@ -184,7 +184,7 @@ def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
 
 
 def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
-    """SPEC §2, "Capacity modes": a GPU spec on a host without GPUs runs without them, with a notice."""
+    """spec/queue#capacity: a GPU spec on a host without GPUs runs without them, with a notice."""
     if any(pool.machine.accelerators for pool in spec.pools):
         there = {kind for node in services.room.nodes() for kind, _ in node.accelerators}
         if warning := without_gpus(spec.pools, there):
@@ -238,7 +238,8 @@ def _notices(at: int, spec: JobSpec) -> tuple[TimelineEntry, ...]:
 
 
 def _elsewhere(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
-    """Warnings for the buckets that the job writes to and that are not where it runs (SPEC §1.6)."""
+    """Warnings for the buckets that the job writes to and that are not where it runs
+    (spec/submit#warnings)."""
     for uri in dict.fromkeys(filter(None, (spec.base_output_directory, spec.job_dir))):
         bucket = uri[5:].partition("/")[0]
         warning = bucket_elsewhere(bucket, buckets.bucket_location(bucket) or "", spec.region)
@@ -256,7 +257,8 @@ def _not_mounted(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
 def _missing_buckets(
     uses: Iterable[BucketUse], buckets: BucketProbe, project: str
 ) -> Iterator[Violation]:
-    """A violation for every well-formed URI whose bucket is not there for the project; the spec reports the others."""
+    """A violation for every well-formed URI whose bucket is not there for the project; the spec reports the
+    others."""
     known: dict[str, str] = {}
     for field, uri in uses:
         if not uri or bucket_path_fault(uri):
@@ -314,8 +316,8 @@ async def with_planned_drills(services: Services, job: Job) -> Job:
 
 
 def refuse_plan(job: TuningJob) -> None:
-    """Drills that somebody believes to be ordered must be. Raises InvalidRequest if the label names a plan: a tuning job has
-    no replicas of its own."""
+    """Drills that somebody believes to be ordered must be. Raises InvalidRequest if the label names a plan: a
+    tuning job has no replicas of its own."""
     if name := dict(job.labels).get(PLAN_LABEL):
         text = (
             f"A tuning job cannot order the drill plan {name!r}: it has no replicas of its own. Take the label away, and"

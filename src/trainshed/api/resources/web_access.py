@@ -1,7 +1,8 @@
-"""`webAccessUris`: the links to shells that jobs made with `enableWebAccess` show while they run (facts §1).
+"""`webAccessUris`: the links to shells that jobs made with `enableWebAccess` show while they run
+(facts/resources).
 
-A link opens a shell for whoever has it, so it is shown only to who may open one: programs, which may read the jobs of
-their project, get none.
+A link opens a shell for whoever has it, so it is shown only to who may open one: programs, which may read the
+jobs of their project, get none.
 """
 
 import json
@@ -27,7 +28,8 @@ def add_to_job(call: Call, job: Job, uris: Any) -> None:
 
 
 def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
-    """The same for the trials that run, of a tuning job that has asked for it, in whichever API's view of them."""
+    """The same for the trials that run, of a tuning job that has asked for it, in whichever API's view of
+    them."""
     links = _links(call.services, call.principal)
     if links is None or not job.running:
         return
@@ -42,7 +44,8 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
 
 
 def links_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
-    """The links of a job that runs and has asked for them, of either API; none for whom they are not shown to."""
+    """The links of a job that runs and has asked for them, of either API; none for whom they are not shown
+    to."""
     links = _links(services, principal)
     found = links.of_job(job) if links is not None else {}
     return found if found and asked_for(job.spec) else {}

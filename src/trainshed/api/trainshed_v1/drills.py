@@ -1,4 +1,5 @@
-"""Drills of a job, and plans of drills that jobs order by their label `trainshed-drill` (SPEC §8).
+"""Drills of a job, and plans of drills that jobs order by their label `trainshed-drill`
+(spec/operations#drills).
 
 Without `project` the service's own is meant.
 """
@@ -64,8 +65,8 @@ async def list_(call: JsonCall) -> records.DrillList:
 
 
 def read_drill(fields: Fields, now: int, job: Job | None = None) -> Drill:
-    """The drill that a JSON object orders; what is wrong is noted in `fields`. `job`: whose replicas are named to who
-    gives a name that is none; a plan has no job."""
+    """The drill that a JSON object orders; what is wrong is noted in `fields`. `job`: whose replicas are
+    named to who gives a name that is none; a plan has no job."""
     kind = fields.choice("kind", tuple(DrillKind))
     replica = read_replica(fields, job)
     at_line = fields.text("atLine")
@@ -198,8 +199,8 @@ async def get_plan(call: JsonCall) -> records.DrillPlan:
 
 
 async def put_plan(call: JsonCall) -> records.DrillPlan:
-    """`PUT /trainshed/v1/drillPlans/{name}`, `POST /trainshed/v1/drillPlans`: store a plan, in place of one of that name. Jobs
-    that exist keep the drills that they have."""
+    """`PUT /trainshed/v1/drillPlans/{name}`, `POST /trainshed/v1/drillPlans`: store a plan, in place of one
+    of that name. Jobs that exist keep the drills that they have."""
     fields = call.fields()
     name = fields.text("name", required=not call.target) or call.target
     if call.target and name != call.target:
@@ -224,8 +225,8 @@ async def put_plan(call: JsonCall) -> records.DrillPlan:
 
 
 async def delete_plan(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/drillPlans/{name}[?project=P]`: forget a plan. Raises NotFound. Jobs that exist keep the drills that
-    they have."""
+    """`DELETE /trainshed/v1/drillPlans/{name}[?project=P]`: forget a plan. Raises NotFound. Jobs that exist
+    keep the drills that they have."""
     await call.services.intake.delete_drill_plan(_asked_project(call), call.target)
     return Nothing()
 
@@ -246,7 +247,8 @@ def _asked_project(call: JsonCall) -> str:
 
 
 def read_project(call: JsonCall, fields: Fields, what: str) -> str:
-    """The id in `project`, else the service's own; what is wrong with it is noted. `what`: the project's, in the plural."""
+    """The id in `project`, else the service's own; what is wrong with it is noted. `what`: the project's, in
+    the plural."""
     project = fields.text("project") or call.services.settings.project
     if not project:
         fields.fault("project", f"Whose {what}? Give the project's id.")

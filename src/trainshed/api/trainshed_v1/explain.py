@@ -1,4 +1,5 @@
-"""Pre-flight: would a job be admitted now, on what, and if not, what would let it start (SPEC §1.7). Stores nothing."""
+"""Pre-flight: would a job be admitted now, on what, and if not, what would let it start
+(spec/submit#preflight). Stores nothing."""
 
 from collections.abc import Mapping
 from typing import Any, Final, assert_never

@@ -1,4 +1,4 @@
-"""Nodes and their maintenance: list, drain, undrain (SPEC §2.1, last paragraph)."""
+"""Nodes and their maintenance: list, drain, undrain (spec/failures#maintenance)."""
 
 from msgspec import structs
 
@@ -45,8 +45,8 @@ async def _with_gpus(call: JsonCall, view: records.NodeReplica) -> records.NodeR
 
 
 async def drain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:drain`: let the node take no more work, and ask what runs there to leave. Once more is
-    fine. Raises NotFound with the nodes that there are."""
+    """`POST /trainshed/v1/nodes/{node}:drain`: let the node take no more work, and ask what runs there to
+    leave. Once more is fine. Raises NotFound with the nodes that there are."""
     services = call.services
     fields = call.fields()
     reason = fields.text("reason")
@@ -60,8 +60,8 @@ async def drain(call: JsonCall) -> records.Node:
 
 
 async def undrain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:undrain`: let the node take work again. One that is not drained is fine, and so is one
-    that is drained and gone. Raises NotFound with the nodes that there are."""
+    """`POST /trainshed/v1/nodes/{node}:undrain`: let the node take work again. One that is not drained is
+    fine, and so is one that is drained and gone. Raises NotFound with the nodes that there are."""
     services = call.services
     call.fields().refuse()
     if all(drain.node != call.target for drain in await services.reader.drained_nodes()):

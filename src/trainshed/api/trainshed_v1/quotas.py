@@ -1,4 +1,5 @@
-"""Quotas of a project in a region: see, set, clear (SPEC §2). Without `project` and `region` the service's own are meant."""
+"""Quotas of a project in a region: see, set, clear (spec/queue#quotas). Without `project` and `region` the
+service's own are meant."""
 
 from typing import Final
 
@@ -18,8 +19,8 @@ _LARGEST: Final = 10**12
 
 
 async def list_(call: JsonCall) -> records.QuotaList:
-    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: each quota that has a limit or is used; with `all` those of every
-    metric that jobs may use."""
+    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: each quota that has a limit or is used; with
+    `all` those of every metric that jobs may use."""
     fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
     project, region = _place(call, fields)
     fields.refuse()
@@ -35,7 +36,8 @@ async def list_(call: JsonCall) -> records.QuotaList:
 
 
 async def set_(call: JsonCall) -> records.PlacedQuota:
-    """`POST /trainshed/v1/quotas:set`: set a quota. A job that was admitted under another limit keeps its capacity."""
+    """`POST /trainshed/v1/quotas:set`: set a quota. A job that was admitted under another limit keeps its
+    capacity."""
     services, fields = call.services, call.fields()
     key = _key(call, fields)
     limit = _limit(fields)

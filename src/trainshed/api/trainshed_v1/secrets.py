@@ -1,4 +1,5 @@
-"""Secrets of a project: set, list, delete; the key of all of them. No method gives a value back (SPEC §8).
+"""Secrets of a project: set, list, delete; the key of all of them. No method gives a value back
+(spec/operations#secrets).
 
 Without `project` the service's own is meant.
 """
@@ -33,8 +34,8 @@ async def list_(call: JsonCall) -> records.SecretList:
 
 
 async def set_(call: JsonCall) -> records.StoredSecret:
-    """`POST /trainshed/v1/secrets`: store a new version, which programs are given from now on where a job names no other one.
-    Raises FailedPrecondition (the key is missing)."""
+    """`POST /trainshed/v1/secrets`: store a new version, which programs are given from now on where a job
+    names no other one. Raises FailedPrecondition (the key is missing)."""
     services, fields = call.services, call.fields()
     project = read_project(call, fields, "secrets")
     name = fields.text("name", required=True)
@@ -62,8 +63,8 @@ async def set_(call: JsonCall) -> records.StoredSecret:
 
 
 async def delete(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete a version, or all of them. Raises NotFound.
-    Programs that run keep what they were given; jobs that name it cannot start any more."""
+    """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete a version, or all of them. Raises
+    NotFound. Programs that run keep what they were given; jobs that name it cannot start any more."""
     fields = Fields({"project": call.parameter("project") or None})
     project = read_project(call, fields, "secrets")
     version = call.number("version")
@@ -77,9 +78,9 @@ async def delete(call: JsonCall) -> Nothing:
 
 
 async def rotate_key(call: JsonCall) -> records.KeyRotation:
-    """`POST /trainshed/v1/secrets:rotateKey`: seal the secrets of all projects with a new key. Raises FailedPrecondition (no
-    key, or one that only the environment can change). If it breaks off, all secrets can be opened as before, and it can be
-    asked for again."""
+    """`POST /trainshed/v1/secrets:rotateKey`: seal the secrets of all projects with a new key. Raises
+    FailedPrecondition (no key, or one that only the environment can change). If it breaks off, all secrets
+    can be opened as before, and it can be asked for again."""
     call.fields().refuse()
     sealer, secrets = call.services.sealer, call.services.secrets
 
@@ -107,7 +108,8 @@ async def rotate_key(call: JsonCall) -> records.KeyRotation:
 
 @contextmanager
 def _key_faults(key: str, left: str) -> Generator[None]:
-    """Raises in the API's words what goes wrong with the key: FailedPrecondition, Unavailable. `left`: how things stand then."""
+    """Raises in the API's words what goes wrong with the key: FailedPrecondition, Unavailable. `left`: how
+    things stand then."""
     try:
         yield
     except KeyUnusable as failure:

@@ -1,4 +1,5 @@
-"""What a job's replicas use, and used; and what reducers, and the workers that use them, say of it (SPEC §7)."""
+"""What a job's replicas use, and used; and what reducers, and the workers that use them, say of it
+(spec/reduction#reports)."""
 
 from typing import Final
 
@@ -26,8 +27,9 @@ _MOST_POINTS: Final = 2000
 
 
 async def usage(call: JsonCall) -> records.Usage:
-    """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: the usage, of the newest attempt unless another one is
-    named; of each replica so many points (60 if nothing is said, 0 for none, at most 2,000)."""
+    """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: the usage, of the newest attempt unless
+    another one is named; of each replica so many points (60 if nothing is said, 0 for none, at most
+    2,000)."""
     job, _ = await find_job(call.services.reader, call.target)
     attempt = call.number("attempt") or job.attempt
     if attempt > job.attempt:

@@ -28,8 +28,8 @@ class DemoPlaces:
 
     @property
     def model(self) -> str:
-        """The folder of the model, below the output directory as the public service places it (facts
-        §3.4)."""
+        """The folder of the model, below the output directory as the public service places it
+        (facts/program#variables)."""
         return f"{self.output}/model"
 
     @property

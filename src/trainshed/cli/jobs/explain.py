@@ -1,5 +1,5 @@
-"""`trainshed explain`: would a job be admitted now, on what, and if not, what would let it start (SPEC
-§1.7)."""
+"""`trainshed explain`: would a job be admitted now, on what, and if not, what would let it start
+(spec/submit#preflight)."""
 
 import json
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """Accelerators: which types there are, and how many of each go with which machine.
 
-Facts §4 and its GPU table, and the K80 of older tables, which the samples of both services still ask for.
+facts/machines#accelerators and its GPU table, and the K80 of older tables, which the samples of both services
+still ask for.
 """
 
 import functools
@@ -33,7 +34,7 @@ FLEX_START_TYPES = frozenset(
         "NVIDIA_B200",
     }
 )
-"""What the FLEX_START strategy needs (facts §2.6)."""
+"""What the FLEX_START strategy needs (facts/lifecycle#scheduling)."""
 
 
 def accelerator_types(api: Api) -> tuple[str, ...]:

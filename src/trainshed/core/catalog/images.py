@@ -1,4 +1,5 @@
-"""Prebuilt training images and the reduction-server image: what a URI says (facts §4, §5.2).
+"""Prebuilt training images and the reduction-server image: what a URI says (facts/machines#bandwidth,
+facts/packaging#images).
 
 Old names of both products are read too: `training-tf-cpu.2-1`, `pytorch-cpu.1-4`, and the `gcr.io`
 repositories they lived in.
@@ -40,8 +41,8 @@ _REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PrebuiltImage:
-    """What a prebuilt image holds: `version` is `major.minor` of `framework`, `python` likewise. `slim`: the framework and
-    the essentials are enough, by a tag of this service's own."""
+    """What a prebuilt image holds: `version` is `major.minor` of `framework`, `python` likewise. `slim`: the
+    framework and the essentials are enough, by a tag of this service's own."""
 
     framework: str
     device: str
@@ -87,8 +88,8 @@ def listed_images() -> tuple[str, ...]:
 
 
 def nearest_prebuilt(uri: str) -> str:
-    """`" Did you mean …?"` with the listed image nearest to `uri`, or "". Of a framework that is known: in the nearest
-    version.
+    """`" Did you mean …?"` with the listed image nearest to `uri`, or "". Of a framework that is known: in
+    the nearest version.
     """
     name = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
     match = _NAME.fullmatch(name)
@@ -106,7 +107,7 @@ def nearest_prebuilt(uri: str) -> str:
 
 
 def is_reduction_server(uri: str) -> bool:
-    """Whether the URI names the reduction-server image (facts §4)."""
+    """Whether the URI names the reduction-server image (facts/machines#bandwidth)."""
     return _REDUCTION_SERVER.fullmatch(uri) is not None
 
 

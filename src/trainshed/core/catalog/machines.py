@@ -1,6 +1,7 @@
 """Machine types: what each name stands for, and how much of its memory a replica may use.
 
-Facts §4. Published gigabytes are GiB. Figures for TPU hosts that the facts do not know are 0.
+facts/machines#accelerators. Published gigabytes are GiB. Figures for TPU hosts that the facts do not know are
+0.
 """
 
 import difflib
@@ -14,7 +15,7 @@ from trainshed.core.names import Api
 
 GIB = 2**30
 EVICTION_RESERVE = 100 * 2**20
-"""Bytes kept free below the limit at which a host would start to evict (SPEC §2.2)."""
+"""Bytes kept free below the limit at which a host would start to evict (spec/machines#memory)."""
 
 _RESERVED = ((4, 25), (4, 20), (8, 10), (112, 6))
 """(GiB of this tier, per cent of it that the platform keeps); above all tiers 2 per cent."""
@@ -50,7 +51,8 @@ class MachineType:
 
 
 def memory_limit(memory_bytes: int) -> int:
-    """Bytes that a replica gets of a machine's memory after the platform's tiered share (SPEC §2.2).
+    """Bytes that a replica gets of a machine's memory after the platform's tiered share
+    (spec/machines#memory).
 
     0 stays 0: a machine whose memory is not known has no limit of its own.
     """
@@ -98,8 +100,8 @@ def machine_types() -> dict[str, MachineType]:
 def egress_with(machine: MachineType, accelerator: str = "", count: int = 0) -> float | None:
     """Largest outgoing bandwidth of `machine` with its accelerators, Gbit/s; None where the facts do not say.
 
-    Machines that come with accelerators have one figure. On N1 it depends on how many T4 or V100 GPUs go with how many
-    vCPUs, and is known for few combinations; with other GPUs it is that of the machine.
+    Machines that come with accelerators have one figure. On N1 it depends on how many T4 or V100 GPUs go with
+    how many vCPUs, and is known for few combinations; with other GPUs it is that of the machine.
     """
     data = table("machines")
     family = machine.name.partition("-")[0]
@@ -117,8 +119,8 @@ def named_in(api: Api) -> tuple[MachineType, ...]:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """`" Did you mean X?"` for the known name nearest to `name`, or "" when none is near: first by its words, then by
-    its numbers, so that n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
+    """`" Did you mean X?"` for the known name nearest to `name`, or "" when none is near: first by its words,
+    then by its numbers, so that n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
     by_words: dict[str, list[str]] = {}
     for each in known:
         by_words.setdefault(_NUMBER.sub("#", each), []).append(each)
@@ -135,5 +137,6 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 
 def _apart(numbers: tuple[int, ...], asked: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
-    """How far numbers are from those asked for, the first one first; of two as far, the larger one is nearer: it does."""
+    """How far numbers are from those asked for, the first one first; of two as far, the larger one is nearer:
+    it does."""
     return tuple((abs(n - a), n < a) for n, a in zip(numbers, asked, strict=False))

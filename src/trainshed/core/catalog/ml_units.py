@@ -1,4 +1,4 @@
-"""ML units: what `ml` v1 reports as consumed by a finished job (facts §4).
+"""ML units: what `ml` v1 reports as consumed by a finished job (facts/machines#ml-units).
 
 Prices of the public table of November 2019, in units per node and hour.
 """

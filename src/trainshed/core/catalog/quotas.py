@@ -1,9 +1,9 @@
-"""Quotas: what a job uses of which metric, and the public limits (facts §6.6, SPEC §2).
+"""Quotas: what a job uses of which metric, and the public limits (facts/limits#quotas, spec/queue#quotas).
 
-Names are as an operator types them: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`. What the facts leave open is
-decided here: a machine family or disk type without a row of its own gets a metric without a public limit; "not
-available in the region" is a limit of 0; preemptible work has metrics of its own with the limits of the plain ones;
-for `ml` v1 only the CPUs are limited, the usual 450, as its other figures are not known.
+Names are as an operator types them: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`. What the facts leave open
+is decided here: a machine family or disk type without a row of its own gets a metric without a public limit;
+"not available in the region" is a limit of 0; preemptible work has metrics of its own with the limits of the
+plain ones; for `ml` v1 only the CPUs are limited, the usual 450, as its other figures are not known.
 """
 
 import functools

@@ -1,4 +1,5 @@
-"""Runtime versions of `ml` v1 and the Pythons that go with them (facts §5.1, SPEC §1.5)."""
+"""Runtime versions of `ml` v1 and the Pythons that go with them (facts/packaging#runtime-versions,
+spec/submit#defaults)."""
 
 import functools
 
@@ -25,7 +26,7 @@ def default_python(runtime_version: str) -> str:
 
 
 def pair_fault(runtime_version: str, python_version: str) -> str:
-    """Why the two do not go together, in the public words (facts §6.5), or "" when they do.
+    """Why the two do not go together, in the public words (facts/limits#error-texts), or "" when they do.
 
     "" as runtime version is the default runtime, "" as Python version the runtime's own.
     """
@@ -46,7 +47,7 @@ def pair_fault(runtime_version: str, python_version: str) -> str:
 
 
 def names_chief(runtime_version: str) -> bool:
-    """Whether TF_CONFIG of this runtime says `chief` rather than `master` (facts §3.3)."""
+    """Whether TF_CONFIG of this runtime says `chief` rather than `master` (facts/program#tf_config)."""
     return _order(runtime_version or newest()) >= _order(table("runtime_versions")["chiefFrom"])
 
 

@@ -1,4 +1,4 @@
-"""Scale tiers of `ml` v1: the replicas that each predefined tier stands for (facts §4)."""
+"""Scale tiers of `ml` v1: the replicas that each predefined tier stands for (facts/machines#tiers)."""
 
 import functools
 from dataclasses import dataclass

@@ -1,1 +1,2 @@
-"""Why a replica stopped, or an attempt came to nothing, and what follows: one ordered table as data (SPEC §2.1)."""
+"""Why a replica stopped, or an attempt came to nothing, and what follows: one ordered table as data
+(spec/failures#rules)."""

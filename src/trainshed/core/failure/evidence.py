@@ -10,10 +10,11 @@ from trainshed.core.names import JobName, ReplicaId, public_replica_name
 class Cause(enum.StrEnum):
     """Why a replica, or a whole attempt, came to its end.
 
-    EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did. OUT_OF_DISK: the
-    limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node. LOST: it is gone without a record, through no fault of ours.
-    PACKAGE: the job's own package cannot be installed. SERVICE: the service failed. STOCK_OUT: no node can take it.
-    PREEMPTED: its room went to another job. CANCELLED: a user or a time limit ended the job.
+    EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did.
+    OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node.
+    LOST: it is gone without a record, through no fault of ours. PACKAGE: the job's own package cannot be
+    installed. SERVICE: the service failed. STOCK_OUT: no node can take it. PREEMPTED: its room went to
+    another job. CANCELLED: a user or a time limit ended the job.
     """
 
     EXITED = "exited"
@@ -34,8 +35,9 @@ class Cause(enum.StrEnum):
 class Evidence:
     """An end. `replica` None: of the whole attempt. `exit`: the attempt record, if there is one.
 
-    `is_package`, `is_reducer`: what the replica's pool runs. `text`: the cause in words, for losses and failures of
-    the service. `region`: the job's, for the stock-out message. `advice`: what the user can do about it.
+    `is_package`, `is_reducer`: what the replica's pool runs. `text`: the cause in words, for losses and
+    failures of the service. `region`: the job's, for the stock-out message. `advice`: what the user can do
+    about it.
     """
 
     cause: Cause
@@ -63,7 +65,7 @@ class Evidence:
 
     @property
     def status(self) -> int | None:
-        """The exit status that public messages give (SPEC §2.1); None without a record."""
+        """The exit status that public messages give (spec/failures#messages); None without a record."""
         return published_status(self.exit, is_package=self.is_package) if self.exit else None
 
 
@@ -71,8 +73,9 @@ _SIGKILL = 9
 
 
 def published_status(exit_record: ExitRecord, *, is_package: bool) -> int:
-    """The number that public messages give: a signal is published bare for package jobs (6, 11) and as
-    128 + n for containers (134, 139); an out-of-memory kill is 137 for both (SPEC §2.1, facts §2.2)."""
+    """The number that public messages give: a signal is published bare for package jobs (6, 11) and as 128 +
+    n for containers (134, 139); an out-of-memory kill is 137 for both (spec/failures#out-of-memory,
+    facts/lifecycle#errors)."""
     if exit_record.oom:
         return 128 + _SIGKILL
     if exit_record.exit_code is not None:
@@ -82,8 +85,8 @@ def published_status(exit_record: ExitRecord, *, is_package: bool) -> int:
 
 
 def cause_of_exit(exit_record: ExitRecord, *, leaving: bool) -> Cause:
-    """What an attempt record says. An end after a request to leave the node is that request's doing, whatever the
-    exit code: a program that saves its state and exits 0 then is not finished (docs/adr/0010)."""
+    """What an attempt record says. An end after a request to leave the node is that request's doing, whatever
+    the exit code: a program that saves its state and exits 0 then is not finished (docs/adr/0010)."""
     if leaving and exit_record.stopped:
         return Cause.LEFT
     if exit_record.oom:

@@ -1,4 +1,5 @@
-"""The public messages of a job's end, and the typed facts beside them (SPEC §2.1, facts §2.2, §2.3). Words only."""
+"""The public messages of a job's end, and the typed facts beside them (spec/failures#messages,
+facts/lifecycle#errors, facts/lifecycle#payload). Words only."""
 
 import contextlib
 import enum
@@ -117,7 +118,7 @@ def _user_code(evidence: Evidence, status: int, body: str) -> str:
 
 
 def logs_link(name: JobName) -> str:
-    """The link of the public message to a job's log (facts §2.3)."""
+    """The link of the public message to a job's log (facts/lifecycle#payload)."""
     query = f'resource.type="ml_job"\nresource.labels.job_id="{name.job_id}"'
     return (
         "https://console.cloud.google.com/logs/viewer"

@@ -1,4 +1,5 @@
-"""An operator's rows of the failure table: entries of `[[failure_rules]]` in the configuration (SPEC §2.1).
+"""An operator's rows of the failure table: entries of `[[failure_rules]]` in the configuration
+(spec/failures#overrides).
 
 An entry with the name of a built-in row changes what it names of it, or drops it; another name is a new row.
 docs/failure-table.md says it for people. How single values are read is in `fields`.
@@ -88,7 +89,8 @@ def table_with(entries: Sequence[Entry], rules: tuple[Rule, ...] = RULES) -> tup
 
 
 def _no_place(table: Sequence[Rule], seen: set[str], read: fields.Fields) -> list[str]:
-    """What is wrong with the place that an entry asks for. An earlier entry may be faulty, so `seen` counts too."""
+    """What is wrong with the place that an entry asks for. An earlier entry may be faulty, so `seen` counts
+    too."""
     place = read.get("before")
     names = [rule.name for rule in table]
     if place is None or place in names or (place in seen and place not in _BUILT_IN):
@@ -110,9 +112,10 @@ def _apply(
     *,
     is_new: bool,
 ) -> list[str]:
-    """Put one entry into the table, as far as it can be read; what is wrong with it, as `field: words`: `wrong`, which
-    is known already, and more."""
-    # What the fields say together is judged only if each of them could be read: one that could not may be what is missing.
+    """Put one entry into the table, as far as it can be read; what is wrong with it, as `field: words`:
+    `wrong`, which is known already, and more."""
+    # What the fields say together is judged only if each of them could be read: one that could not may be
+    # what is missing.
     readable = set(entry) <= {"name", "before", *read}
     read = dict(read)
     enabled, before = read.pop("enabled", True), read.pop("before", None)
@@ -233,7 +236,8 @@ def _gaps(
     table: Sequence[Rule], rules: Sequence[Rule], named: set[str], open_causes: set[Cause]
 ) -> Iterator[str]:
     """The last row of each cause must match whatever the rest of the evidence is: every end has a verdict.
-    `open_causes`: those for which a faulty entry may be meant as that row, so that nothing is said of them yet."""
+    `open_causes`: those for which a faulty entry may be meant as that row, so that nothing is said of them
+    yet."""
     left = {rule.name: rule for rule in table}
     for cause in Cause:
         if cause in open_causes or any(not _narrowed(rule, cause) for rule in table):

@@ -1,4 +1,5 @@
-"""The failure table (SPEC §2.1): ordered rows, first match wins. An operator's rows are put in by `overrides`."""
+"""The failure table (spec/failures#rules): ordered rows, first match wins. An operator's rows are put in by
+`overrides`."""
 
 from typing import Final
 
@@ -15,16 +16,16 @@ from trainshed.core.failure.rules import Action, Match, Rule
 _SECOND = 10**9
 _ENDED = frozenset({Cause.EXITED, Cause.SIGNALLED})
 _OUTSIDE_SIGNALS = frozenset({9, 15})
-"""SIGKILL and SIGTERM: no program sends them to itself, so somebody else did (SPEC §2.1)."""
+"""SIGKILL and SIGTERM: no program sends them to itself, so somebody else did (spec/failures#rules)."""
 _TRANSIENT_SIGNALS = frozenset({6, 11})
 _TRANSIENT_CODES = frozenset({6, 134, 11, 139})
 
 _GROWING = tuple(_SECOND * tenths // 10 for tenths in (0, 1, 2, 4, 8, 16, 20))
-"""The first restarts of a reducer that serves are at once. Twenty of one that dies as soon as it starts take half of the
-window, so that it is given up all the same."""
+"""The first restarts of a reducer that serves are at once. Twenty of one that dies as soon as it starts take
+half of the window, so that it is given up all the same."""
 
 MAX_ATTEMPTS: Final = 10
-"""Attempts of one job in all, whatever the rows would still give (SPEC §2.1)."""
+"""Attempts of one job in all, whatever the rows would still give (spec/failures#budgets)."""
 
 RULES: Final[tuple[Rule, ...]] = (
     Rule(

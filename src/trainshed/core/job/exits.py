@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """How a replica's main process ended, as its shim saw it (DESIGN §4, "attempt record").
+    """How a replica's main process ended, as its shim saw it (spec/invariants#shims, "attempt record").
 
     Exactly one of `exit_code` and `signal` is set.
     """
@@ -34,7 +34,8 @@ class ExitRecord:
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """The public error of a job: a google.rpc code and the public message (SPEC §2.1), with typed facts beside it."""
+    """The public error of a job: a google.rpc code and the public message (spec/failures#messages), with
+    typed facts beside it."""
 
     #: A google.rpc code.
     code: int

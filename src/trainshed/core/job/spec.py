@@ -23,7 +23,7 @@ class Machine:
     """A public machine type with what it stands for.
 
     `memory_bytes` is the type's nominal memory; what a replica may use is `memory_limit_bytes`
-    (SPEC §2.2). Zero vcpus or memory: the table does not say (TPU hosts).
+    (spec/machines#memory). Zero vcpus or memory: the table does not say (TPU hosts).
     """
 
     type: str
@@ -35,7 +35,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Boot disk of each replica of a pool: `pd-ssd`, 100 GB unless the job says otherwise (SPEC §1.5)."""
+    """Boot disk of each replica of a pool: `pd-ssd`, 100 GB unless the job says otherwise
+    (spec/machines#disk)."""
 
     type: str = "pd-ssd"
     size_gb: int = 100
@@ -47,7 +48,7 @@ class Program:
 
     A package job installs `package_uris` in order and runs `python -m module args`.
     A container job overrides the image's entry point with `command` and its arguments with `args`
-    (facts §3.5); `image_uri` names the image, or the executor image of a package job.
+    (facts/program#arguments); `image_uri` names the image, or the executor image of a package job.
     """
 
     runtime: RuntimeChoice
@@ -80,7 +81,7 @@ class Strategy(enum.StrEnum):
 
 
 DEFAULT_TIMEOUT = 7 * 24 * 3600 * 10**9
-"""Seven days in nanoseconds (SPEC §2)."""
+"""Seven days in nanoseconds (spec/lifecycle#time-limits)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +100,13 @@ class Scheduling:
 class JobSpec:
     """Everything needed to run a job.
 
-    `pools` holds only the pools that have replicas, ascending by position; pool 0 has exactly one.
-    `job_json` is the spec as given, as JSON text in the public spelling: the `job` entry of CLUSTER_SPEC.
-    `warnings` are notices for the timeline and the first lines of the log (SPEC §1.5, §1.6, §4).
-    `trial`: number of the trial that this job is, as text, "" if it is none; an `ml` trial's job is named `JOB.TRIAL`.
-    `metric_tag`: what an `ml` trial's program is told to report its objective as ("" = nothing is said).
-    `reduction_tls`: whether its workers and reducers speak TLS. Settled when it is submitted: a reducer that is started
-    again later must speak as the workers that wait for it do.
+    `pools` holds only the pools that have replicas, ascending by position; pool 0 has exactly one. `job_json`
+    is the spec as given, as JSON text in the public spelling: the `job` entry of CLUSTER_SPEC. `warnings` are
+    notices for the timeline and the first lines of the log (spec/submit#defaults, spec/submit#warnings,
+    spec/runtimes#substitutes). `trial`: number of the trial that this job is, as text, "" if it is none; an
+    `ml` trial's job is named `JOB.TRIAL`. `metric_tag`: what an `ml` trial's program is told to report its
+    objective as ("" = nothing is said). `reduction_tls`: whether its workers and reducers speak TLS. Settled
+    when it is submitted: a reducer that is started again later must speak as the workers that wait for it do.
     """
 
     api: Api

@@ -1,4 +1,5 @@
-"""Drills: faults that a user orders for a job of theirs, to see that it survives them (SPEC §8)."""
+"""Drills: faults that a user orders for a job of theirs, to see that it survives them
+(spec/operations#drills)."""
 
 import enum
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from trainshed.core.names import ReplicaId
 class DrillKind(enum.StrEnum):
     """What is injected.
 
-    KILL: the replica is killed from outside. OOM: its memory limit costs its main process. SEGV: its main process gets
-    SIGSEGV. MAINTENANCE: its node is to be left. PREEMPT, STOCKOUT, INTERNAL: the attempt meets what the rule of
-    that name is about.
+    KILL: the replica is killed from outside. OOM: its memory limit costs its main process. SEGV: its main
+    process gets SIGSEGV. MAINTENANCE: its node is to be left. PREEMPT, STOCKOUT, INTERNAL: the attempt meets
+    what the rule of that name is about.
     """
 
     MAINTENANCE = "maintenance"
@@ -24,7 +25,8 @@ class DrillKind(enum.StrEnum):
 
     @property
     def is_of_process(self) -> bool:
-        """Whether it is done to a replica's processes, by the engine; the others are judged as if they had happened."""
+        """Whether it is done to a replica's processes, by the engine; the others are judged as if they had
+        happened."""
         return self in (DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV)
 
 
@@ -32,10 +34,10 @@ class DrillKind(enum.StrEnum):
 class Drill:
     """One ordered fault. `number` counts a job's drills from 1.
 
-    It fires once, when the replica is running and a line of its log, written after the drill was ordered, matches
-    `at_line`, or `after` ns after the order and after the start of the incarnation that runs, or at once if neither
-    is given.
-    `fired`: when (0 = it is armed); `attempt`, `incarnation`: what it hit. `done`: the fault is known to have landed.
+    It fires once, when the replica is running and a line of its log, written after the drill was ordered,
+    matches `at_line`, or `after` ns after the order and after the start of the incarnation that runs, or at
+    once if neither is given. `fired`: when (0 = it is armed); `attempt`, `incarnation`: what it hit. `done`:
+    the fault is known to have landed.
     """
 
     number: int
@@ -56,7 +58,8 @@ class Drill:
 
 @dataclass(frozen=True, slots=True)
 class DrillPlan:
-    """Drills under a name, which a job of the project orders by its label `trainshed-drill` when it is created."""
+    """Drills under a name, which a job of the project orders by its label `trainshed-drill` when it is
+    created."""
 
     project_id: str
     name: str

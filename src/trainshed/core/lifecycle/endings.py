@@ -1,4 +1,5 @@
-"""What the end of a replica, or of an attempt, leads to: the verdict, and everything that follows from it (SPEC §2.1)."""
+"""What the end of a replica, or of an attempt, leads to: the verdict, and everything that follows from it
+(spec/failures#rules)."""
 
 from typing import assert_never
 
@@ -55,7 +56,8 @@ def evidence(
 def judge_end(
     transition: Transition, found: Evidence, replica: Replica | None = None, *, drill: int = 0
 ) -> None:
-    """Ask the table, tell the verdict, and do what it says; unless the end of the attempt is decided already."""
+    """Ask the table, tell the verdict, and do what it says; unless the end of the attempt is decided
+    already."""
     spent = _spent(transition, replica)
     verdict = judge(found, spent, transition.policy.rules)
     job = transition.job
@@ -85,7 +87,7 @@ def judge_end(
 
 
 def mark_running_if_all_up(transition: Transition) -> None:
-    """RUNNING as soon as every replica is up or has been (SPEC §2, "Parallel start")."""
+    """RUNNING as soon as every replica is up or has been (spec/lifecycle#start)."""
     job = transition.job
     if job.phase is not AttemptState.STARTING:
         return
@@ -117,7 +119,8 @@ def end_attempt(transition: Transition) -> None:
 
 
 def settle(transition: Transition) -> None:
-    """The final state, or the next attempt, as soon as nothing of this one lives (SPEC §2, DESIGN §3.8)."""
+    """The final state, or the next attempt, as soon as nothing of this one lives (spec/lifecycle#end,
+    spec/invariants#last-lines-first)."""
     job = transition.job
     if job.phase is not AttemptState.STOPPING or not all(r.state.is_over for r in job.replicas):
         return
@@ -142,7 +145,7 @@ def _spent(transition: Transition, replica: Replica | None) -> Spent:
         job.attempt,
         transition.policy.max_attempts,
         may_retry=not scheduling.disable_retries,
-        # disableRetries overrides restartJobOnWorkerRestart (facts §2.6)
+        # disableRetries overrides restartJobOnWorkerRestart (facts/lifecycle#scheduling)
         whole_job=scheduling.restart_job_on_worker_restart and not scheduling.disable_retries,
         nothing_ran=job.phase in _NOTHING_RUNS,
         lived=max(0, transition.now - replica.started) if replica and replica.started else 0,
@@ -150,8 +153,8 @@ def _spent(transition: Transition, replica: Replica | None) -> Spent:
 
 
 def _ended_the_job_before(found: Evidence, verdict: Verdict, decided: int) -> bool:
-    """A primary that had ended, by itself and for good, before a cancel or a retry was decided keeps its own outcome,
-    though it is reported later (SPEC §2, "Cancel")."""
+    """A primary that had ended, by itself and for good, before a cancel or a retry was decided keeps its own
+    outcome, though it is reported later (spec/lifecycle#cancel)."""
     return (
         found.replica is not None
         and found.replica.is_primary

@@ -11,7 +11,8 @@ from trainshed.core.names import ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class JobAdmitted:
-    """The scheduler gave the job room: `nodes` by replica. `attempt`: the one that it is for, 0 = whichever is next."""
+    """The scheduler gave the job room: `nodes` by replica. `attempt`: the one that it is for, 0 = whichever
+    is next."""
 
     nodes: tuple[tuple[ReplicaId, str], ...]
     attempt: int = 0
@@ -19,7 +20,8 @@ class JobAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class CapacityRefused:
-    """There is no node on which the gang, or a part of it, could ever run: a stock-out. `reason` says what is missing."""
+    """There is no node on which the gang, or a part of it, could ever run: a stock-out. `reason` says what is
+    missing."""
 
     reason: str
 
@@ -33,8 +35,8 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class RuntimePrepared:
-    """Every environment the attempt needs is built and its packages are installed. `took`: ns that it was waited for, 0 =
-    all was there before."""
+    """Every environment the attempt needs is built and its packages are installed. `took`: ns that it was
+    waited for, 0 = all was there before."""
 
     attempt: int
     took: int = 0
@@ -51,8 +53,8 @@ class PreparationAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class PreparationFailed:
-    """The job's programs, or those that do not run yet, cannot be started. `by_user`: the job's own package is
-    at fault."""
+    """The job's programs, or those that do not run yet, cannot be started. `by_user`: the job's own package
+    is at fault."""
 
     attempt: int
     message: str
@@ -118,8 +120,9 @@ class ReplicaLost:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaNoted:
-    """A replica's program, or its shim, has something to say to people (SPEC §7). `number` counts the incarnation's notes
-    from 1; `name`: what kind of note it is; `severity`: INFO, WARNING or ERROR."""
+    """A replica's program, or its shim, has something to say to people (spec/reduction#reports). `number`
+    counts the incarnation's notes from 1; `name`: what kind of note it is; `severity`: INFO, WARNING or
+    ERROR."""
 
     attempt: int
     replica: ReplicaId
@@ -132,7 +135,8 @@ class ReplicaNoted:
 
 
 class CancelCause(enum.StrEnum):
-    """EARLY_STOP: the job's trial was told to stop early. PARENT: the tuning job or pipeline that made it is to end."""
+    """EARLY_STOP: the job's trial was told to stop early. PARENT: the tuning job or pipeline that made it is
+    to end."""
 
     USER = "user"
     MAX_WAIT = "max_wait"
@@ -180,7 +184,7 @@ class LimitNears:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDue:
-    """It is time to look whether the job writes checkpoints (SPEC §2, "Long jobs")."""
+    """It is time to look whether the job writes checkpoints (spec/lifecycle#long-jobs)."""
 
     at: int
 
@@ -226,8 +230,8 @@ class PrepareRuntime:
 
 @dataclass(frozen=True, slots=True)
 class StartReplicas:
-    """Allocate the gang's slots and start these (replica, incarnation)s, which have no process yet. Slots of earlier
-    attempts are given back first."""
+    """Allocate the gang's slots and start these (replica, incarnation)s, which have no process yet. Slots of
+    earlier attempts are given back first."""
 
     attempt: int
     waiting: tuple[tuple[ReplicaId, int], ...]
@@ -244,8 +248,9 @@ class StopReplica:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicas:
-    """Ask every living replica to stop (SIGTERM, grace, SIGKILL); each reports its end. Nothing of the attempt starts
-    afterwards, of these (replica, incarnation)s neither, of which nobody knows yet whether they have started."""
+    """Ask every living replica to stop (SIGTERM, grace, SIGKILL); each reports its end. Nothing of the
+    attempt starts afterwards, of these (replica, incarnation)s neither, of which nobody knows yet whether
+    they have started."""
 
     attempt: int
     waiting: tuple[tuple[ReplicaId, int], ...] = ()
@@ -264,7 +269,8 @@ class InjectFault:
 
 @dataclass(frozen=True, slots=True)
 class DropReducers:
-    """Tell the workers of the attempt, those that start later included, which reducers will not come back (SPEC §2.1)."""
+    """Tell the workers of the attempt, those that start later included, which reducers will not come back
+    (spec/reduction#losses)."""
 
     attempt: int
     reducers: tuple[ReplicaId, ...]

@@ -1,4 +1,4 @@
-"""The life of a job as one pure function: `step(job, event, now)` (SPEC §2, DESIGN §3).
+"""The life of a job as one pure function: `step(job, event, now)` (spec/lifecycle, spec/invariants).
 
 What must be done is not a second record beside the state: `instructions(job)` and `deadlines(job)` follow
 from the stored job alone, so after a crash they are found again by looking (docs/adr/0004).
@@ -137,8 +137,9 @@ def _take_of_replica(
 
 
 def deadlines(job: Job) -> tuple[Deadline, ...]:
-    """The moments that the passing of time brings: maxWaitTime until the first RUNNING, then the running limit, counted
-    from the first RUNNING (SPEC §2); reminders; drills that wait for a time; pauses."""
+    """The moments that the passing of time brings: maxWaitTime until the first RUNNING, then the running
+    limit, counted from the first RUNNING (spec/lifecycle#time-limits); reminders; drills that wait for a
+    time; pauses."""
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
@@ -205,7 +206,8 @@ def _preempted(transition: Transition, event: Preempted) -> None:
         text = f"its room went to {event.by}"
         judge_end(transition, evidence(transition, Cause.PREEMPTED, text=text))
     elif job.retry is not None and job.retry.keeps_room:
-        # It is being shut down for another attempt anyway: that one has to ask for room again, and nothing is counted.
+        # It is being shut down for another attempt anyway: that one has to ask for room again, and nothing is
+        # counted.
         transition.change(retry=replace(job.retry, keeps_room=False))
 
 
@@ -217,7 +219,8 @@ def _replica_placed(transition: Transition, replica: Replica, event: ReplicaPlac
 
 
 def _node_left(transition: Transition, event: NodeLeft) -> None:
-    """Whatever is on the node has to go; what is over there keeps its record, and comes back elsewhere if at all."""
+    """Whatever is on the node has to go; what is over there keeps its record, and comes back elsewhere if at
+    all."""
     job = transition.job
     if not job.is_placed:
         return
@@ -344,7 +347,7 @@ def _rounded(nanoseconds: int) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-# --- drills (SPEC §8) ---
+# --- drills (spec/operations#drills) ---
 
 _ATTEMPT_CAUSES = {
     DrillKind.PREEMPT: Cause.PREEMPTED,
@@ -384,7 +387,8 @@ def _fire_due_drills(transition: Transition) -> None:
 
 
 def _drill_due_at(job: Job, drill: Drill) -> int | None:
-    """When a drill without a line fires, as things are; None while it waits for its replica, a line or nothing."""
+    """When a drill without a line fires, as things are; None while it waits for its replica, a line or
+    nothing."""
     target = _drill_target(job, drill)
     if not drill.is_armed or drill.at_line or target is None:
         return None
@@ -443,7 +447,7 @@ def _set_drill(transition: Transition, changed: Drill) -> None:
     transition.change(drills=drills)
 
 
-# --- reminders: no checkpoint for hours, the running limit is near (SPEC §2, §8) ---
+# --- reminders: no checkpoint for hours, the running limit is near (spec/lifecycle#time-limits) ---
 
 _HOUR: Final = 3600 * 10**9
 CHECKPOINT_HOURS: Final = 4
@@ -502,9 +506,9 @@ _MAY_LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 def give_up(job: Job, event: Event, cause: str, now: int) -> Step:
-    """End the job because `event` could not be applied (`cause`). Goes by no table: they may be what failed. An end
-    that the event told of is taken as such, so that the job does not wait for it again. How the job ends stays as it
-    was decided before: an accepted cancel is never lost (SPEC §2)."""
+    """End the job because `event` could not be applied (`cause`). Goes by no table: they may be what failed.
+    An end that the event told of is taken as such, so that the job does not wait for it again. How the job
+    ends stays as it was decided before: an accepted cancel is never lost (spec/lifecycle#cancel)."""
     if job.state.is_final:
         return Step(job)
     replicas = tuple(

@@ -1,9 +1,10 @@
 """Notes of replicas, and what the timeline says of them: of disks, of reductions, of storage calls that fail.
 
-Reducers of one job come and go together, and each has the same to say, as have replicas whose storage calls fail: of what
-is noted within `GATHER` and with nothing else in between, each text becomes one entry of the timeline (SPEC §2.1, §7).
-Notes of disks are recorded at once (SPEC §1.5): replicas on one node see the same file system, so that a node's shortage is
-recorded once, as long as it lasts.
+Reducers of one job come and go together, and each has the same to say, as have replicas whose storage calls
+fail: of what is noted within `GATHER` and with nothing else in between, each text becomes one entry of the
+timeline (spec/failures, spec/reduction#reports). Notes of disks are recorded at once (spec/machines#disk):
+replicas on one node see the same file system, so that a node's shortage is recorded once, as long as it
+lasts.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ STORAGE_NOTES: Final = frozenset(
     f"storage_{what}"
     for what in ("untrusted", "denied", "no_bucket", "not_found", "broken", "unreachable")
 )
-"""The names of notes about storage calls that fail, as `trainshed.replica.endpoint.storage_failures` gives them."""
+"""The names of notes about storage calls that fail, as `trainshed.replica.endpoint.storage_failures` gives
+them."""
 
 
 def note_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
@@ -118,7 +120,8 @@ def take_disk_note(transition: Transition, replica: Replica, event: ReplicaNoted
 
 
 def disk_suspicion(job: Job, replica: Replica, record: ExitRecord, cause: Cause) -> str:
-    """What a failed program's log says of its disk in its last lines, and what is known of that; "" if nothing."""
+    """What a failed program's log says of its disk in its last lines, and what is known of that; "" if
+    nothing."""
     if cause not in (Cause.EXITED, Cause.SIGNALLED) or record.exit_code == 0:
         return ""
     saying = next((saying for saying in _SAYINGS if saying in record.tail), "")

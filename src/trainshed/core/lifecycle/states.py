@@ -7,7 +7,7 @@ import enum
 
 
 class JobState(enum.StrEnum):
-    """States of a job; the api room spells them for each public surface (SPEC §2)."""
+    """States of a job; the api room spells them for each public surface (spec/lifecycle#states)."""
 
     QUEUED = "QUEUED"
     PREPARING = "PREPARING"
@@ -28,8 +28,9 @@ FINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLE
 class JobTrigger(enum.StrEnum):
     """What moves a job on.
 
-    ADMITTED: an attempt got room. ALL_UP: every replica of it runs. RETRIED: the attempt is given up for another
-    one. CANCEL_ACCEPTED: a user or a time limit ends it. SUCCEEDED, FAILED, CANCELLED: decided, and nothing of it lives.
+    ADMITTED: an attempt got room. ALL_UP: every replica of it runs. RETRIED: the attempt is given up for
+    another one. CANCEL_ACCEPTED: a user or a time limit ends it. SUCCEEDED, FAILED, CANCELLED: decided, and
+    nothing of it lives.
     """
 
     ADMITTED = "admitted"
@@ -44,9 +45,10 @@ class JobTrigger(enum.StrEnum):
 class AttemptState(enum.StrEnum):
     """States of a job's attempt.
 
-    WAITING: there is none with room, neither a first nor a next one. PREPARING: it has room, its environments are
-    being built. STARTING: its replicas may have processes. RUNNING: all of them were up. STOPPING: it is to end, for
-    the next attempt or with the job, and something of it may live. OVER: nothing of it lives, and none will follow.
+    WAITING: there is none with room, neither a first nor a next one. PREPARING: it has room, its environments
+    are being built. STARTING: its replicas may have processes. RUNNING: all of them were up. STOPPING: it is
+    to end, for the next attempt or with the job, and something of it may live. OVER: nothing of it lives, and
+    none will follow.
     """
 
     WAITING = "WAITING"
@@ -60,8 +62,9 @@ class AttemptState(enum.StrEnum):
 class AttemptTrigger(enum.StrEnum):
     """What moves an attempt on.
 
-    END_DECIDED: its processes are to be stopped. AGAIN_HERE, AGAIN_LATER: nothing of it lives, and the next one
-    follows in its room, or gives the room back and waits for new. ENDED: nothing of it lives, and the job is over.
+    END_DECIDED: its processes are to be stopped. AGAIN_HERE, AGAIN_LATER: nothing of it lives, and the next
+    one follows in its room, or gives the room back and waits for new. ENDED: nothing of it lives, and the job
+    is over.
     """
 
     ADMITTED = "admitted"
@@ -76,9 +79,9 @@ class AttemptTrigger(enum.StrEnum):
 class ReplicaState(enum.StrEnum):
     """States of one replica within an attempt.
 
-    WAITING: its incarnation has no process yet. RUNNING: its program was started. STOPPING: it was asked to leave its
-    node, and its end will not count as its program's own. EXITED: its program ended and the attempt record
-    is sealed. LOST: it is gone and left no record of how.
+    WAITING: its incarnation has no process yet. RUNNING: its program was started. STOPPING: it was asked to
+    leave its node, and its end will not count as its program's own. EXITED: its program ended and the attempt
+    record is sealed. LOST: it is gone and left no record of how.
     """
 
     WAITING = "WAITING"
@@ -103,7 +106,7 @@ class ReplicaTrigger(enum.StrEnum):
 
 
 class PipelineState(enum.StrEnum):
-    """States of a training pipeline (facts §1.2); PAUSED is never entered here."""
+    """States of a training pipeline (facts/resources#pipelines); PAUSED is never entered here."""
 
     QUEUED = "QUEUED"
     PENDING = "PENDING"
@@ -125,8 +128,9 @@ class PipelineState(enum.StrEnum):
 class PipelineTrigger(enum.StrEnum):
     """What moves a pipeline on: what its backing job did, as far as the pipeline shows it.
 
-    JOB_CREATED: its job is stored. JOB_RUNNING, JOB_RETRIED, JOB_SUCCEEDED, JOB_FAILED, JOB_CANCELLED: of that job.
-    MODEL_FAILED: the job succeeded, its model could not be registered. CANCEL_ACCEPTED: of the pipeline itself.
+    JOB_CREATED: its job is stored. JOB_RUNNING, JOB_RETRIED, JOB_SUCCEEDED, JOB_FAILED, JOB_CANCELLED: of
+    that job. MODEL_FAILED: the job succeeded, its model could not be registered. CANCEL_ACCEPTED: of the
+    pipeline itself.
     """
 
     JOB_CREATED = "job created"

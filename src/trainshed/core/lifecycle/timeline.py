@@ -1,4 +1,5 @@
-"""How a job's life is told: the timeline entries of each step, and the reasons of cancellations. Words only."""
+"""How a job's life is told: the timeline entries of each step, and the reasons of cancellations. Words
+only."""
 
 from collections.abc import Iterator
 from typing import assert_never
@@ -82,7 +83,8 @@ def running(job: Job, at: int) -> TimelineEntry:
 
 
 def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[TimelineEntry]:
-    """An out-of-memory kill of a child alone is an entry of its own; the main process's end decides (SPEC §2.1)."""
+    """An out-of-memory kill of a child alone is an entry of its own; the main process's end decides
+    (spec/failures#out-of-memory)."""
     name = public_replica_name(job.name.api, replica.id)
     if exit_record.child_oom:
         many = exit_record.child_oom
@@ -120,7 +122,7 @@ def lost(job: Job, replica: Replica, event: ReplicaLost, now: int) -> TimelineEn
 
 
 def verdict(job: Job, found: Evidence, verdict: Verdict, now: int, drill: int) -> TimelineEntry:
-    """What the failure table says, by which row and on what evidence (SPEC §2.1)."""
+    """What the failure table says, by which row and on what evidence (spec/failures#rules)."""
     details: dict[str, object] = {
         "rule": verdict.rule.name,
         "effect": verdict.effect.value,

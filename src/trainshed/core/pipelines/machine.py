@@ -1,7 +1,8 @@
-"""The life of a training pipeline as pure functions: what its backing job shows leads to its next state (facts §1.2).
+"""The life of a training pipeline as pure functions: what its backing job shows leads to its next state
+(facts/resources#pipelines).
 
-A pipeline and its job are stored in one step, so that it never has to wait for one. The model is registered in the
-commit that ends the pipeline.
+A pipeline and its job are stored in one step, so that it never has to wait for one. The model is registered
+in the commit that ends the pipeline.
 """
 
 import json
@@ -79,8 +80,8 @@ def observed(
 
 
 def artifacts(pipeline: Pipeline, best_trial: int) -> str:
-    """Where the model of a job that succeeded must be: artifactUri, else the job's model directory, of a tuning task that of
-    its best trial (facts §1.2)."""
+    """Where the model of a job that succeeded must be: artifactUri, else the job's model directory, of a
+    tuning task that of its best trial (facts/resources#trials)."""
     draft = pipeline.spec.model
     assert draft is not None
     if draft.artifact_uri:
@@ -92,8 +93,8 @@ def artifacts(pipeline: Pipeline, best_trial: int) -> str:
 def succeeded(
     pipeline: Pipeline, version: ModelVersion | None, best_job: JobUid, now: int
 ) -> tuple[Pipeline, Told]:
-    """The job succeeded, and its model, if one was asked for, is registered with this very step. `best_job`: the job of
-    the best trial of a tuning task, 0 = it was none."""
+    """The job succeeded, and its model, if one was asked for, is registered with this very step. `best_job`:
+    the job of the best trial of a tuning task, 0 = it was none."""
     named = f"{version.name}@{version.version}" if version else ""
     done = replace(pipeline, model=named, best_job=best_job)
     ended = _goes(done, PipelineTrigger.JOB_SUCCEEDED)
@@ -124,7 +125,8 @@ def parent_model_missing(pipeline: Pipeline, name: ModelName, now: int) -> tuple
 
 
 def model_taken(pipeline: Pipeline, name: ModelName, now: int) -> tuple[Pipeline, Told]:
-    """Somebody else has made a model of the name that this one was to have; it gets no version that nobody asked for."""
+    """Somebody else has made a model of the name that this one was to have; it gets no version that nobody
+    asked for."""
     error = JobError(
         INVALID_ARGUMENT,
         f"The training job succeeded, but {name}, which was to be made of what it left, was made by somebody else "
@@ -161,8 +163,8 @@ def model_version(
 
 
 def given_up(pipeline: Pipeline, cause: str, now: int) -> tuple[Pipeline, Told]:
-    """The service fails each time it looks at the pipeline: it ends, and its job is to be cancelled. Goes by no table: they
-    may be what failed. An accepted cancel is never lost."""
+    """The service fails each time it looks at the pipeline: it ends, and its job is to be cancelled. Goes by
+    no table: they may be what failed. An accepted cancel is never lost."""
     state, error = PipelineState.CANCELLED, JobError(CANCELLED, _CANCELLED, cause="cancelled")
     if not pipeline.cancelled:
         state = PipelineState.FAILED

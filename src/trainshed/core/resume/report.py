@@ -1,4 +1,5 @@
-"""The resume report of one drill: did the job go on where it was, and what did the fault cost (SPEC §8, `drills`)."""
+"""The resume report of one drill: did the job go on where it was, and what did the fault cost
+(spec/operations#drills)."""
 
 import enum
 from dataclasses import dataclass, replace
@@ -28,8 +29,9 @@ class Result(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The steps of the log around a fault. `source`: whose lines they are, "" = of all replicas. `ascending`: whether
-    the numbers only grew until the fault; where they did not, they say nothing of how far the job was."""
+    """The steps of the log around a fault. `source`: whose lines they are, "" = of all replicas. `ascending`:
+    whether the numbers only grew until the fault; where they did not, they say nothing of how far the job
+    was."""
 
     source: str = ""
     word: str = "step"
@@ -41,11 +43,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is known of one drill's fault. `first_line`: when the next incarnation wrote its first line (ns, 0 = not).
+    """What is known of one drill's fault. `first_line`: when the next incarnation wrote its first line (ns, 0
+    = not).
 
-    `written`: files whose writing was over before the injection, the newest first; `read`: those of them that were
-    read from the restart to the first step after it, or, without one, since the restart. `unseen`: why these are not
-    known, "" if they are. `lost`: steps done again, None if not known. `why`: of an unknown outcome.
+    `written`: files whose writing was over before the injection, the newest first; `read`: those of them that
+    were read from the restart to the first step after it, or, without one, since the restart. `unseen`: why
+    these are not known, "" if they are. `lost`: steps done again, None if not known. `why`: of an unknown
+    outcome.
     """
 
     hit: Hit
@@ -61,7 +65,8 @@ class Finding:
 
     @property
     def down(self) -> int:
-        """Nanoseconds from the end of the incarnation that was hit to the next one's start; -1 if there is none."""
+        """Nanoseconds from the end of the incarnation that was hit to the next one's start; -1 if there is
+        none."""
         return max(0, self.hit.restarted - self.hit.ended) if self.hit.restarted else -1
 
     @property

@@ -13,7 +13,7 @@ DISK_TYPES = {
     Api.ML: ("pd-ssd", "pd-standard"),
 }
 HYPERDISK_MACHINES = frozenset({"a3-ultragpu-8g", "a4-highgpu-8g"})
-"""Machines whose disk is hyperdisk-balanced unless the job says otherwise (facts §4)."""
+"""Machines whose disk is hyperdisk-balanced unless the job says otherwise (facts/machines#disks)."""
 MIN_DISK_GB = 100
 MAX_DISK_GB = 64_000
 MAX_REPLICAS = 2_000
@@ -21,7 +21,7 @@ MAX_REPLICAS = 2_000
 
 
 def unknown_machine(name: str, api: Api) -> str:
-    """The public words for a machine type that `api` does not have (facts §6.5)."""
+    """The public words for a machine type that `api` does not have (facts/limits#error-texts)."""
     names = (machine.name for machine in machines.named_in(api))
     return f"Machine type {name} is not supported.{machines.closest(name, names)}"
 
@@ -90,7 +90,8 @@ def default_disk(machine_type: str) -> Disk:
 
 
 def read_disk(section: Section, api: Api, machine_type: str = "") -> Disk:
-    """`bootDiskType` and `bootDiskSizeGb` of a disk spec, defaults filled in (SPEC §1.5, facts §4)."""
+    """`bootDiskType` and `bootDiskSizeGb` of a disk spec, defaults filled in (spec/machines#disk,
+    facts/machines#disks)."""
     default = default_disk(machine_type)
     disk_type = section.text("bootDiskType") or default.type
     size = section.integer("bootDiskSizeGb") or default.size_gb

@@ -1,7 +1,8 @@
 """An `ml` v1 training job in public JSON becomes a `JobSpec`, or a list of everything wrong with it.
 
-Rules: SPEC §1.1, §1.4-§1.6, facts §1.1, §2.6, §5.1, §6, §7.1. Field paths are those the public service was
-seen to use: snake_case from `trainingInput` down (`runtime_version`), the job's own fields likewise.
+Rules: spec/submit#refusals, facts/resources#ml, facts/lifecycle#scheduling, facts/packaging#runtime-versions,
+facts/limits, facts/tuning#ml. Field paths are those the public service was seen to use: snake_case from
+`trainingInput` down (`runtime_version`), the job's own fields likewise.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from trainshed.core.specs.ml_tuning import read_counts, read_resumed, read_study
 from trainshed.core.tuning.records import TuningSpec
 
 MIN_WAIT = 1800 * 10**9
-"""Nanoseconds; the shortest maxWaitTime (facts §2.6)."""
+"""Nanoseconds; the shortest maxWaitTime (facts/lifecycle#scheduling)."""
 MAX_PRIORITY = 1000
 
 _IGNORED = {
@@ -36,7 +37,8 @@ _IGNORED = {
 class ParsedMlJob:
     """A valid training job; `labels` in the order given.
 
-    `tuning`: of a job with hyperparameters; its limits of time are the whole job's. `resume_previous_job_id`: the job it goes on from ("" = none), not looked up yet.
+    `tuning`: of a job with hyperparameters; its limits of time are the whole job's. `resume_previous_job_id`:
+    the job it goes on from ("" = none), not looked up yet.
     """
 
     spec: JobSpec
@@ -51,8 +53,8 @@ def parse_job(
 ) -> ParsedMlJob:
     """Read a Job.
 
-    `public` is its JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the wire
-    room hands it on. `max_trials`: of one tuning job, 0 = no limit. Raises InvalidRequest with every violation.
+    `public` is its JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the wire room
+    hands it on. `max_trials`: of one tuning job, 0 = no limit. Raises InvalidRequest with every violation.
     """
     faults = Faults()
     job = Section(public, "", faults)
@@ -64,7 +66,7 @@ def parse_job(
     if not job.has("trainingInput"):
         job.fault("trainingInput", "The training input must be set.")
         faults.refuse()
-    # The service names a training job's fields without the message they are in (facts §6.5).
+    # The service names a training job's fields without the message they are in (facts/limits#error-texts).
     training = Section(job.section("trainingInput").values, "", faults)
     hardware = read_hardware(training)
     programs = read_programs(training, [hw.role for hw in hardware], runtimes)

@@ -1,4 +1,5 @@
-"""Machines of an `ml` v1 job: scale tier, types, counts, accelerators, disks (SPEC §1.1, facts §4)."""
+"""Machines of an `ml` v1 job: scale tier, types, counts, accelerators, disks (spec/submit#ml-jobs,
+facts/machines#tiers)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -174,7 +175,8 @@ def _disk(config: Section) -> Disk:
 
 
 def _merge_tpu(found: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
-    """A cloud_tpu worker is a device of the master, not a machine that runs the program (facts §3.3)."""
+    """A cloud_tpu worker is a device of the master, not a machine that runs the program
+    (facts/program#tf_config)."""
     tpu = next((hardware for hardware in found if hardware.machine.type == CLOUD_TPU), None)
     if tpu is None:
         return found

@@ -1,4 +1,5 @@
-"""Programs of an `ml` v1 job: packages on a runtime version, or containers (SPEC §1.1, §1.5, facts §5)."""
+"""Programs of an `ml` v1 job: packages on a runtime version, or containers (spec/submit#ml-jobs,
+spec/submit#defaults, facts/packaging)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def _containers(
     found: dict[int, Program] = {}
     for role in roles:
         config = training.section(role.config_field)
-        # Roles without an image of their own run the master's (facts §3.5).
+        # Roles without an image of their own run the master's (facts/program#arguments).
         image = config.text("imageUri") or master_image
         if images.is_reduction_server(image) and role.position != PS_POOL:
             config.fault("imageUri", reducers.ELSEWHERE)
@@ -151,7 +152,7 @@ def _module(training: Section) -> str:
 
 
 def _check_tpu_version(training: Section) -> None:
-    """Facts §3.5: a TPU worker of a container job needs its TensorFlow version."""
+    """facts/program#arguments: a TPU worker of a container job needs its TensorFlow version."""
     config = training.section("workerConfig")
     if training.text("workerType") == "cloud_tpu" and not config.text("tpuTfVersion"):
         config.fault(

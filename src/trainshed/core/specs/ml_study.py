@@ -1,4 +1,5 @@
-"""An `ml` v1 Study in public JSON becomes a `StudySpec`, or a list of everything wrong with it (SPEC §6, facts §7.5)."""
+"""An `ml` v1 Study in public JSON becomes a `StudySpec`, or a list of everything wrong with it
+(spec/tuning#studies, facts/tuning#vizier)."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The `hyperparameters` of an `ml` v1 training job (SPEC §6, facts §7.1)."""
+"""The `hyperparameters` of an `ml` v1 training job (spec/tuning#parameters, facts/tuning#ml)."""
 
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.requests import Section
@@ -13,8 +13,8 @@ DEFAULT_TAG = "training/hptuning/metric"
 
 
 def read_study(training: Section) -> StudySpec:
-    """What is searched and measured. What is wrong is reported to the section's faults; the study of a faulty request is
-    of no use."""
+    """What is searched and measured. What is wrong is reported to the section's faults; the study of a faulty
+    request is of no use."""
     given = training.section("hyperparameters")
     goal = given.enum("goal") or Goal.MAXIMIZE
     if goal not in tuple(Goal):
@@ -50,7 +50,8 @@ def read_counts(training: Section, *, max_trials: int) -> Counts:
 
 
 def read_resumed(training: Section, job_id: str) -> str:
-    """Id of the job whose trials are this one's past, "" for none. Whether it exists is for the API to say."""
+    """Id of the job whose trials are this one's past, "" for none. Whether it exists is for the API to
+    say."""
     given = training.section("hyperparameters")
     resumed = given.text("resumePreviousJobId")
     if not resumed:

@@ -1,7 +1,9 @@
-"""A TrainingPipeline in public JSON becomes a `PipelineSpec` and the job it runs, or a list of everything wrong with it.
+"""A TrainingPipeline in public JSON becomes a `PipelineSpec` and the job it runs, or a list of everything
+wrong with it.
 
-Rules: facts §1.2, §3.4, §5.7. Served are the custom task and the tuning task; what a model or the data is to be is read
-here, whether it exists is for the API and the controller to say.
+Rules: facts/resources#tuning-jobs, facts/program#variables, facts/packaging#measured. Served are the custom
+task and the tuning task; what a model or the data is to be is read here, whether it exists is for the API and
+the controller to say.
 """
 
 import dataclasses
@@ -31,8 +33,8 @@ _CHILD = {Task.CUSTOM: "-custom-job", Task.TUNING: "-hyperparameter-tuning-job"}
 
 @dataclass(frozen=True, slots=True)
 class ParsedPipeline:
-    """A valid training pipeline; `labels` in the order given. `job`: what it runs, with a display name and the labels that
-    come from the pipeline's."""
+    """A valid training pipeline; `labels` in the order given. `job`: what it runs, with a display name and
+    the labels that come from the pipeline's."""
 
     spec: PipelineSpec
     display_name: str
@@ -51,9 +53,10 @@ def parse_pipeline(
 ) -> ParsedPipeline:
     """Read a TrainingPipeline.
 
-    `public` is its public JSON, whose trainingTaskInputs are not looked at; `inputs` those inputs in public JSON: a
-    CustomJobSpec, or the study, trial job and counts of a tuning job. `region`: of the request; `max_trials`: of one
-    tuning job, 0 = no limit; `new_id`: of a model that the request gives no id. Raises InvalidRequest with every violation.
+    `public` is its public JSON, whose trainingTaskInputs are not looked at; `inputs` those inputs in public
+    JSON: a CustomJobSpec, or the study, trial job and counts of a tuning job. `region`: of the request;
+    `max_trials`: of one tuning job, 0 = no limit; `new_id`: of a model that the request gives no id. Raises
+    InvalidRequest with every violation.
     """
     pipeline = Section(public, "", Faults())
     display_name = syntax.read_display_name(pipeline)

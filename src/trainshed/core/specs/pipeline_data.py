@@ -1,7 +1,8 @@
-"""The inputDataConfig of a training pipeline: what its programs are told of their data (facts §3.4).
+"""The inputDataConfig of a training pipeline: what its programs are told of their data
+(facts/program#variables).
 
-There is no dataset service: the files are expected where the public service would have put its export, without a time
-in the directory's name, so that they can be put there beforehand (docs/choices.md).
+There is no dataset service: the files are expected where the public service would have put its export,
+without a time in the directory's name, so that they can be put there beforehand (docs/choices.md).
 """
 
 import re

@@ -1,4 +1,5 @@
-"""A Vertex StudySpec in public JSON becomes a `StudySpec`, or a list of everything wrong with it (SPEC §6, facts §7.2).
+"""A Vertex StudySpec in public JSON becomes a `StudySpec`, or a list of everything wrong with it
+(spec/tuning#studies, facts/tuning#vertex).
 
 Used by the study API and by tuning jobs, whose rules are stricter: they have one objective.
 """
@@ -41,7 +42,7 @@ _SELECTIONS = {
 }
 _NOISES = {"": Noise.UNKNOWN, "LOW": Noise.LOW, "HIGH": Noise.HIGH}
 _RESERVED_TAGS = frozenset({"checkpoint_path", "global_step", "timestamp", "trial"})
-"""Members that every line of a trial's metrics file has beside the metric (facts §7.4)."""
+"""Members that every line of a trial's metrics file has beside the metric (facts/tuning#metrics)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class ParsedStudy:
 
 
 def parse_study(public: Mapping[str, Any]) -> ParsedStudy:
-    """Read a Study of the Vertex study API, given as public JSON. Raises InvalidRequest with every violation."""
+    """Read a Study of the Vertex study API, given as public JSON. Raises InvalidRequest with every
+    violation."""
     study = Section(public, "", Faults())
     display_name = syntax.read_display_name(study)
     spec = read_study_spec(study.section("studySpec"), for_tuning_job=False)
@@ -62,8 +64,8 @@ def parse_study(public: Mapping[str, Any]) -> ParsedStudy:
 
 
 def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
-    """A StudySpec, wherever it stands. What is wrong is reported to the section's faults; the spec of a faulty request is
-    of no use."""
+    """A StudySpec, wherever it stands. What is wrong is reported to the section's faults; the spec of a
+    faulty request is of no use."""
     metrics = read_metrics(section, "metricId")
     if for_tuning_job:
         _check_objective(section, metrics)
@@ -83,7 +85,8 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
 
 
 def read_metrics(study: Section, id_field: str) -> tuple[Metric, ...]:
-    """The repeated field `metrics`: ids without white space, each once; at least one that is no safety metric."""
+    """The repeated field `metrics`: ids without white space, each once; at least one that is no safety
+    metric."""
     found: list[Metric] = []
     for section in study.sections("metrics"):
         name = section.text(id_field)
@@ -105,7 +108,8 @@ def read_metrics(study: Section, id_field: str) -> tuple[Metric, ...]:
 
 
 def read_algorithm(section: Section, parameters: tuple[Parameter, ...]) -> Algorithm:
-    """`algorithm`; a grid has no DOUBLE parameters (facts §7.1; the public text of Vertex says the same)."""
+    """`algorithm`; a grid has no DOUBLE parameters (facts/tuning#ml; the public text of Vertex says the
+    same)."""
     algorithm = _choose(section, "algorithm", _ALGORITHMS, Algorithm.DEFAULT)
     endless = [p.id for p in parameters if p.type is ParameterType.DOUBLE]
     if algorithm is Algorithm.GRID_SEARCH and endless:

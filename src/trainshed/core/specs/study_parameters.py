@@ -1,7 +1,8 @@
-"""The parameter tree of a study, in the spellings of the three messages that have one (SPEC §6, facts §7.1, §7.2).
+"""The parameter tree of a study, in the spellings of the three messages that have one
+(spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex).
 
-Vertex and the `ml` study put the values of each type into a message of their own and nest children; the `ml` training
-job has everything flat and no children. Rules are the same for all three.
+Vertex and the `ml` study put the values of each type into a message of their own and nest children; the `ml`
+training job has everything flat and no children. Rules are the same for all three.
 """
 
 from collections.abc import Iterable
@@ -35,9 +36,9 @@ _NESTED = {
 class Words:
     """What one message calls things.
 
-    `children`: the repeated field of conditional parameters ("" = there are none), `child`: the field of such an item that
-    holds the parameter ("" = the item is one). `typed`: a field `type` says what the parameter is; else the message
-    that is set does. `nested`: the values of each type are in a message of their own.
+    `children`: the repeated field of conditional parameters ("" = there are none), `child`: the field of such
+    an item that holds the parameter ("" = the item is one). `typed`: a field `type` says what the parameter
+    is; else the message that is set does. `nested`: the values of each type are in a message of their own.
     """
 
     id: str
@@ -60,8 +61,8 @@ ML_JOB = Words(
 
 
 def read_parameters(study: Section, name: str, words: Words) -> tuple[Parameter, ...]:
-    """The tree in the repeated field `name`, depth first. What is wrong is reported to the section's faults; the
-    parameters of a faulty request are of no use."""
+    """The tree in the repeated field `name`, depth first. What is wrong is reported to the section's faults;
+    the parameters of a faulty request are of no use."""
     reader = _TreeReader(words)
     reader.read(study.sections(name))
     if not reader.parameters:
@@ -108,8 +109,8 @@ class _TreeReader:
             self._node(child, parent=position, when=read_condition(item, space))
 
     def check_ids(self) -> None:
-        """One id may stand at two nodes only if their conditions exclude each other (facts §7.2): where their branches
-        part, no value of the parent leads into both."""
+        """One id may stand at two nodes only if their conditions exclude each other (facts/tuning#vertex):
+        where their branches part, no value of the parent leads into both."""
         takers: dict[tuple[str, int, Value | None], int] = {}
         for position, parameter in enumerate(self.parameters):
             if not parameter.id:

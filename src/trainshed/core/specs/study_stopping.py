@@ -1,4 +1,5 @@
-"""When trials are stopped early and when a study ends by itself (SPEC §6, facts §7.2)."""
+"""When trials are stopped early and when a study ends by itself (spec/tuning#early-stopping,
+facts/tuning#vertex)."""
 
 from dataclasses import dataclass
 

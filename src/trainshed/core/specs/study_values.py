@@ -1,4 +1,5 @@
-"""The legal values of one parameter: bounds, lists, scale, default, and conditions on them (SPEC §6, facts §7.1, §7.2)."""
+"""The legal values of one parameter: bounds, lists, scale, default, and conditions on them
+(spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex)."""
 
 import itertools
 import math
@@ -10,7 +11,8 @@ from trainshed.core.study.spec import ParameterType, Scale, Value
 
 MAX_DISCRETE_VALUES = 1_000
 SAME = 1e-10
-"""Discrete values must be this far apart, and a condition means the value that is this near (facts §7.2)."""
+"""Discrete values must be this far apart, and a condition means the value that is this near
+(facts/tuning#vertex)."""
 MAX_INTEGER = 2**53 - 1
 """Beyond it, not every integer has a float, and searches calculate with floats (docs/choices.md)."""
 

@@ -53,7 +53,7 @@ def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
 
 
 def job_id_fault(job_id: str) -> str:
-    """SPEC §1.1, facts §6.1."""
+    """spec/submit#ml-jobs, facts/limits#ids."""
     if not job_id:
         return "The job needs an id: letters, digits and underscores, beginning with a letter."
     if not _JOB_ID.fullmatch(job_id) or len(job_id) > MAX_JOB_ID:
@@ -65,7 +65,7 @@ def job_id_fault(job_id: str) -> str:
 
 
 def model_id_fault(model_id: str) -> str:
-    """Of a Vertex model, facts §1.2."""
+    """Of a Vertex model, facts/resources#vertex."""
     if _MODEL_ID.fullmatch(model_id):
         return ""
     return (
@@ -102,7 +102,7 @@ def service_account_fault(account: str) -> str:
 
 
 def read_display_name(section: Section) -> str:
-    """`displayName`: 1 to 128 characters (facts §6.2)."""
+    """`displayName`: 1 to 128 characters (facts/limits#labels)."""
     name = section.text("displayName")
     if not name:
         section.fault("displayName", "The display name must be set.")
@@ -115,7 +115,7 @@ def read_display_name(section: Section) -> str:
 
 
 def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
-    """The request's labels, each faulty one reported under its own key (facts §6.2)."""
+    """The request's labels, each faulty one reported under its own key (facts/limits#labels)."""
     given = cast("Mapping[str, Any]", request.values.get("labels") or {})
     if len(given) > MAX_LABELS:
         request.fault("labels", f"{len(given)} labels are given; at most {MAX_LABELS} are allowed.")
@@ -153,7 +153,8 @@ def _is_label_letter(letter: str) -> bool:
 
 
 def read_env(section: Section) -> tuple[tuple[str, str], ...]:
-    """The `env` of a program, in its order; a later variable of the same name wins (facts §3.4)."""
+    """The `env` of a program, in its order; a later variable of the same name wins
+    (facts/program#variables)."""
     if (count := section.count("env")) > MAX_ENV:
         section.fault("env", f"{count} variables are given; at most {MAX_ENV} are allowed.")
         return ()
@@ -174,8 +175,9 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
 
 
 def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tuple[str, ...]:
-    """A list of program arguments: no zero byte, at most 100,000 characters in all (facts §6.3). `expanded`: `$(VAR)`
-    is replaced in them, so that somebody may take `$(secret:NAME)` for something that is, too."""
+    """A list of program arguments: no zero byte, at most 100,000 characters in all (facts/limits#sizes).
+    `expanded`: `$(VAR)` is replaced in them, so that somebody may take `$(secret:NAME)` for something that
+    is, too."""
     given = section.texts(name)
     if sum(map(len, given)) > MAX_ARGS_CHARS:
         section.fault(
@@ -192,7 +194,7 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
 
 
 def read_packages(section: Section) -> tuple[str, ...]:
-    """`packageUris`: at least one, at most 100, each a gs:// object (facts §5.3)."""
+    """`packageUris`: at least one, at most 100, each a gs:// object (facts/packaging#packages)."""
     uris = section.texts("packageUris")
     if not uris:
         section.fault(

@@ -1,6 +1,7 @@
-"""A Vertex HyperparameterTuningJob in public JSON becomes a `TuningSpec`, or a list of everything wrong with it.
+"""A Vertex HyperparameterTuningJob in public JSON becomes a `TuningSpec`, or a list of everything wrong with
+it.
 
-Rules: SPEC §6, facts §1.2, §7.2, §7.3.
+Rules: spec/tuning, facts/resources#tuning-jobs, facts/tuning#vertex, facts/tuning#failing-trials.
 """
 
 import dataclasses
@@ -27,7 +28,8 @@ class ParsedTuningJob:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many trials a tuning job has in all and at once, and how many may fail (0 = the service decides)."""
+    """How many trials a tuning job has in all and at once, and how many may fail (0 = the service
+    decides)."""
 
     most: int
     parallel: int
@@ -54,8 +56,8 @@ def parse_tuning_job(
 def read_tuning_spec(
     section: Section, *, region: str, runtimes: RuntimeCatalog, max_trials: int
 ) -> TuningSpec:
-    """The study, the trials' job and the counts, wherever they stand. What is wrong is reported to the section's faults;
-    the spec of a faulty request is of no use."""
+    """The study, the trials' job and the counts, wherever they stand. What is wrong is reported to the
+    section's faults; the spec of a faulty request is of no use."""
     study = read_study_spec(section.section("studySpec"), for_tuning_job=True)
     trial = read_job_spec(section.section("trialJobSpec"), region, runtimes)
     counts = Counts(

@@ -1,7 +1,8 @@
 """A Vertex CustomJob in public JSON becomes a `JobSpec`, or a list of everything wrong with it.
 
-Rules: SPEC §1.3-§1.6, facts §1.2, §2.6, §5, §6. Fields that are read but not served are either refused,
-where the program could not run as meant, or named in a warning, where it runs all the same.
+Rules: spec/submit, facts/resources#vertex, facts/lifecycle#scheduling, facts/packaging, facts/limits. Fields
+that are read but not served are either refused, where the program could not run as meant, or named in a
+warning, where it runs all the same.
 """
 
 import dataclasses
@@ -20,7 +21,8 @@ from trainshed.core.specs import syntax, warnings
 from trainshed.core.specs.vertex_pools import MAX_POOLS, read_pools
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
-"""Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise (facts §2.6)."""
+"""Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise
+(facts/lifecycle#scheduling)."""
 
 _STRATEGIES = {
     "": Strategy.STANDARD,
@@ -72,8 +74,8 @@ def parse_custom_job(
 
 
 def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSpec:
-    """A CustomJobSpec, wherever it stands. What is wrong is reported to the section's faults; the spec of a faulty
-    request is of no use."""
+    """A CustomJobSpec, wherever it stands. What is wrong is reported to the section's faults; the spec of a
+    faulty request is of no use."""
     pools = read_pools(spec, runtimes)
     scheduling = _read_scheduling(spec.section("scheduling"), pools)
     if fault := syntax.service_account_fault(spec.text("serviceAccount")):
@@ -124,7 +126,7 @@ def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Schedul
     return Scheduling(
         timeout=timeout,
         max_wait=wait or None,
-        # Disabling retries also turns restarts of the whole job off (facts §2.6).
+        # Disabling retries also turns restarts of the whole job off (facts/lifecycle#scheduling).
         restart_job_on_worker_restart=section.flag("restartJobOnWorkerRestart") and not no_retries,
         disable_retries=no_retries,
         strategy=strategy,
@@ -132,7 +134,7 @@ def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Schedul
 
 
 def _check_flex_start(section: Section, timeout: int, pools: tuple[WorkerPool, ...]) -> None:
-    """Facts §2.6: newer GPUs, at most seven days, one machine configuration."""
+    """facts/lifecycle#scheduling: newer GPUs, at most seven days, one machine configuration."""
     if timeout > DEFAULT_TIMEOUT:
         section.fault("timeout", "With the strategy FLEX_START the timeout is at most 604800s.")
     configurations = {(pool.machine.type, pool.machine.accelerators) for pool in pools}

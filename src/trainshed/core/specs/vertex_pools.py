@@ -1,4 +1,5 @@
-"""The worker pools of a Vertex CustomJob: positions, machines, programs (SPEC §1.3-§1.6, facts §3, §5)."""
+"""The worker pools of a Vertex CustomJob: positions, machines, programs (spec/submit, facts/program,
+facts/packaging)."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""What is said about a valid job that may not do what its author expects (SPEC §1.6)."""
+"""What is said about a valid job that may not do what its author expects (spec/submit#warnings)."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -52,8 +52,8 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
 
 
 def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str:
-    """The warning for a job that asks for GPUs of which no node has any, "" if it does not (SPEC §2, "Capacity modes").
-    `there`: the types of accelerators that nodes have."""
+    """The warning for a job that asks for GPUs of which no node has any, "" if it does not
+    (spec/queue#capacity). `there`: the types of accelerators that nodes have."""
     asked = sorted({_devices(pool) for pool in pools if _asks_for_gpu(pool)})
     if not asked or any(kind.startswith("NVIDIA") or not kind for kind in there):
         return ""
@@ -102,7 +102,8 @@ _CONTINENTS = {"us": "us-", "eu": "europe-", "asia": "asia-"}
 
 
 def bucket_elsewhere(bucket: str, location: str, region: str) -> str:
-    """The warning about a bucket that does not lie where the job runs, "" if it does (SPEC §1.6)."""
+    """The warning about a bucket that does not lie where the job runs, "" if it does
+    (spec/submit#warnings)."""
     place = location.lower()
     inside = region.startswith(_CONTINENTS[place]) if place in _CONTINENTS else place == region
     if inside or not place:

@@ -1,7 +1,8 @@
-"""What may happen to a trial, and what it is then: one transition table, and pure changes of `Trial` that obey it.
+"""What may happen to a trial, and what it is then: one transition table, and pure changes of `Trial` that
+obey it.
 
-The triggers come from clients of the study APIs as well as from the controller, so a cell that is `Illegal` is told to
-whoever asked (FailedPrecondition) and is no fault of ours. Times are ns since the epoch.
+The triggers come from clients of the study APIs as well as from the controller, so a cell that is `Illegal`
+is told to whoever asked (FailedPrecondition) and is no fault of ours. Times are ns since the epoch.
 """
 
 import enum
@@ -16,8 +17,8 @@ from trainshed.core.study.trials import Measurement, Trial, TrialState
 class TrialTrigger(enum.StrEnum):
     """What moves a trial on.
 
-    ASSIGNED: a client was given it. MEASURED: a measurement of it came. STOP_ASKED: by an early stopping rule or a
-    StopTrial call. COMPLETED: with a final measurement. FOUND_INFEASIBLE: it ends without one.
+    ASSIGNED: a client was given it. MEASURED: a measurement of it came. STOP_ASKED: by an early stopping rule
+    or a StopTrial call. COMPLETED: with a final measurement. FOUND_INFEASIBLE: it ends without one.
     """
 
     ASSIGNED = "assigned"
@@ -64,7 +65,8 @@ TRIAL: Final = Table(
 )
 
 NOT_MEASURED: Final = "It was completed without a measurement of every metric of its study."
-"""Why a trial is infeasible that was completed with nothing to be its final measurement (facts §1.2, §7.4)."""
+"""Why a trial is infeasible that was completed with nothing to be its final measurement
+(facts/resources#trials, facts/tuning#metrics)."""
 
 
 def assigned(trial: Trial, client: str, now: int) -> Trial:
@@ -83,8 +85,8 @@ def stopped(trial: Trial) -> Trial:
 
 
 def completed(trial: Trial, final: Measurement | None, now: int) -> Trial:
-    """It is over with this final measurement, or infeasible for want of one. Raises FailedPrecondition if it was over
-    before: a final measurement is never replaced."""
+    """It is over with this final measurement, or infeasible for want of one. Raises FailedPrecondition if it
+    was over before: a final measurement is never replaced."""
     if final is None:
         return infeasible(trial, NOT_MEASURED, now)
     return replace(_moved(trial, TrialTrigger.COMPLETED), final=final, ended=now)

@@ -20,12 +20,12 @@ def score(metric: Metric, value: float) -> float:
 
 
 def final_measurement(spec: StudySpec, measurements: Iterable[Measurement]) -> Measurement | None:
-    """The final one of a trial's measurements, which come in the order in which they were made; None if none will do,
-    and then the trial is infeasible (facts §7.4).
+    """The final one of a trial's measurements, which come in the order in which they were made; None if none
+    will do, and then the trial is infeasible (facts/tuning#metrics).
 
-    A measurement that lacks one of the study's metrics, a safety metric among them, cannot be a final one. LAST: the
-    last that has all. BEST: the one with the best value of the objective, the earliest of equals. What is best among
-    several objectives is not said by the public API: then it is the last one, too.
+    A measurement that lacks one of the study's metrics, a safety metric among them, cannot be a final one.
+    LAST: the last that has all. BEST: the one with the best value of the objective, the earliest of equals.
+    What is best among several objectives is not said by the public API: then it is the last one, too.
     """
     complete = [one for one in measurements if _has_all(spec, one)]
     aims = objectives(spec)

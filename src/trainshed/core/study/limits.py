@@ -1,4 +1,4 @@
-"""When a study ends by itself: the public studyStoppingConfig (facts §7.2)."""
+"""When a study ends by itself: the public studyStoppingConfig (facts/tuning#vertex)."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,8 @@ def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: int, now: i
 
 
 def moments(spec: StudySpec, trials: Sequence[Trial], created: int) -> tuple[int, ...]:
-    """The moments (ns), past ones among them, at which `limit_reached` may come to another answer by time alone."""
+    """The moments (ns), past ones among them, at which `limit_reached` may come to another answer by time
+    alone."""
     limits = spec.limits
     found = [created + each for each in (limits.min_duration, limits.max_duration) if each]
     if limits.end_at is not None:
@@ -49,8 +50,8 @@ def _without_progress(limits: Limits, spec: StudySpec, trials: Sequence[Trial], 
 
 
 def _progress(spec: StudySpec, trials: Sequence[Trial]) -> tuple[int, int]:
-    """How many trials ended after the last one that was the best so far, and when that one ended (ns, 0 = there is none).
-    Of several objectives the last one counts that was better in any."""
+    """How many trials ended after the last one that was the best so far, and when that one ended (ns, 0 =
+    there is none). Of several objectives the last one counts that was better in any."""
     done = sorted(
         (t for t in trials if t.state is TrialState.SUCCEEDED and t.final is not None),
         key=lambda trial: (trial.ended, trial.number),

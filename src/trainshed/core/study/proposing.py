@@ -1,4 +1,5 @@
-"""A trial that a client makes itself: a point that it wants to have tried, or one that it has tried already (SPEC §6)."""
+"""A trial that a client makes itself: a point that it wants to have tried, or one that it has tried already
+(spec/tuning#trials)."""
 
 import enum
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
 
 
 class Claim(enum.StrEnum):
-    """What the client says of its trial. WANTED: somebody should try it. SUCCEEDED, INFEASIBLE: it was tried."""
+    """What the client says of its trial. WANTED: somebody should try it. SUCCEEDED, INFEASIBLE: it was
+    tried."""
 
     WANTED = "WANTED"
     SUCCEEDED = "SUCCEEDED"
@@ -26,8 +28,8 @@ class Claim(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GivenTrial:
-    """A trial as sent at `path`. A `final` measurement makes it one that SUCCEEDED, whatever the claim, unless it is
-    INFEASIBLE. `reason`: why it is."""
+    """A trial as sent at `path`. A `final` measurement makes it one that SUCCEEDED, whatever the claim,
+    unless it is INFEASIBLE. `reason`: why it is."""
 
     path: str
     parameters: Sequence[GivenParameter]
@@ -43,8 +45,8 @@ def parse_trial(
 ) -> tuple[Trial, tuple[Measurement, ...]]:
     """The trial, without a number, and its measurements, ascending by (step, elapsed) and each pair once.
 
-    One that is only wanted is REQUESTED, belongs to nobody, and is given to the next client that asks for suggestions.
-    Raises InvalidRequest with every violation.
+    One that is only wanted is REQUESTED, belongs to nobody, and is given to the next client that asks for
+    suggestions. Raises InvalidRequest with every violation.
     """
     faults = Faults()
     parameters = read_parameters(spec, given.parameters, faults, at=f"{given.path}.parameters")

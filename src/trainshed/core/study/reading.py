@@ -1,7 +1,8 @@
-"""What a client says of a trial, held against the study's spec: parameters and measurements (SPEC §6, facts §7.2).
+"""What a client says of a trial, held against the study's spec: parameters and measurements
+(spec/tuning#measurements, facts/tuning#vertex).
 
-Both study APIs bring their messages into the neutral shapes here. Everything wrong is reported at once, on the field
-path that the caller used.
+Both study APIs bring their messages into the neutral shapes here. Everything wrong is reported at once, on
+the field path that the caller used.
 """
 
 import math
@@ -14,7 +15,7 @@ from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
 from trainshed.core.study.trials import Measurement, Parameters
 
 _SAME: Final = 1e-10
-"""Discrete values this near are one (facts §7.2)."""
+"""Discrete values this near are one (facts/tuning#vertex)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ def read_measurement(
 ) -> Measurement:
     """A measurement of known metrics with finite values; a final one has all metrics of the study.
 
-    One that says neither step nor elapsed time counts as made at step 0: the public guide's own example adds such.
-    Every fault is reported to `faults`, and then the answer is not to be used.
+    One that says neither step nor elapsed time counts as made at step 0: the public guide's own example adds
+    such. Every fault is reported to `faults`, and then the answer is not to be used.
     """
     known = {metric.id: None for metric in spec.metrics}
     found: dict[str, float] = {}

@@ -1,4 +1,5 @@
-"""The validated specification of a study: what is searched, what is measured, how (SPEC §6, facts §7).
+"""The validated specification of a study: what is searched, what is measured, how (spec/tuning#measurements,
+facts/tuning).
 
 Built only by `core.specs`; whoever holds a `StudySpec` need not check it again.
 """
@@ -18,8 +19,8 @@ class ParameterType(enum.StrEnum):
 
 
 class Scale(enum.StrEnum):
-    """How a numeric parameter is laid out before it is searched. LOG and REVERSE_LOG need positive values; REVERSE_LOG
-    resolves the top of the range most finely."""
+    """How a numeric parameter is laid out before it is searched. LOG and REVERSE_LOG need positive values;
+    REVERSE_LOG resolves the top of the range most finely."""
 
     LINEAR = "LINEAR"
     LOG = "LOG"
@@ -58,10 +59,11 @@ class Noise(enum.StrEnum):
 class Parameter:
     """One node of the parameter tree.
 
-    `low`, `high`: inclusive bounds of a DOUBLE or INTEGER. `values`: of a DISCRETE one, ascending. `categories`: of a
-    CATEGORICAL one. `default`: the public field, None if not given. A conditional parameter names its parent by
-    position in `StudySpec.parameters` (-1 = it is always active), and `when` holds the parent's values for which it is
-    active. One id may stand at several nodes whose conditions exclude each other.
+    `low`, `high`: inclusive bounds of a DOUBLE or INTEGER. `values`: of a DISCRETE one, ascending.
+    `categories`: of a CATEGORICAL one. `default`: the public field, None if not given. A conditional
+    parameter names its parent by position in `StudySpec.parameters` (-1 = it is always active), and `when`
+    holds the parent's values for which it is active. One id may stand at several nodes whose conditions
+    exclude each other.
     """
 
     id: str
@@ -78,8 +80,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`safety`: a trial is safe if the metric is at least (MAXIMIZE) or at most (MINIMIZE) this; None = an ordinary
-    objective. `safe_fraction`: of suggested trials that should be safe, 0..1, None = not said."""
+    """`safety`: a trial is safe if the metric is at least (MAXIMIZE) or at most (MINIMIZE) this; None = an
+    ordinary objective. `safe_fraction`: of suggested trials that should be safe, 0..1, None = not said."""
 
     id: str
     goal: Goal
@@ -89,7 +91,8 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class MedianStopping:
-    """Stop what is worse than the median of the others' running averages. `use_elapsed`: time in place of steps."""
+    """Stop what is worse than the median of the others' running averages. `use_elapsed`: time in place of
+    steps."""
 
     use_elapsed: bool = False
 
@@ -105,10 +108,10 @@ class DecayCurveStopping:
 class ConvexStopping:
     """Stop what even an optimistic convex extrapolation leaves behind the best.
 
-    `max_steps`: at which a trial's curve is extrapolated to, 0 = the largest step seen. `min_steps`: earlier nothing is
-    stopped, 0 = a tenth of `max_steps`. `min_measurements`: likewise. `learning_rate`: id of the parameter whose
-    value counts as the learning rate, "" = none. `update_all_stopped`: final measurements of stopped trials
-    are extrapolated, too.
+    `max_steps`: at which a trial's curve is extrapolated to, 0 = the largest step seen. `min_steps`: earlier
+    nothing is stopped, 0 = a tenth of `max_steps`. `min_measurements`: likewise. `learning_rate`: id of the
+    parameter whose value counts as the learning rate, "" = none. `update_all_stopped`: final measurements of
+    stopped trials are extrapolated, too.
     """
 
     max_steps: int = 0
@@ -126,7 +129,8 @@ Stopping = MedianStopping | DecayCurveStopping | ConvexStopping
 class Limits:
     """When a study ends by itself (public studyStoppingConfig). Durations in ns; None = no limit.
 
-    `min_trials`, `min_duration`: before these no other limit counts. `stop_asap`: trials that run are stopped as well.
+    `min_trials`, `min_duration`: before these no other limit counts. `stop_asap`: trials that run are stopped
+    as well.
     """
 
     max_trials: int | None = None

@@ -1,4 +1,5 @@
-"""The durable record of a study that a client made through the study API (SPEC §6, facts §7.5)."""
+"""The durable record of a study that a client made through the study API (spec/tuning#studies,
+facts/tuning#vizier)."""
 
 import enum
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from trainshed.core.study.trials import StudyUid
 
 
 class StudyState(enum.StrEnum):
-    """ACTIVE: trials may be suggested. INACTIVE: it was paused. COMPLETED: it came to one of its limits, or nothing is
-    left to try."""
+    """ACTIVE: trials may be suggested. INACTIVE: it was paused. COMPLETED: it came to one of its limits, or
+    nothing is left to try."""
 
     ACTIVE = "ACTIVE"
     INACTIVE = "INACTIVE"

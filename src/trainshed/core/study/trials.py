@@ -1,4 +1,4 @@
-"""The durable record of a trial: what was tried, what was measured, how it ended (SPEC §6).
+"""The durable record of a trial: what was tried, what was measured, how it ended (spec/tuning#measurements).
 
 Times are nanoseconds since the epoch, 0 where the moment has not come.
 """
@@ -15,8 +15,8 @@ StudyUid = NewType("StudyUid", int)
 
 
 class TrialState(enum.StrEnum):
-    """REQUESTED: proposed, nobody evaluates it yet. ACTIVE: somebody does. STOPPING: it was told to stop and may still
-    report. SUCCEEDED: it has a final measurement. INFEASIBLE: it is over and has none."""
+    """REQUESTED: proposed, nobody evaluates it yet. ACTIVE: somebody does. STOPPING: it was told to stop and
+    may still report. SUCCEEDED: it has a final measurement. INFEASIBLE: it is over and has none."""
 
     REQUESTED = "REQUESTED"
     ACTIVE = "ACTIVE"
@@ -48,10 +48,11 @@ Parameters = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`number` counts from 1 within the study; its text is the public id. Its measurements are rows of their own.
+    """`number` counts from 1 within the study; its text is the public id. Its measurements are rows of their
+    own.
 
-    `client`: who evaluates it ("" = nobody asked for it by name). `job`: the custom job that evaluates it (0 = none).
-    `stopped_early`: it was told to stop by an early stopping rule or a StopTrial call.
+    `client`: who evaluates it ("" = nobody asked for it by name). `job`: the custom job that evaluates it (0
+    = none). `stopped_early`: it was told to stop by an early stopping rule or a StopTrial call.
     """
 
     study: StudyUid

@@ -1,9 +1,10 @@
-"""The life of a tuning job as pure functions (SPEC §6): what its trials' jobs show leads to its next state.
+"""The life of a tuning job as pure functions (spec/tuning#trials): what its trials' jobs show leads to its
+next state.
 
-The shell looks at the trials that run (`observe`), asks an algorithm for as many further ones as are `wanted`, stores
-them with the job (`core.tuning.beginning`), and cancels the jobs of `to_cancel`. Everything follows from the stored job and the stored
-trials, so that looking again after a crash goes on where it ended; a trial, its job and the tuning job's own record
-are one commit (docs/adr/0017).
+The shell looks at the trials that run (`observe`), asks an algorithm for as many further ones as are
+`wanted`, stores them with the job (`core.tuning.beginning`), and cancels the jobs of `to_cancel`. Everything
+follows from the stored job and the stored trials, so that looking again after a crash goes on where it ended;
+a trial, its job and the tuning job's own record are one commit (docs/adr/0017).
 """
 
 from collections.abc import Sequence
@@ -32,15 +33,16 @@ from trainshed.core.tuning.transition import Transition
 
 _SOME_FAILED = 3
 _FAILED_RATIO = 2
-"""Without a limit of its own a job ends at its first trial if that fails, and later once three trials have failed and more
-than twice as many as have succeeded (facts §7.3 gives no figures; docs/choices.md)."""
+"""Without a limit of its own a job ends at its first trial if that fails, and later once three trials have
+failed and more than twice as many as have succeeded (facts/tuning#failing-trials gives no figures;
+docs/choices.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What is seen of a running trial: its record; its job as it is stored (None: it was deleted); all that it measured,
-    ascending by step, and what of that is stored already; every tag under which its program reported anything; and what it
-    wrote as TensorFlow summaries (None: nobody looked)."""
+    """What is seen of a running trial: its record; its job as it is stored (None: it was deleted); all that
+    it measured, ascending by step, and what of that is stored already; every tag under which its program
+    reported anything; and what it wrote as TensorFlow summaries (None: nobody looked)."""
 
     trial: Trial
     job: Job | None
@@ -51,8 +53,8 @@ class Sight:
 
     @property
     def news(self) -> tuple[Measurement, ...]:
-        """What is not stored yet. A value that is measured once more at its step is none: the program reported another
-        metric there, or an attempt that is tried again came by."""
+        """What is not stored yet. A value that is measured once more at its step is none: the program
+        reported another metric there, or an attempt that is tried again came by."""
         known = {(one.step, one.metrics) for one in self.stored}
         return tuple(one for one in self.measurements if (one.step, one.metrics) not in known)
 
@@ -113,8 +115,8 @@ def fail(transition: Transition, message: str, reason: str) -> None:
 
 
 def reach_limit(transition: Transition, why: str, running: Sequence[Trial]) -> None:
-    """A limit of the study itself was reached (`core.study.limits`): no trial begins any more, and those that run are
-    stopped early if the study says so."""
+    """A limit of the study itself was reached (`core.study.limits`): no trial begins any more, and those that
+    run are stopped early if the study says so."""
     if transition.job.exhausted or transition.job.outcome is not None:
         return
     if transition.job.spec.study.limits.stop_asap:
@@ -243,7 +245,7 @@ def _infeasible(
 
 
 def _too_many_failed(job: TuningJob) -> bool:
-    """Facts §7.3."""
+    """facts/tuning#failing-trials."""
     if limit := job.spec.max_failed_trials:
         return job.failed >= limit
     if job.succeeded + job.infeasible == 1:
@@ -292,8 +294,8 @@ def _natural_end(job: TuningJob, now: int) -> Outcome:
 
 
 def give_up(job: TuningJob, cause: str, now: int) -> tuple[TuningJob, tuple[TimelineEntry, ...]]:
-    """End the job because of `cause`; the jobs of its trials are to be cancelled. Goes by no table: they may be what failed.
-    How the job ends stays as it was decided before."""
+    """End the job because of `cause`; the jobs of its trials are to be cancelled. Goes by no table: they may
+    be what failed. How the job ends stays as it was decided before."""
     error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
     outcome = job.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
     at = max(now, job.updated)

@@ -1,4 +1,5 @@
-"""How a tuning job's life is told: the timeline entries of its trials, and the reasons of its end. Words only."""
+"""How a tuning job's life is told: the timeline entries of its trials, and the reasons of its end. Words
+only."""
 
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -105,7 +106,8 @@ def over(job: TuningJob, now: int) -> TimelineEntry:
 def no_metric(
     api: Api, wanted: str, reported: tuple[str, ...], summaries: SeenSummaries | None
 ) -> str:
-    """Why a trial whose program went well has no result; the most common cause is a tag that is spelled differently."""
+    """Why a trial whose program went well has no result; the most common cause is a tag that is spelled
+    differently."""
     field = "hyperparameterMetricTag" if api is Api.ML else "metricId"
     written = summaries.tags if summaries is not None else ()
     if wanted in (*reported, *written):
@@ -139,7 +141,8 @@ def _listed(tags: tuple[str, ...]) -> str:
 
 def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str:
     if job.failed == 1:
-        # The public service ends a job whose first trial fails, whatever the rest would do (facts §7.3).
+        # The public service ends a job whose first trial fails, whatever the rest would do
+        # (facts/tuning#failing-trials).
         head = f"Trial {trial.number} failed, and so would the others"
     else:
         head = f"{job.failed} trials failed ({job.succeeded} succeeded); the last one was trial {trial.number}"

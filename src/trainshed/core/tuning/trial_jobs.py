@@ -1,4 +1,5 @@
-"""What one trial of a tuning job runs: its parameters as arguments, directories of its own (SPEC §3, §6, facts §3.5)."""
+"""What one trial of a tuning job runs: its parameters as arguments, directories of its own
+(spec/program#arguments, spec/tuning#parameters, facts/program#arguments)."""
 
 import dataclasses
 import json
@@ -15,10 +16,12 @@ _EXACT = 2**53
 
 
 def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
-    """The job of trial `number`: `spec` with `--name value` behind the arguments of every program, the reducers' apart.
+    """The job of trial `number`: `spec` with `--name value` behind the arguments of every program, the
+    reducers' apart.
 
-    A container that has neither command nor arguments gets the parameters as its arguments, in place of those its image
-    brings. What it writes goes below its number (facts §3.5, §3.7).
+    A container that has neither command nor arguments gets the parameters as its arguments, in place of those
+    its image brings. What it writes goes below its number (facts/program#arguments,
+    facts/program#output-directory).
     """
     arguments = tuple(word for name, value in parameters for word in (f"--{name}", printed(value)))
     return dataclasses.replace(
@@ -37,8 +40,8 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
 def printed(value: Value) -> str:
     """A value as programs and `ml` views are given it: the shortest text that reads back as the same value.
 
-    A float without a fraction is printed without one: programs read a DISCRETE batch size with `int`, and what reads
-    a float takes `64` as well (docs/choices.md).
+    A float without a fraction is printed without one: programs read a DISCRETE batch size with `int`, and
+    what reads a float takes `64` as well (docs/choices.md).
     """
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
         return str(int(value))
@@ -53,7 +56,8 @@ def _with_arguments(pool: WorkerPool, arguments: tuple[str, ...]) -> WorkerPool:
 
 
 def _own_limits(spec: JobSpec) -> Scheduling:
-    """`ml` limits the wait for the first trial of all; those that follow wait as long as it takes (docs/choices.md)."""
+    """`ml` limits the wait for the first trial of all; those that follow wait as long as it takes
+    (docs/choices.md)."""
     if spec.api is Api.VERTEX:
         return spec.scheduling
     return dataclasses.replace(spec.scheduling, max_wait=None)
@@ -64,7 +68,8 @@ def _below(directory: str, number: int) -> str:
 
 
 def public_json(spec: JobSpec, *, display_name: str, job_id: str) -> str:
-    """The input fields of the resource, in public JSON, from the trial's own `spec` (`trial_jobs.trial_spec`)."""
+    """The input fields of the resource, in public JSON, from the trial's own `spec`
+    (`trial_jobs.trial_spec`)."""
     given: dict[str, Any] = json.loads(spec.job_json)
     if spec.api is Api.ML:
         given.pop("hyperparameters", None)

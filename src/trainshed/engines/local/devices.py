@@ -1,7 +1,7 @@
 """The GPUs of this machine, as the driver names them, and which of them a replica gets.
 
-A device is found by NVML (package nvidia-ml-py, loaded when first asked for); without the package or a driver there
-are none. What a program then sees of them is said by `driver`.
+A device is found by NVML (package nvidia-ml-py, loaded when first asked for); without the package or a driver
+there are none. What a program then sees of them is said by `driver`.
 """
 
 import contextlib
@@ -31,12 +31,14 @@ _TYPES: tuple[tuple[str, int, str], ...] = (
     ("K80", 0, "NVIDIA_TESLA_K80"),
     ("RTX PRO 6000", 0, "NVIDIA_RTX_PRO_6000"),
 )
-"""Words of the product's name, bytes of memory that it has at least, public type (facts, GPU table); first match."""
+"""Words of the product's name, bytes of memory that it has at least, public type (facts, GPU table); first
+match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of a divided GPU (MIG): the `place`-th of its parts, with the numbers of its two instances."""
+    """Which part of a divided GPU (MIG): the `place`-th of its parts, with the numbers of its two
+    instances."""
 
     place: int
     gpu_instance: int
@@ -45,9 +47,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU. `index`: its number in the order of the PCI bus. `product`: "NVIDIA H200". `memory_bytes`: all it has.
-    `minor`: the number in the name of its device file, -1 = it has none. `part`: it is a part of a GPU, and is only found
-    by its uuid."""
+    """One GPU. `index`: its number in the order of the PCI bus. `product`: "NVIDIA H200". `memory_bytes`: all
+    it has. `minor`: the number in the name of its device file, -1 = it has none. `part`: it is a part of a
+    GPU, and is only found by its uuid."""
 
     index: int
     uuid: str
@@ -63,7 +65,8 @@ class Device:
 
     @property
     def word(self) -> str:
-        """What CUDA_VISIBLE_DEVICES calls it: by number, which programs like to read, where that is possible."""
+        """What CUDA_VISIBLE_DEVICES calls it: by number, which programs like to read, where that is
+        possible."""
         return self.uuid if self.part else str(self.index)
 
 
@@ -153,7 +156,8 @@ def _text(value: str | bytes) -> str:
 
 
 def accelerator_type(product: str, memory_bytes: int) -> str:
-    """The public type of a product such as "Tesla T4" or "NVIDIA A100-SXM4-80GB"; "" if none stands for it."""
+    """The public type of a product such as "Tesla T4" or "NVIDIA A100-SXM4-80GB"; "" if none stands for
+    it."""
     words = set(product.replace("-", " ").split())
     if "MIG" in words:
         return ""  # A part of one.
@@ -164,8 +168,8 @@ def accelerator_type(product: str, memory_bytes: int) -> str:
 
 
 def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[Device, ...]:
-    """What CUDA_VISIBLE_DEVICES = `setting` leaves of them: numbers or the beginnings of uuids, up to the first that
-    names none (None: it is not set)."""
+    """What CUDA_VISIBLE_DEVICES = `setting` leaves of them: numbers or the beginnings of uuids, up to the
+    first that names none (None: it is not set)."""
     if setting is None:
         return devices
     left: list[Device] = []
@@ -185,11 +189,13 @@ def totals(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
 def choose(
     devices: Sequence[Device], count: int, accelerator: str, taken: Iterable[str | None]
 ) -> str | None:
-    """Which devices of a node a replica gets that asks for `count` of a public type, as CUDA_VISIBLE_DEVICES says it:
-    None if it asks for none, "" if there are none. `taken`: the same of all replicas that have some already.
+    """Which devices of a node a replica gets that asks for `count` of a public type, as CUDA_VISIBLE_DEVICES
+    says it: None if it asks for none, "" if there are none. `taken`: the same of all replicas that have some
+    already.
 
-    Those of the type first, of them those that the fewest replicas have. Where there are fewer than asked for it gets
-    what there is, and shares it (SPEC §2, relaxed mode; in strict mode the scheduler admits no more than there is).
+    Those of the type first, of them those that the fewest replicas have. Where there are fewer than asked for
+    it gets what there is, and shares it (spec/queue#capacity, relaxed mode; in strict mode the scheduler
+    admits no more than there is).
     """
     if not count:
         return None

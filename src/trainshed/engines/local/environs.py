@@ -41,7 +41,8 @@ _PASSED_ON = frozenset(
         "TZ",
     }
 )
-"""All that a program gets of the service's own environment: how to reach the outside, never a secret of ours."""
+"""All that a program gets of the service's own environment: how to reach the outside, never a secret of
+ours."""
 
 
 IMAGE_COMMANDS = "/opt/trainshed/gsutil"
@@ -74,7 +75,7 @@ def ambient(ours: Mapping[str, str]) -> dict[str, str]:
 
 def storage(place: str) -> dict[str, str]:
     """What points the clients of gs:// at the replica's own endpoint, which adds the job's identity
-    (SPEC §3, CLIENTS §3.11). The job may say otherwise. `place`: ADDRESS:PORT."""
+    (spec/program#storage, spec/clients#inside-jobs). The job may say otherwise. `place`: ADDRESS:PORT."""
     endpoint = f"http://{place}"
     return {
         "STORAGE_EMULATOR_HOST": endpoint,
@@ -90,15 +91,15 @@ def storage(place: str) -> dict[str, str]:
 
 
 def gcloud(rest: str) -> dict[str, str]:
-    """What points gcloud at the service where nothing else does: at the level without namespaces Google's names lead to
-    Google. The client libraries know no such variable. `rest`: the service's URL."""
+    """What points gcloud at the service where nothing else does: at the level without namespaces Google's
+    names lead to Google. The client libraries know no such variable. `rest`: the service's URL."""
     apis = ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
     return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in apis}
 
 
 def trust() -> dict[str, str]:
-    """Whom clients are to believe that they speak to Google, for those that bring roots of their own (Python's, gRPC's,
-    gcloud's, Node's): the rest finds the same file by its place."""
+    """Whom clients are to believe that they speak to Google, for those that bring roots of their own
+    (Python's, gRPC's, gcloud's, Node's): the rest finds the same file by its place."""
     return dict.fromkeys(
         (
             "CURL_CA_BUNDLE",
@@ -114,7 +115,8 @@ def trust() -> dict[str, str]:
 
 
 def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
-    """NO_PROXY with `hosts` added, where a proxy is passed on: a proxy cannot reach what is the replica's own."""
+    """NO_PROXY with `hosts` added, where a proxy is passed on: a proxy cannot reach what is the replica's
+    own."""
     if not any(name.lower() in ("http_proxy", "https_proxy") for name in ours):
         return {}
     said = ours.get("no_proxy") or ours.get("NO_PROXY") or ""
@@ -123,8 +125,8 @@ def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str
 
 
 def reducer_processes(plan: LaunchPlan, processors: float) -> dict[str, str]:
-    """How many reducers run on a reducer's machine: one for each of its vCPUs, and no more than there are `processors` here
-    (0 = not known). Nothing for other replicas."""
+    """How many reducers run on a reducer's machine: one for each of its vCPUs, and no more than there are
+    `processors` here (0 = not known). Nothing for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
         return {}
     vcpus = min(plan.cpu_weight / 100, reduction.MOST_PROCESSES)
@@ -141,8 +143,8 @@ def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
 def of_slot(
     plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool, commands: str = ""
 ) -> dict[str, str]:
-    """What only the slot knows; wins over the plan's own, but for what a job may choose for itself. `commands`: a directory
-    with commands of ours in `bin`."""
+    """What only the slot knows; wins over the plan's own, but for what a job may choose for itself.
+    `commands`: a directory with commands of ours in `bin`."""
     asked = dict(plan.environ)
     unbuffered = asked.get("PYTHONUNBUFFERED", "1")
     if plan.image is not None:
@@ -154,7 +156,8 @@ def of_slot(
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
     template = plan.python_template if namespaced else f"{files}/{program.PYTHON}"
     own = [user_base] + [template] * bool(plan.python_template)
-    # Before what the machine has: a gsutil there knows nothing of the job, and one that a job installs is the one it means.
+    # Before what the machine has: a gsutil there knows nothing of the job, and one that a job installs is the
+    # one it means.
     ours = [commands] if commands else []
     path = [
         *(f"{place}/bin" for place in own),

@@ -11,7 +11,7 @@ from trainshed.replica.sandbox import users
 from trainshed.replica.system import kernel
 
 PROGRAM_PORT = 2222
-"""The port that every replica may bind on its own address (facts §3.2)."""
+"""The port that every replica may bind on its own address (facts/program#cluster_spec)."""
 
 _FIRST_ADDRESS = 127 << 24 | 64 << 16
 _ADDRESSES = 1 << 22
@@ -38,8 +38,9 @@ def new_slots(
     named: bool,
     own_users: bool = False,
 ) -> tuple[Slot, ...]:
-    """Slots for a gang beside those that are taken. `identity`: what tells this service from another on the machine.
-    `named`: a replica's hostname can be resolved by its peers. `own_users`: each gets users of its own."""
+    """Slots for a gang beside those that are taken. `identity`: what tells this service from another on the
+    machine. `named`: a replica's hostname can be resolved by its peers. `own_users`: each gets users of its
+    own."""
     others = list(taken)
     addresses = {slot.address for slot in others}
     ports = {slot.port for slot in others}
@@ -74,7 +75,7 @@ def new_slots(
 
 
 def moved(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shares) -> Slot:
-    """The same replica's slot on another node: its names stay (SPEC §2.1), its GPUs are that node's."""
+    """The same replica's slot on another node: its names stay (spec/failures), its GPUs are that node's."""
     return replace(slot, node=request.node, devices=_devices(request, others, shares))
 
 

@@ -1,12 +1,14 @@
 """The variables by which workers and reducers are told what to do, and what each of them may say.
 
-Pure, without imports that do anything: the service looks at a job's variables with this before the job runs (SPEC §1.4).
+Pure, without imports that do anything: the service looks at a job's variables with this before the job runs
+(spec/submit#refusals).
 """
 
 from typing import Dict, List, Mapping, Optional, Tuple
 
 REDUCERS = "TRAINSHED_REDUCERS"
-"""HOST:PORT of every reducer's first process, by commas, in the order of worker pool 2. Absent: there are none."""
+"""HOST:PORT of every reducer's first process, by commas, in the order of worker pool 2. Absent: there are
+none."""
 TOKEN = "TRAINSHED_REDUCTION_TOKEN"
 TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
 ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"
@@ -45,8 +47,8 @@ CERT = "TRAINSHED_REDUCTION_CERT"
 CERT_FILE = "TRAINSHED_REDUCTION_CERT_FILE"
 KEY = "TRAINSHED_REDUCTION_KEY"
 KEY_FILE = "TRAINSHED_REDUCTION_KEY_FILE"
-"""Reducers, and workers that reduce beside them: speak TLS, as whom; likewise. Without a key of its own a certificate's text
-or file has it too."""
+"""Reducers, and workers that reduce beside them: speak TLS, as whom; likewise. Without a key of its own a
+certificate's text or file has it too."""
 
 NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper())
 """All that mean anything."""
@@ -98,7 +100,8 @@ def fault(name: str, value: str) -> str:
 
 
 def alone(given: "Mapping[str, str]") -> "List[Tuple[str, str]]":
-    """The variables that are set without another one that they are of no use without, each with what is wrong."""
+    """The variables that are set without another one that they are of no use without, each with what is
+    wrong."""
     return [
         (name, "{} is set without {}".format(name, other))
         for name, other in _ONLY_WITH.items()

@@ -1,8 +1,9 @@
-"""How much of the disk a replica's files take, and whether there is room for more (SPEC §1.5).
+"""How much of the disk a replica's files take, and whether there is room for more (spec/machines#disk).
 
-Its files are measured now and then, and what people should know becomes a note; whether a replica is ended whose files take
-more than the disk that its job asked for is the operator's choice. Files are looked at for a moment at a time, and for a hundred times as long nobody looks then: a
-million files cost no more of a processor than a few, and are known later. Runs on Python 3.6.
+Its files are measured now and then, and what people should know becomes a note; whether a replica is ended
+whose files take more than the disk that its job asked for is the operator's choice. Files are looked at for a
+moment at a time, and for a hundred times as long nobody looks then: a million files cost no more of a
+processor than a few, and are known later. Runs on Python 3.6.
 """
 
 import os
@@ -58,10 +59,10 @@ _MOST_NOTES = 20
 
 
 class Disk:
-    """One incarnation's. `files`: the directory of all that it may write; `limit`: bytes of the disk that was asked for, 0 =
-    that is not known; `every`: seconds between two looks. `end`: called once, if its files take more than that (None: nobody
-    is ended). `note` is told (name, is it a warning, text). `free_space`: bytes of
-    the file system of a path, (free for programs, in all).
+    """One incarnation's. `files`: the directory of all that it may write; `limit`: bytes of the disk that was
+    asked for, 0 = that is not known; `every`: seconds between two looks. `end`: called once, if its files
+    take more than that (None: nobody is ended). `note` is told (name, is it a warning, text). `free_space`:
+    bytes of the file system of a path, (free for programs, in all).
     """
 
     __slots__ = (
@@ -112,8 +113,8 @@ class Disk:
         self._events.after(min(_FIRST, self._every), self._look)
 
     def end(self) -> None:
-        """The program is over if it was begun, its files are still there: look for the last time, at as many of them as a
-        moment is enough for."""
+        """The program is over if it was begun, its files are still there: look for the last time, at as many
+        of them as a moment is enough for."""
         if not self._is_running:
             return
         self._is_running = False

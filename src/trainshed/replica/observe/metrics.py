@@ -1,16 +1,16 @@
-"""What a trial's program reports, taken down for good (SPEC §6, facts §7.4).
+"""What a trial's program reports, taken down for good (spec/tuning#measurements, facts/tuning#metrics).
 
-The program's library (cloudml-hypertune) rewrites its file at every report and keeps the newest 100 lines in it. So
-the file is read whole whenever it changes, and what is new goes to `metrics.jsonl` beside the replica's log; what was
-taken down once stays, whatever becomes of the file. Runs on Python 3.6.
+The program's library (cloudml-hypertune) rewrites its file at every report and keeps the newest 100 lines in
+it. So the file is read whole whenever it changes, and what is new goes to `metrics.jsonl` beside the
+replica's log; what was taken down once stays, whatever becomes of the file. Runs on Python 3.6.
 
 A line of `metrics.jsonl` is one of
 
     {"started": NS, "incarnation": N}                                   the program was started
     {"at": NS, "step": S, "values": {TAG: VALUE}, "incarnation": N}     it reported these
 
-`at`: when it was reported, by the program's own clock if it says so; for one tag and step it ascends, and the newest
-value counts. Values are finite. The same value again is not taken down again.
+`at`: when it was reported, by the program's own clock if it says so; for one tag and step it ascends, and the
+newest value counts. Values are finite. The same value again is not taken down again.
 """
 
 import json
@@ -72,9 +72,9 @@ class _Recent:
 
 
 class Metrics:
-    """One incarnation's. `say` writes a line of ours to the replica's log; `tell` is called when there is something new
-    to read, at most every 20 ms. `retries` tries again what found a full disk, and until then nothing more is taken down.
-    `mask`: what must not be."""
+    """One incarnation's. `say` writes a line of ours to the replica's log; `tell` is called when there is
+    something new to read, at most every 20 ms. `retries` tries again what found a full disk, and until then
+    nothing more is taken down. `mask`: what must not be."""
 
     __slots__ = (
         "_begun",
@@ -165,7 +165,8 @@ class Metrics:
     def _reopen(self, path: str) -> growing_files.Appender:
         """Go on with what earlier incarnations took down; a torn end is cut off.
 
-        Syncing the file is enough: the file systems in use make a new file's name durable with it (`journal`).
+        Syncing the file is enough: the file systems in use make a new file's name durable with it
+        (`journal`).
         """
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         skipped = max(0, os.fstat(handle).st_size - _READ_BACK)
@@ -184,7 +185,8 @@ class Metrics:
         return growing_files.Appender(handle)
 
     def _look(self, *, left_by: int = 0, last: bool = False) -> None:
-        """Take down what is new. `left_by`: an earlier incarnation, which wrote the file. `last`: it is over."""
+        """Take down what is new. `left_by`: an earlier incarnation, which wrote the file. `last`: it is
+        over."""
         if self._full:
             return
         if self._file.waits and not last:
@@ -235,7 +237,8 @@ class Metrics:
         for tag, value in report.values.items():
             before: "tuple[int, float] | None" = self._values.get((tag, report.step))
             if before is not None:
-                # What was left behind may have been superseded already; what is new supersedes, whatever the clock says.
+                # What was left behind may have been superseded already; what is new supersedes, whatever the
+                # clock says.
                 if before[1] == value or (left_by and at <= before[0]):
                     continue
                 at = max(at, before[0] + 1)
@@ -320,8 +323,8 @@ class NoMetric(Exception):
 
 
 class Report:
-    """One line of the program's file. `at`: ns, None = it does not say. `wrong`: what it reported that is no finite
-    number, or under a name that is too long, as it wrote it."""
+    """One line of the program's file. `at`: ns, None = it does not say. `wrong`: what it reported that is no
+    finite number, or under a name that is too long, as it wrote it."""
 
     __slots__ = ("at", "step", "values", "wrong")
 

@@ -1,14 +1,16 @@
-"""What reducers and workers of a job with reducers report, taken down for good (SPEC §7).
+"""What reducers and workers of a job with reducers report, taken down for good (spec/reduction#reports).
 
-Their programs replace one small file as a whole (`reduction_reports`). Each of its notes goes, once, to the replica's log
-and to where people are told (`notes`). Its metrics go to `reduction.jsonl` beside the log, every few seconds. A worker
-whose program notes nothing is looked at for whether it can use reducers at all (`verdicts`). Nothing here may hurt the
-program or its record: what cannot be written is not written. Runs on Python 3.6.
+Their programs replace one small file as a whole (`reduction_reports`). Each of its notes goes, once, to the
+replica's log and to where people are told (`notes`). Its metrics go to `reduction.jsonl` beside the log,
+every few seconds. A worker whose program notes nothing is looked at for whether it can use reducers at all
+(`verdicts`). Nothing here may hurt the program or its record: what cannot be written is not written. Runs on
+Python 3.6.
 
 A line of `reduction.jsonl` is one of
 
     {"started": NS, "incarnation": N}                        the program was started
-    {"at": NS, "metrics": {NAME: NUMBER or [NUMBER]}}        what it reported last by then; the last one has "last": true
+    {"at": NS, "metrics": {NAME: NUMBER or [NUMBER]}}        what it reported last by then; the last one has
+    "last": true
 
 It is thinned as `usage.jsonl` is.
 """
@@ -53,7 +55,8 @@ _EVERY = 5.0
 """Seconds between two lines of metrics, the first ones apart."""
 _PAUSE = 0.05
 _SHARE = 10
-"""A look that takes so many seconds of a processor is followed by a rest of ten times that, at least by `_PAUSE`."""
+"""A look that takes so many seconds of a processor is followed by a rest of ten times that, at least by
+`_PAUSE`."""
 _LONGEST_PAUSE = 600.0
 _MOST_PROCESSES = 100
 _SILENT_LOOKS = 3
@@ -63,8 +66,8 @@ _SHORT = 0.25
 
 
 class Reduction:
-    """One incarnation's. `say` writes a line of ours to the replica's log; `told`: where its notes go. `has_ended`: whether the
-    main process is known to have ended. `mask`: what must not be taken down."""
+    """One incarnation's. `say` writes a line of ours to the replica's log; `told`: where its notes go.
+    `has_ended`: whether the main process is known to have ended. `mask`: what must not be taken down."""
 
     __slots__ = (
         "_events",
@@ -221,7 +224,8 @@ class Reduction:
         )
         self._looks += 1
         if found == reduction_verdicts.PYTORCH and self._is_there:
-            # The plug-in is loaded and waits for a group of processes; there may be hours of preparation before that.
+            # The plug-in is loaded and waits for a group of processes; there may be hours of preparation
+            # before that.
             found = reduction_verdicts.NOTHING
         # What comes first may be what another one, which is being loaded now, has brought along.
         is_certain = found == self._suspect != reduction_verdicts.NOTHING

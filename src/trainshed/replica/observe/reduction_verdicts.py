@@ -1,7 +1,8 @@
-"""Whether a worker's program can use reducers at all, by the libraries that its processes have loaded (SPEC §7).
+"""Whether a worker's program can use reducers at all, by the libraries that its processes have loaded
+(spec/reduction#frameworks).
 
-Never silently idle reducers: a program that cannot use them, or not as it is, is told so once. What there is to know of
-frameworks stands here and nowhere else in this room. Pure; runs on Python 3.6.
+Never silently idle reducers: a program that cannot use them, or not as it is, is told so once. What there is
+to know of frameworks stands here and nowhere else in this room. Pure; runs on Python 3.6.
 """
 
 import os
@@ -60,9 +61,9 @@ _STARTS = (
 
 
 def classify(libraries: "Iterable[str]") -> str:
-    """What a program runs, by the paths of all libraries that its processes have loaded. Who brings others along comes
-    first: Horovod rides on PyTorch or TensorFlow, PyTorch programs load TensorFlow for its summaries, and all of them
-    NCCL."""
+    """What a program runs, by the paths of all libraries that its processes have loaded. Who brings others
+    along comes first: Horovod rides on PyTorch or TensorFlow, PyTorch programs load TensorFlow for its
+    summaries, and all of them NCCL."""
     found = {_kind(path) for path in libraries}
     for kind in (HOROVOD, PYTORCH, TENSORFLOW, JAX, MXNET, XGBOOST, NCCL, MPI):
         if kind in found:
@@ -96,8 +97,8 @@ def text(kind: str, reducers: int) -> str:
 
 
 def text_at_end(kind: str, reducers: int) -> str:
-    """What a person should know of a program that has ended and of which nothing was heard. `kind`: what was seen of it
-    last."""
+    """What a person should know of a program that has ended and of which nothing was heard. `kind`: what was
+    seen of it last."""
     if kind != NOTHING:
         return text(kind, reducers)
     return _ENDED % ("%d reducers" % reducers if reducers != 1 else "reducer")

@@ -1,13 +1,15 @@
-"""Two socket calls that a replica's shim makes in its program's place, so that replicas can share the machine's network.
+"""Two socket calls that a replica's shim makes in its program's place, so that replicas can share the
+machine's network.
 
-A bind of the cluster port on the wildcard address becomes one of the replica's own address: every replica can have port
-2222 (SPEC §3), also programs that know no other way than 0.0.0.0. Other replicas' addresses cannot be bound, nor the
-service's ports, which are free while it is away. A connection to where Google's hosts are said to be goes to the
-replica's own endpoint instead. The kernel asks us (seccomp_unotify(2), `call_filter`).
+A bind of the cluster port on the wildcard address becomes one of the replica's own address: every replica can
+have port 2222 (spec/program#hostnames), also programs that know no other way than 0.0.0.0. Other replicas'
+addresses cannot be bound, nor the service's ports, which are free while it is away. A connection to where
+Google's hosts are said to be goes to the replica's own endpoint instead. The kernel asks us
+(seccomp_unotify(2), `call_filter`).
 
-A bind of an internet address is always ours to make, with the bytes that were looked at: what the program changes meanwhile
-changes nothing. A connect is made by the kernel unless it is redirected, which is a convenience and no barrier. Runs on
-Python 3.6.
+A bind of an internet address is always ours to make, with the bytes that were looked at: what the program
+changes meanwhile changes nothing. A connect is made by the kernel unless it is redirected, which is a
+convenience and no barrier. Runs on Python 3.6.
 """
 
 import errno
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     Address = tuple[str, int]
 
 GOOGLE = "127.63.0.1"
-"""Where the names of Google's hosts that are intercepted, and of its metadata server, lead in a replica's hosts file."""
+"""Where the names of Google's hosts that are intercepted, and of its metadata server, lead in a replica's
+hosts file."""
 _METADATA = "169.254.169.254"
 """Where a metadata server is on machines of Google's, for who asks for no name."""
 
@@ -51,21 +54,23 @@ _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
 def listen(*, connect: bool) -> int:
-    """Have the kernel ask about this process's and all its descendants' calls of bind, and of `connect` if so. Returns the
-    handle that it asks by; -1 on machines whose numbers are not known here. Raises OSError."""
+    """Have the kernel ask about this process's and all its descendants' calls of bind, and of `connect` if
+    so. Returns the handle that it asks by; -1 on machines whose numbers are not known here. Raises
+    OSError."""
     return call_filter.install(connect=connect)
 
 
 def redirected(own: str, port: int) -> "dict[Address, Address]":
-    """Where calls of Google's hosts go: to the replica's endpoint (`own`:`port`), over TLS to the port behind that one."""
+    """Where calls of Google's hosts go: to the replica's endpoint (`own`:`port`), over TLS to the port behind
+    that one."""
     plain = (own, port)
     return {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
 
 
 class Calls:
-    """The shim's side. `handle`: what `listen` returned, ours from here on. `own`: the replica's address; `port`: the
-    cluster port. `redirected`: calls that go elsewhere. `kept`: ports that can be had on the replica's own address
-    alone."""
+    """The shim's side. `handle`: what `listen` returned, ours from here on. `own`: the replica's address;
+    `port`: the cluster port. `redirected`: calls that go elsewhere. `kept`: ports that can be had on the
+    replica's own address alone."""
 
     def __init__(
         self,
@@ -91,7 +96,8 @@ class Calls:
         os.close(self._handle)
 
     def answer(self) -> bool:
-        """Answer the one question that can be read now, if there is one. False: nobody is left who could ask."""
+        """Answer the one question that can be read now, if there is one. False: nobody is left who could
+        ask."""
         ready = select.poll()
         ready.register(self._handle, select.POLLIN)
         events = dict(ready.poll(0)).get(self._handle, 0)
@@ -115,7 +121,8 @@ class Calls:
         return True
 
     def _make(self, asked: "_Asked", pointer: int, length: int) -> "int | None":
-        """Make the call in its place; returns the error number, 0 = none. None: the kernel shall make it as it is."""
+        """Make the call in its place; returns the error number, 0 = none. None: the kernel shall make it as
+        it is."""
         # The kernel takes the length for a C integer.
         length = (length & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
         if not 0 <= length <= _LONGEST_ADDRESS:
@@ -165,14 +172,15 @@ class _Asked:
         self.handle = handle
 
     def do(self, call: str, address: bytes) -> "int | None":
-        """Make the call with these bytes on the process's socket; returns the error number, 0 = none. None: we may not take
-        part, by a policy."""
+        """Make the call with these bytes on the process's socket; returns the error number, 0 = none. None:
+        we may not take part, by a policy."""
         number = call_filter.number_of(call)
         assert number is not None
         try:
             lent = _pidfd(self.process)
             try:
-                # It may have died, and its number be another's by now, whose address and socket these are not.
+                # It may have died, and its number be another's by now, whose address and socket these are
+                # not.
                 fcntl.ioctl(self._listener, _IS_VALID, struct.pack("Q", self._question))
                 copy = kernel.syscall(_PIDFD_GETFD, "pidfd_getfd", lent, self.handle, 0)
             finally:
@@ -202,7 +210,8 @@ def _first_free_port() -> int:
 
 
 def _may_have_any_port(process: int) -> bool:
-    """Whether it could bind a port that is kept for root, as we may be able to: it has the right to, in our namespace."""
+    """Whether it could bind a port that is kept for root, as we may be able to: it has the right to, in our
+    namespace."""
     if os.geteuid():
         return True  # The kernel judges by us, who have no such right.
     for line in processes.read("/proc/%d/status" % process).splitlines():
@@ -217,7 +226,8 @@ def _may_have_any_port(process: int) -> bool:
 
 
 def _leader(thread: int) -> int:
-    """The process that a thread is of: the kernel opens nothing else. The number itself if the thread is gone."""
+    """The process that a thread is of: the kernel opens nothing else. The number itself if the thread is
+    gone."""
     for line in processes.read("/proc/%d/status" % thread).splitlines():
         if line.startswith(b"Tgid:"):
             return int(line.split()[1])
@@ -267,7 +277,8 @@ def _is_wildcard(given: bytes) -> bool:
 
 
 def _is_anothers(host: str, own: str) -> bool:
-    """Whether it is an address that another replica has, or may have: of 127.64.0.0/10, and not this one's."""
+    """Whether it is an address that another replica has, or may have: of 127.64.0.0/10, and not this
+    one's."""
     parts = host.split(".")
     return parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != own
 

@@ -1,12 +1,13 @@
 """A replica's memory limit: who died of it, and how it is held where there are no control groups.
 
-With a memory control group the kernel holds the limit, and its counter of kills is the evidence. Without one, or if
-it is asked for, this looks at the processes several times a second and kills the largest one of them when they have
-more than the limit between them: the same verdicts, a moment later. What is between two looks is not seen; neither is
-shared memory that no process has mapped. A look costs at most a twentieth of a processor. Runs on Python 3.6.
+With a memory control group the kernel holds the limit, and its counter of kills is the evidence. Without one,
+or if it is asked for, this looks at the processes several times a second and kills the largest one of them
+when they have more than the limit between them: the same verdicts, a moment later. What is between two looks
+is not seen; neither is shared memory that no process has mapped. A look costs at most a twentieth of a
+processor. Runs on Python 3.6.
 
-The verdict (SPEC §2.1): out of memory is when the main process died by SIGKILL of a kill at the limit; a kill that it
-survived is an event beside, whatever kills it later.
+The verdict (spec/failures#out-of-memory): out of memory is when the main process died by SIGKILL of a kill at
+the limit; a kill that it survived is an event beside, whatever kills it later.
 """
 
 import signal
@@ -30,14 +31,16 @@ _SHARE = 20
 
 
 def interval(used: int, limit: int, age: float) -> float:
-    """Seconds until the next look: the fewer, the nearer the limit. `age`: for how long the program has run, s."""
+    """Seconds until the next look: the fewer, the nearer the limit. `age`: for how long the program has run,
+    s."""
     if used * 4 > limit * 3 or age < _EAGER:
         return 0.1
     return 0.25 if used * 2 > limit else 0.5
 
 
 class Memory:
-    """One incarnation's. `has_ended`: whether the main process is known to have ended. `polled`: look, kernel or not."""
+    """One incarnation's. `has_ended`: whether the main process is known to have ended. `polled`: look, kernel
+    or not."""
 
     __slots__ = (
         "_begun",

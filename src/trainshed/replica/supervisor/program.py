@@ -40,7 +40,8 @@ _IGNORED_OR_HANDLED = (
 
 
 def make_directories(files: str) -> None:
-    """Make the program's directories; what an earlier incarnation left in them stays (SPEC §2.1).
+    """Make the program's directories; what an earlier incarnation left in them stays
+    (spec/failures#lost-replicas).
 
     `files` itself is its home directory: each directory more is felt in every start.
     """
@@ -98,7 +99,8 @@ def is_on_path(name: str, environ: "dict[str, str]") -> bool:
 
 
 class NotRun(Exception):
-    """The program could not be executed; the reason is in its error output. `code`: what a shell would exit with."""
+    """The program could not be executed; the reason is in its error output. `code`: what a shell would exit
+    with."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -143,8 +145,8 @@ class Program:
         return self._user
 
     def beside(self, argv: "list[str]", environ: "dict[str, str]", streams: int) -> "Program":
-        """Another program in the same place and as the same user. `streams`: the handle that is all three of its own; who
-        becomes it leads a session already."""
+        """Another program in the same place and as the same user. `streams`: the handle that is all three of
+        its own; who becomes it leads a session already."""
         other = Program(
             argv=argv,
             environ=environ,
@@ -245,8 +247,9 @@ BUILT = ".built"
 
 
 def hold(places: "list[str]") -> "list[int]":
-    """Lock, shared, the finished directories that the `places` are, or lie in. The locks last until the descriptors are
-    closed, at the latest with the process; other places, and file systems without locks, are passed over."""
+    """Lock, shared, the finished directories that the `places` are, or lie in. The locks last until the
+    descriptors are closed, at the latest with the process; other places, and file systems without locks, are
+    passed over."""
     held: "list[int]" = []
     for directory in {where for place in places for where in (place, os.path.dirname(place))}:
         try:

@@ -1,7 +1,7 @@
 """One replica's keeper: starts its program, writes its log, records how it ended, tells whoever listens.
 
-One process per replica, which outlives the service; its program dies with it. What it knows that matters is in
-the slot's files (`protocol`) before it is told to anybody. Runs on Python 3.6.
+One process per replica, which outlives the service; its program dies with it. What it knows that matters is
+in the slot's files (`protocol`) before it is told to anybody. Runs on Python 3.6.
 """
 
 import json
@@ -35,7 +35,8 @@ _MOST_WAITS_TOLD = 10
 
 
 class Shim:
-    """The event loop around one program. Works in the slot's directory; one thread, no state on disk but the log."""
+    """The event loop around one program. Works in the slot's directory; one thread, no state on disk but the
+    log."""
 
     def __init__(
         self,
@@ -246,7 +247,8 @@ class Shim:
             self._tell_guardian(b"kill\n")
 
     def _greet(self) -> None:
-        """Somebody has connected, and does not know how many lines there are, nor whether there are metrics."""
+        """Somebody has connected, and does not know how many lines there are, nor whether there are
+        metrics."""
         if self._transcript is not None:
             self._transcript.tell_again()
         if self._sidecars is not None:
@@ -325,7 +327,7 @@ class Shim:
         self._retries.resume()
 
     def _seal(self) -> "protocol.Message":
-        """Metrics and log first, then the record, then the report (DESIGN §4, order at an exit)."""
+        """Metrics and log first, then the record, then the report (spec/invariants#last-lines-first)."""
         assert self._transcript is not None and self._sidecars is not None
         self._transcript.end()
         self._sidecars.seal(succeeded=self._status == 0)
@@ -351,8 +353,8 @@ class Shim:
         )
 
     def insist(self, write: "Callable[[], bool]") -> None:
-        """Call `write` until it says that it is done: on a full disk that may take as long as it is full. Who asks
-        meanwhile how the replica is hears that it lives. Raises what `write` raises."""
+        """Call `write` until it says that it is done: on a full disk that may take as long as it is full. Who
+        asks meanwhile how the replica is hears that it lives. Raises what `write` raises."""
         if not write():
             self._retries.wait(write)
             while self._retries.has_waiting:
@@ -372,14 +374,15 @@ class Shim:
 
 _NO_SPACE_PAUSE = 0.5
 _NO_SPACE_PATIENCE = 15.0
-"""Seconds for a broken disk to take an attempt record, and for a full one where the shim cannot answer meanwhile: less
-than a service's lease."""
+"""Seconds for a broken disk to take an attempt record, and for a full one where the shim cannot answer
+meanwhile: less than a service's lease."""
 
 
 def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandle | None") -> None:
     """Run one incarnation, reporting to `connection` and to whoever connects later.
 
-    `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `child`: a guardian that waits already.
+    `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `child`: a guardian that waits
+    already.
     """
     message = json.loads(order.decode("utf-8"))
     os.chdir(message["slot"])
@@ -397,8 +400,8 @@ def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandl
     try:
         child = child or guardian.GuardianHandle(plan.level)
         child.tell(order, claim.lock)
-        # Whoever clears the cache leaves what a live program runs in alone. What was cleared away just before, the guardian
-        # does not find, and says so.
+        # Whoever clears the cache leaves what a live program runs in alone. What was cleared away just
+        # before, the guardian does not find, and says so.
         program.hold([*plan.read_only, *([plan.image] if plan.image else [])])
         shim = Shim(plan, listeners, claim, child)
         record, waits = shim.run(), shim
@@ -458,8 +461,8 @@ def _keep_trace() -> None:
 
 
 def _write_down(claim: journal.Claim, record: "protocol.Message", shim: "Shim | None") -> None:
-    """Make the record durable. On a full disk `shim` waits for room however long that takes, and answers who asks; a
-    disk that is broken, or where there is no shim, is waited for a while."""
+    """Make the record durable. On a full disk `shim` waits for room however long that takes, and answers who
+    asks; a disk that is broken, or where there is no shim, is waited for a while."""
     deadline = time.monotonic() + _NO_SPACE_PATIENCE
     while True:
         try:

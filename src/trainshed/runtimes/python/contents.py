@@ -1,4 +1,5 @@
-"""What the runtimes of all families hold: the installers, the clients and what programs for the hosted images expect of them."""
+"""What the runtimes of all families hold: the installers, the clients and what programs for the hosted images
+expect of them."""
 
 ESSENTIALS = (
     "pip",
@@ -9,10 +10,10 @@ ESSENTIALS = (
     # Newer ones print a warning into every job's log that this Python is old.
     "google-api-core<2.26; python_version < '3.11'",
 )
-"""Of every runtime, the slim ones included: installers and gs:// (SPEC §3)."""
+"""Of every runtime, the slim ones included: installers and gs:// (spec/program#storage)."""
 
 ESSENTIAL_SOURCES = ("cloudml-hypertune==0.1.0.dev6",)
-"""Metric reports (SPEC §3)."""
+"""Metric reports (spec/program#metrics-file)."""
 
 FOUNDATION = (
     *ESSENTIALS,

@@ -1,7 +1,8 @@
 """The data sheet of PyTorch: one version, as a build for CPUs and as a locked build with CUDA.
 
-The prebuilt images hold older versions, 1.4 to 2.4 (facts §5.2). Package indexes have builds of those that run on CPUs
-only in places of their own, so the nearest version that can be had everywhere is this one, and jobs are told.
+The prebuilt images hold older versions, 1.4 to 2.4 (facts/packaging#images). Package indexes have builds of
+those that run on CPUs only in places of their own, so the nearest version that can be had everywhere is this
+one, and jobs are told.
 """
 
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The data sheet of scikit-learn: releases of the prebuilt images (facts §5.2) and the newest ones."""
+"""The data sheet of scikit-learn: releases of the prebuilt images (facts/packaging#images) and the newest
+ones."""
 
 from pathlib import Path
 

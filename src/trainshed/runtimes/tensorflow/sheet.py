@@ -1,7 +1,8 @@
-"""The data sheet of TensorFlow: releases of the prebuilt images, of runtime versions, and the newest (facts §5.1, §5.2).
+"""The data sheet of TensorFlow: releases of the prebuilt images, of runtime versions, and the newest
+(facts/packaging#runtime-versions, facts/packaging#images).
 
-A runtime version was an image with several frameworks, and so were the TensorFlow images: a release holds scikit-learn
-and XGBoost of its day as well. One environment then serves both.
+A runtime version was an image with several frameworks, and so were the TensorFlow images: a release holds
+scikit-learn and XGBoost of its day as well. One environment then serves both.
 """
 
 from collections.abc import Mapping
@@ -46,7 +47,8 @@ _SINCE_2_12 = (
     # The import of tensorflow-hub prints a warning with newer ones.
     *("setuptools<80", "pyarrow>=10; python_version >= '3.10'"),
 )
-# What others keep lower than they need: below the gym of that day, the wheels of Python 3.10, the pandas of the images.
+# What others keep lower than they need: below the gym of that day, the wheels of Python 3.10, the pandas of
+# the images.
 _CLOUDPICKLE = ("cloudpickle>=1.6",)
 _PYYAML = ("pyyaml>=5.4",)
 _PANDAS_2 = (*_PYYAML, "pandas>=2,<3")

@@ -1,4 +1,4 @@
-"""The data sheet of XGBoost: releases of the prebuilt images (facts §5.2) and the newest one."""
+"""The data sheet of XGBoost: releases of the prebuilt images (facts/packaging#images) and the newest one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,8 @@ from trainshed.runtimes.xgboost.excluded import NCCL
 
 
 def _with_nccl(release: Release) -> tuple[Release, Release]:
-    """The release for CPUs, and the same for machines with GPUs, several of which talk to each other by NCCL."""
+    """The release for CPUs, and the same for machines with GPUs, several of which talk to each other by
+    NCCL."""
     cuda = replace(release, version=f"{release.version}+cuda12", for_gpu=True)
     return replace(release, excluded=NCCL), cuda
 

@@ -1,9 +1,9 @@
 """A program's files on their way into a replica: what is copied into its working directory, what is
 installed.
 
-As the public command has it (facts §5.5): the directory of the script or module, extra directories, and what
-`setup.py`, `requirements.txt` and the options say is needed. A module of a project is not copied: it is
-installed, as a job's package is.
+As the public command has it (facts/packaging#autopackaging): the directory of the script or module, extra
+directories, and what `setup.py`, `requirements.txt` and the options say is needed. A module of a project is
+not copied: it is installed, as a job's package is.
 """
 
 import ast
@@ -28,7 +28,8 @@ BUCKET = "trainshed-local-run"
 """The bucket that packages of a local run seem to lie in. There is none of that name: nothing is uploaded."""
 
 APP = "/usr/app"
-"""Where the program's directory is in a container image, as the public command has it (facts §5.5)."""
+"""Where the program's directory is in a container image, as the public command has it
+(facts/packaging#autopackaging)."""
 _REQUIREMENTS = "local_run_requirements-1.0-py3-none-any.whl"
 _INFO = "local_run_requirements-1.0.dist-info"
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", ".git", ".hg", ".svn"})

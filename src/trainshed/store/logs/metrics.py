@@ -1,7 +1,7 @@
-"""Reads what trials have measured, from what their primaries' shims took down (SPEC §6).
+"""Reads what trials have measured, from what their primaries' shims took down (spec/tuning#measurements).
 
-`trainshed.replica.observe.metrics` writes the stream, each line complete with its newline, so that a torn last one does not count
-until the rest has come.
+`trainshed.replica.observe.metrics` writes the stream, each line complete with its newline, so that a torn
+last one does not count until the rest has come.
 """
 
 import threading
@@ -31,9 +31,9 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 class MetricsReader:
-    """Reads an engine's `streams`. Of jobs that are looked at again and again it remembers what it has
-    read, the newest ones, up to `most` values of all together, and reads only what was appended since. For any thread;
-    blocks for as long as a small file takes."""
+    """Reads an engine's `streams`. Of jobs that are looked at again and again it remembers what it has read,
+    the newest ones, up to `most` values of all together, and reads only what was appended since. For any
+    thread; blocks for as long as a small file takes."""
 
     def __init__(self, streams: Streams, most: int = _MOST) -> None:
         self._streams = streams
@@ -42,18 +42,19 @@ class MetricsReader:
         self._known: OrderedDict[JobUid, _Known] = OrderedDict()
 
     def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
-        """All that a trial has measured in all its attempts and incarnations, one measurement per step, ascending by
-        step; of each metric at each step the value that was reported last. The metrics of one measurement stand in the
-        order of their names.
+        """All that a trial has measured in all its attempts and incarnations, one measurement per step,
+        ascending by step; of each metric at each step the value that was reported last. The metrics of one
+        measurement stand in the order of their names.
 
-        `started`: since when `elapsed` counts, ns since the epoch; 0 = since the trial's first start. () for a job
-        that has measured nothing, or that nobody watched.
+        `started`: since when `elapsed` counts, ns since the epoch; 0 = since the trial's first start. () for
+        a job that has measured nothing, or that nobody watched.
         """
         with self._lock:
             return self._look(job_uid).measurements(started)
 
     def tags(self, job_uid: JobUid) -> tuple[str, ...]:
-        """Names of all metrics that a trial has reported, in order: what to say when the study's is not among them."""
+        """Names of all metrics that a trial has reported, in order: what to say when the study's is not among
+        them."""
         with self._lock:
             return tuple(sorted(self._look(job_uid).tags))
 
@@ -76,8 +77,8 @@ class MetricsReader:
 
 
 class _Known:
-    """What was read of one job. The order in which reports count is that of their times; of two at one time the one that
-    was written later counts."""
+    """What was read of one job. The order in which reports count is that of their times; of two at one time
+    the one that was written later counts."""
 
     __slots__ = (
         "_begun",
@@ -107,7 +108,8 @@ class _Known:
         """By step, of those that have not changed; their elapsed times count from `_since`."""
 
     def read(self, streams: Streams, job_uid: JobUid) -> bool:
-        """Take in what was appended; False if something that was read is not there any more, and all is to be read anew."""
+        """Take in what was appended; False if something that was read is not there any more, and all is to be
+        read anew."""
         sources = [source for source in streams.sources(job_uid) if source.replica == _PRIMARY]
         if self._taken.keys() - {source.attempt for source in sources}:
             return False

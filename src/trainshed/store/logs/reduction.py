@@ -1,4 +1,5 @@
-"""Reads what reducers and workers have reported of a job's reduction, from what their shims wrote down (SPEC §7).
+"""Reads what reducers and workers have reported of a job's reduction, from what their shims wrote down
+(spec/reduction#reports).
 
 `trainshed.replica.observe.reduction_reports` writes the stream. Times are ns since the epoch.
 """
@@ -33,7 +34,8 @@ Metric = float | tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was reported last by then: numbers, or numbers by rank. Counters count from the start of the incarnation."""
+    """What was reported last by then: numbers, or numbers by rank. Counters count from the start of the
+    incarnation."""
 
     at: int
     metrics: Mapping[str, Metric]
@@ -41,8 +43,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReduction:
-    """Of the newest incarnation that has reported anything. `over`: the last sample is the last one. `restarts`: how often
-    the replica was started again in this attempt. `before`: the SUMMED of all incarnations before this one."""
+    """Of the newest incarnation that has reported anything. `over`: the last sample is the last one.
+    `restarts`: how often the replica was started again in this attempt. `before`: the SUMMED of all
+    incarnations before this one."""
 
     replica: ReplicaId
     incarnation: int
@@ -92,8 +95,8 @@ _decoder = msgspec.json.Decoder(_Entry)
 def read_reduction(
     held: Iterable[Streams], job_uid: JobUid, attempt: int
 ) -> tuple[ReplicaReduction, ...]:
-    """Of every replica of an attempt that has reported metrics; in their order. Blocks for as long as a few small reads
-    take. () if there is none."""
+    """Of every replica of an attempt that has reported metrics; in their order. Blocks for as long as a few
+    small reads take. () if there is none."""
     found = [
         read
         for replica, data in contents(held, job_uid, attempt, StreamKind.REDUCTION)

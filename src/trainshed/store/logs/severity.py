@@ -1,8 +1,9 @@
 """How bad a line is, and what it carries if it is JSON. Pure.
 
-Order (SPEC §5, facts §2.5 and §3.6): the `severity` of a one-line JSON object; else the level that the
-program itself wrote at the line's beginning; else the stream: stdout INFO, stderr ERROR. Lines of progress
-bars are INFO as well, since nobody means them as errors. The service's own lines in a replica's log are NOTICE.
+Order (spec/logs#severity, facts/lifecycle#executor and facts/program#files): the `severity` of a one-line
+JSON object; else the level that the program itself wrote at the line's beginning; else the stream: stdout
+INFO, stderr ERROR. Lines of progress bars are INFO as well, since nobody means them as errors. The service's
+own lines in a replica's log are NOTICE.
 """
 
 import enum
@@ -88,8 +89,9 @@ _UPPER_CASE_STYLES = re.compile(
             rf"{_RANK}{_WORD}(?=:)",
             # [INFO] text · [ERROR ] text · [INFO rank=0] text
             rf"{_RANK}\[{_WORD}\b",
-            # 2026-11-20 05:54:33,123 - name - INFO - text · [11/20/26 05:54:33] INFO text · 05:54:33 WARN text
-            # 2026-11-20T05:54:33Z INFO text · [2026-11-20 05:54:33 ERROR name] text · ... | INFO     | text
+            # 2026-11-20 05:54:33,123 - name - INFO - text · [11/20/26 05:54:33] INFO text · 05:54:33 WARN
+            # text 2026-11-20T05:54:33Z INFO text · [2026-11-20 05:54:33 ERROR name] text · ... | INFO     |
+            # text
             rf"{_RANK}\[?(?:{_DATE}[T ])?{_TIME}(?:{_GAP}{_TOKEN}){{0,3}}?{_GAP}{_WORD}(?!\w|-\w)",
             # The same minute again, its time left blank: INFO under the message above.
             rf"\s{{8,}}{_WORD}\s{{2,}}",

@@ -1,6 +1,7 @@
-"""Reads what replicas used, from what their shims wrote down beside their logs (SPEC §3).
+"""Reads what replicas used, from what their shims wrote down beside their logs (spec/program#usage).
 
-`trainshed.replica.observe.usage` writes the stream. Times are ns since the epoch, processor time is seconds, memory bytes.
+`trainshed.replica.observe.usage` writes the stream. Times are ns since the epoch, processor time is seconds,
+memory bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,8 +17,8 @@ from trainshed.store.logs.segments import contents
 
 @dataclass(frozen=True, slots=True)
 class GpuLook:
-    """One GPU by then: seconds for which it was at work since the start, memory in use, in all, and at most. None: it
-    does not tell."""
+    """One GPU by then: seconds for which it was at work since the start, memory in use, in all, and at most.
+    None: it does not tell."""
 
     busy: float | None
     used: int | None
@@ -27,8 +28,8 @@ class GpuLook:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a replica used by then. `cpu` and a GPU's `busy` count from the start of the incarnation. `disk`: bytes that its
-    files took, 0 = that was not known."""
+    """What a replica used by then. `cpu` and a GPU's `busy` count from the start of the incarnation. `disk`:
+    bytes that its files took, 0 = that was not known."""
 
     at: int
     cpu: float
@@ -41,8 +42,8 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Between two looks: processors at work on average, of each GPU the part of the time that it was at work (None: it
-    does not tell); memory and disk as at the end of it."""
+    """Between two looks: processors at work on average, of each GPU the part of the time that it was at work
+    (None: it does not tell); memory and disk as at the end of it."""
 
     at: int
     cpus: float
@@ -53,8 +54,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One incarnation. `limit`: of memory, 0 = none; `cpus`: processors that its machine has, 0 = not known; `gpus`: uuids
-    of its own; `over`: the last look is the last one."""
+    """One incarnation. `limit`: of memory, 0 = none; `cpus`: processors that its machine has, 0 = not known;
+    `gpus`: uuids of its own; `over`: the last look is the last one."""
 
     incarnation: int
     started: int
@@ -145,8 +146,8 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 def read_usage(held: Iterable[Streams], job_uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
-    """Of every replica of an attempt that was looked at; in their order. Blocks for as long as a few small reads take.
-    () if there is none."""
+    """Of every replica of an attempt that was looked at; in their order. Blocks for as long as a few small
+    reads take. () if there is none."""
     found = [
         ReplicaUsage(replica, lives)
         for replica, data in contents(held, job_uid, attempt, StreamKind.USAGE)

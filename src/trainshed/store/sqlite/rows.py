@@ -79,7 +79,7 @@ def quota_parameters(key: QuotaKey) -> Parameters:
 
 
 def etag(generation: int, labels_version: int) -> str:
-    """Base64 (facts §1.1); differs after every commit and every change of labels."""
+    """Base64 (facts/resources#ml); differs after every commit and every change of labels."""
     return base64.b64encode(struct.pack(">II", generation, labels_version)).decode("ascii")
 
 

@@ -1,7 +1,8 @@
-"""What a library must be told of a parameter tree: which nodes are active, and values as places on a plain scale.
+"""What a library must be told of a parameter tree: which nodes are active, and values as places on a plain
+scale.
 
-Libraries know no reverse logarithmic scale: there the mirrored value is searched, on their logarithmic one. They know
-no ascending list of values either, or treat it as categories: there the position is searched.
+Libraries know no reverse logarithmic scale: there the mirrored value is searched, on their logarithmic one.
+They know no ascending list of values either, or treat it as categories: there the position is searched.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from trainshed.core.study.trials import Parameters, TrialState
 from trainshed.studies.port import Seen
 
 _SAME = 1e-10
-"""Discrete values this near are one (facts §7.2)."""
+"""Discrete values this near are one (facts/tuning#vertex)."""
 
 Place = float | int | str
 """What the library sees of a value: a number on its scale, the position in the list, or the category."""
@@ -25,8 +26,8 @@ def key(index: int, parameter: Parameter) -> str:
 
 
 def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> Parameters | None:
-    """The active nodes, a parent before its children, with the values that `choose` gives them; None as soon as it
-    gives none."""
+    """The active nodes, a parent before its children, with the values that `choose` gives them; None as soon
+    as it gives none."""
     chosen: dict[int, Value] = {}
     for index, parameter in enumerate(spec.parameters):
         if parameter.parent >= 0:
@@ -41,8 +42,8 @@ def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> P
 
 
 def places(spec: StudySpec, parameters: Parameters) -> dict[int, Place] | None:
-    """The places of a stored trial's values by node, numbers outside the bounds moved to them; None if the library
-    cannot be told of it: an active parameter is missing, or its value is not listed."""
+    """The places of a stored trial's values by node, numbers outside the bounds moved to them; None if the
+    library cannot be told of it: an active parameter is missing, or its value is not listed."""
     given: Mapping[str, Value] = dict(parameters)
     found: dict[int, Place] = {}
 
@@ -98,8 +99,8 @@ def is_log(parameter: Parameter) -> bool:
 def reproducible(
     trials: Sequence[Seen], count: int, propose: Callable[[Sequence[Seen], int], Seen]
 ) -> tuple[Parameters, ...]:
-    """`count` proposals, each with those before it pending, so that asking for two is asking for one twice. `propose`
-    is told the trials and the number that its proposal will have if it is stored next."""
+    """`count` proposals, each with those before it pending, so that asking for two is asking for one twice.
+    `propose` is told the trials and the number that its proposal will have if it is stored next."""
     known, proposed = list(trials), list[Parameters]()
     for _ in range(count):
         one = propose(known, (known[-1].number if known else 0) + 1)
