@@ -38,6 +38,7 @@ from trainshed.core.names import JobUid
 from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected, SecretMissing
 from trainshed.eventloop.background import begin, in_turns, joined
 from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -128,8 +129,8 @@ class JobCarrier:
                 return await self._until_answered(instruction)
             except Exception as failure:
                 # As broad as this: what no port announces must not leave the job without anybody who carries it on.
-                uid, name = self._job().uid, type(instruction).__name__
-                log.exception("job %d: %s could not be carried out", uid, name)
+                name = type(instruction).__name__
+                self._log(instruction).exception("%s could not be carried out", name)
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
                     self._failed(instruction, repr(failure), by_user=False)
                     return True
@@ -147,8 +148,8 @@ class JobCarrier:
                 delay = RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]
                 if tries == _TOLD_AT:
                     what = type(instruction).__name__
-                    text = "job %d: %s: %s; it is tried every %g s"
-                    log.warning(text, self._job().uid, what, failure, delay)
+                    text = "%s: %s; it is tried every %g s"
+                    self._log(instruction).warning(text, what, failure, delay)
                 if not await self._pause(delay):
                     return False
                 tries += 1
@@ -160,6 +161,10 @@ class JobCarrier:
                 return True
             else:
                 return True
+
+    def _log(self, instruction: Instruction) -> logging.LoggerAdapter[logging.Logger]:
+        replica = instruction.replica if isinstance(instruction, StopReplica) else None
+        return about(log, self._job().uid, attempt=instruction.attempt, replica=replica)
 
     def _failed(self, instruction: Instruction, message: str, *, by_user: bool) -> None:
         """Report that it will never be done. The job may have gone on to another attempt, which is not to blame."""

@@ -46,6 +46,7 @@ from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Ledger, LiveJob, Reader
 from trainshed.store.set_aside import RecordSetAside
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -344,7 +345,9 @@ class Controller:
             outcome = step(job, event, self._now(), self._failures)
         except Exception as failure:
             # As broad as this: whatever an event raises it would raise again each time, and the job would never end.
-            log.exception("job %d: %r could not be applied; the job is given up", job.uid, event)
+            about(log, job.uid, attempt=job.attempt).exception(
+                "%r could not be applied; the job is given up", event
+            )
             outcome = give_up(job, event, str(failure) or repr(failure), self._now())
         entries.extend(outcome.timeline)
         return outcome.job

@@ -18,6 +18,7 @@ from trainshed.core.names import JobUid
 from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import keep
 from trainshed.store.port import StaleCommit
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -93,17 +94,17 @@ class Mailboxes:
                 stale += 1
                 self._put_back(uid, mailbox)
                 if stale > _STALE_LIMIT:
-                    log.error("job %d changes under this service; has another one taken over?", uid)
+                    about(log, uid).error("changes under this service; has another one taken over?")
                     await asyncio.sleep(_PAUSE)
             except (EngineUnavailable, Unavailable) as failure:
                 if refused % _TOLD_EVERY == 0:
-                    log.warning("job %d: %s; it is tried once more each second", uid, failure)
+                    about(log, uid).warning("%s; it is tried once more each second", failure)
                 refused += 1
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_PAUSE)
             except Exception:
                 # As broad as this: events are acknowledged once they are here, and must not be lost for a bug in one step.
-                log.exception("job %d: its events could not be stored; once more in a second", uid)
+                about(log, uid).exception("events not stored; once more in a second")
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_PAUSE)
         del self._busy[uid]

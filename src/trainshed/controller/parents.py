@@ -29,6 +29,7 @@ from trainshed.store.models import Models
 from trainshed.store.port import Commit, Intake, LiveJob, NewWork, Reader, StaleCommit
 from trainshed.store.studies import Studies
 from trainshed.studies.port import Advisor
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class Parents:
             failures = self._failures[uid] = self._failures.get(uid, 0) + 1
             if failures < PATIENCE:
                 raise
-            log.exception("job %d: looking at it failed %d times; it is given up", uid, failures)
+            about(log, uid).exception("reconciling failed %d times; the job is given up", failures)
             found = await self._given_up(live, str(failure) or repr(failure))
         self._failures.pop(uid, None)
         return found

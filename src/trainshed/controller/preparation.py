@@ -21,6 +21,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.eventloop.background import keep
 from trainshed.runtimes.port import PackageFailed, PreparedRuntime, Runtimes
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ async def begin_log(ports: Ports, job: Job) -> None:
     try:
         await ports.log.begin(job.uid, job.attempt, tuple(notices))
     except OSError as failure:
-        log.warning("job %d: its log cannot be written: %s", job.uid, failure)
+        about(log, job.uid, attempt=job.attempt).warning("log not written: %s", failure)
 
 
 async def prepared_runtimes(ports: Ports, job: Job, attempt: int) -> dict[Package, PreparedRuntime]:
@@ -194,7 +195,7 @@ class BuildOutput:
             try:
                 await self._log.append(self._uid, self._attempt, lines)
             except OSError as failure:
-                log.warning("job %d: its log cannot be written: %s", self._uid, failure)
+                about(log, self._uid, attempt=self._attempt).warning("log not written: %s", failure)
             self._tell(lines[-1])
         self._writing = None
 

@@ -88,7 +88,9 @@ class StudyOperations:
                 for operation in await self._studies.running_operations(uid):
                     await self._until_done(operation)
             except Exception as failure:
-                log.warning("the operations of study %d: %s; once more in a second", uid, failure)
+                log.warning(
+                    "study %d: operations not done: %s; once more in a second", uid, failure
+                )
                 self._again.add(uid)
                 await asyncio.sleep(_PAUSE)
         del self._busy[uid]
@@ -104,7 +106,8 @@ class StudyOperations:
                 if operation not in await self._studies.running_operations(operation.study):
                     return
             except Exception as caught:
-                log.warning("%s: %s; once more in a second", operation.name, caught)
+                name = operation.name
+                log.warning("%s: not done: %s; once more in a second", name, caught)
                 failure = caught
                 await asyncio.sleep(_PAUSE)
             else:

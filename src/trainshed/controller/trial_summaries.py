@@ -18,6 +18,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
 from trainshed.replica.system import kernel
 from trainshed.summaries.following import MARK, Directory, Follower, Point, Points, representative
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class TrialSummaries:
                     break
         except OSError as failure:
             where = trial.found.uri
-            log.warning("job %d: the summaries in %s cannot be read: %s", job.uid, where, failure)
+            about(log, job.uid).warning("summaries in %s not read: %s", where, failure)
             is_watched, is_all = False, True  # They are tried again in a while.
         self._watches.release(job.uid, trial.watches - watches)
         trial.watches, trial.is_watched = watches, is_watched and bool(watches)

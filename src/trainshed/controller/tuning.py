@@ -28,6 +28,7 @@ from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
 from trainshed.studies.port import Advisor, AdvisorFailed, EngineMissing, Proposals, Seen
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ class TuningReconciler:
         try:
             verdicts = await self._stores.advisor.should_stop(job.spec.study, curves, numbers)
         except (AdvisorFailed, EngineMissing) as failure:
-            log.warning("%s: which trials to stop is not known: %s", job.name, failure)
+            about(log, job.uid).warning("early stopping not decided: %s", failure)
             return
         for sight, verdict in zip(fresh, verdicts, strict=True):
             if verdict.should_stop:
@@ -285,8 +286,9 @@ class TrialProposals:
             except Exception as failure:
                 # As broad as this: an algorithm may fail with anything, and a job must not wait for ever.
                 is_told = isinstance(failure, AdvisorFailed)
-                text = "job %d: no suggestion: %s; once more in %g s"
-                log.warning(text, job.uid, failure, pause, exc_info=None if is_told else failure)
+                text = "no suggestion: %s; once more in %g s"
+                trace = None if is_told else failure
+                about(log, job.uid).warning(text, failure, pause, exc_info=trace)
                 failures += 1
                 if failures >= _PATIENCE:
                     drawn = drawn or str(failure) or repr(failure)

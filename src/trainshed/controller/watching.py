@@ -16,6 +16,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.patterns import PatternError, Regex, compile_regex
 from trainshed.eventloop.background import begin, keep
 from trainshed.store.logs.lines import LogCursor, LogPage
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class Watchers:
                 if self._watches.get(job.uid) is watch and await self._seen(job.uid, drill, watch):
                     self._report(job.uid, DrillTriggered(drill.number, self._now()))
         except OSError as failure:
-            log.warning("job %d: its log cannot be searched: %s", job.uid, failure)
+            about(log, job.uid).warning("log not searched: %s", failure)
         watch.task = None
         if watch.again:
             watch.again = False
@@ -122,7 +123,9 @@ class Watchers:
             wanted = compile_regex(drill.at_line)
         except PatternError as fault:
             # Ordered of a release that read more than this one does.
-            log.warning("job %d: drill %d waits for ever: %s", uid, drill.number, fault)
+            about(log, uid, replica=drill.replica).warning(
+                "drill %d waits for ever: %s", drill.number, fault
+            )
             return False
         while True:
             page = await self._logs.page(
@@ -147,7 +150,7 @@ class Watchers:
         except (
             Exception
         ) as failure:  # Without an answer the job's next deadline would never be set.
-            log.warning("job %d: its bucket cannot be looked into: %s", job.uid, failure)
+            about(log, job.uid).warning("bucket not looked into: %s", failure)
             written = -1
         self._looking.pop(job.uid, None)
         self._report(job.uid, CheckpointLooked(self._now(), written))

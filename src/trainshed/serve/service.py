@@ -43,6 +43,7 @@ from trainshed.serve.children import settle
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.set_aside import ADVICE, RecordSetAside
+from trainshed.telemetry.requests import LoggedRequests
 
 if TYPE_CHECKING:
     from trainshed.httpd.protocol import Ways
@@ -109,9 +110,11 @@ class Service:
             doors = [SecureDoor(plain.pop(0), certificate, plain=True)]
         server = _Server(
             uvicorn.Config(
-                Checked(
-                    ApiApplication(self._app.services, authenticate, mounts),
-                    own_hosts(settings),
+                LoggedRequests(
+                    Checked(
+                        ApiApplication(self._app.services, authenticate, mounts),
+                        own_hosts(settings),
+                    )
                 ),
                 http=guarded(ways),
                 ws=cast("Any", websocket_protocol(ways)),

@@ -37,6 +37,7 @@ from trainshed.serve.setting_types import (
     convert,
     near,
 )
+from trainshed.telemetry.lines import LogFormat, LogLevel
 
 
 class SettingsError(Exception):
@@ -158,6 +159,10 @@ class Settings:
     autopsy_ttl: Amount = 24.0
     #: GiB of all that is kept of failed replicas.
     autopsy_limit: Amount = 10.0
+    #: How lines of the service's log are written.
+    log_format: LogFormat = "text"
+    #: The least level that is logged; each request is logged at info.
+    log_level: LogLevel = "warning"
     #: Tables that change the failure table (spec/failures#rules).
     failure_rules: FailureRules = ()
     #: What gets container images.

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +11,12 @@ import click
 
 from trainshed.cli.text.printable import plain
 from trainshed.serve.settings import SettingsError, is_loopback, load, speaks_tls
+from trainshed.telemetry.lines import configure
 
 if TYPE_CHECKING:
     from trainshed.serve.bootstrap import Bootstrap
 import errno
 import sqlite3
-
-
-class _PrintableLog(logging.Formatter):
-    """Entries name what strangers named, and go to the operator's terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return plain(super().format(record))
 
 
 @click.command(name="up", short_help="Start the service.")
@@ -84,6 +77,8 @@ class _PrintableLog(logging.Formatter):
 @click.option(
     "--max-replicas", type=int, help="Replicas that run at once; more wait. Default: 256."
 )
+@click.option("--log-level", help="Least level to log: debug, info, warning or error.")
+@click.option("-v", "--verbose", is_flag=True, help="Log every request: --log-level info.")
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -95,6 +90,7 @@ def command(
     ready_file: Path | None,
     ready_fd: int | None,
     stop_jobs_on_exit: bool,
+    verbose: bool,
     config: Path | None,
     **overrides: Any,
 ) -> None:
@@ -104,6 +100,8 @@ def command(
     --stop-jobs-on-exit is given. Every setting can also stand in the TOML file of --config or in an
     environment variable such as TRAINSHED_PORT.
     """
+    if verbose and overrides.get("log_level") is None:
+        overrides["log_level"] = "info"
     try:
         settings = load(config, overrides)
     except SettingsError as failure:
@@ -118,9 +116,7 @@ def command(
             f"The data directory {settings.data} cannot be made: {failure.strerror}. "
             "Choose another one with --data or $TRAINSHED_DATA."
         ) from None
-    handler = logging.StreamHandler()
-    handler.setFormatter(_PrintableLog("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    configure(settings.log_format, settings.log_level, plain)
 
     # The zygote gets ready in its own process while this one loads everything else.
     from trainshed.engines.local import zygotes

@@ -10,10 +10,11 @@ import asyncio
 import importlib
 import logging
 import os
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -26,6 +27,8 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.eventloop.background import joined
+from trainshed.telemetry.lines import request_id
+from trainshed.telemetry.requests import HEADER, identified, log_request
 from trainshed.wire import counts, known_methods, pool, routes
 from trainshed.wire import json as wire_json
 from trainshed.wire.routes import Rpc
@@ -94,20 +97,23 @@ class GrpcTransport:
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         found = self._methods.get(aliased(path))
+        identity, began = identified(_value(metadata, HEADER) or ""), time.perf_counter()
 
         async def refuse(_: Any, context: Any) -> bytes:
             # As a stream, of which nothing is read: no message of a stranger is kept.
+            request_id.set(identity)
             outcome = await self._answer(path, found, metadata, b"")
-            return await _abort(context, outcome) if isinstance(outcome, Refusal) else outcome
+            return await _end(context, path, outcome, identity, began)
 
         async def answer(request: bytes, context: Any) -> bytes:
             # A call that its caller gives up goes on to its end: a job that is stored and never woken would wait for
             # the next start.
+            request_id.set(identity)
             task = joined(self._answer(path, found, metadata, request))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
             outcome = await asyncio.shield(task)
-            return await _abort(context, outcome) if isinstance(outcome, Refusal) else outcome
+            return await _end(context, path, outcome, identity, began)
 
         try:
             self._authenticate(_authorization(metadata))
@@ -203,15 +209,28 @@ def _read(rpc: Rpc, request: bytes) -> Message:
 
 
 def _authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
+    return _value(metadata, "authorization")
+
+
+def _value(metadata: Iterable[tuple[str, str | bytes]], name: str) -> str | None:
     for key, value in metadata:
-        if key == "authorization":
+        if key == name:
             return value if isinstance(value, str) else value.decode("latin-1")
     return None
 
 
-async def _abort(context: Any, refused: Refusal) -> Any:
-    answer = grpc_status(refused)
-    await context.abort(_CODES[answer.code], answer.message, ((DETAILS, answer.details),))
+async def _end(
+    context: Any, path: str, outcome: bytes | Refusal, identity: str, began: float
+) -> bytes:
+    """Give the outcome to the caller, with the request's id, and log it. `began`: by `time.perf_counter`."""
+    status = grpc_status(outcome) if isinstance(outcome, Refusal) else None
+    code = _CODES[status.code if status else 0]
+    log_request("gRPC", path, code.name, began)
+    named = ((HEADER, identity),)
+    if status is not None:
+        await context.abort(code, status.message, ((DETAILS, status.details), *named))
+    context.set_trailing_metadata(named)
+    return cast(bytes, outcome)
 
 
 def version_of(path: str) -> Version:

@@ -1,0 +1,104 @@
+"""Log lines with fields: of which job, attempt, replica and request they tell, as key=value text or as JSON.
+
+Whoever logs uses `logging` as ever. What concerns a job is logged through `about`, which begins the message with its subject
+and keeps job, attempt and replica as fields. The id of a request is a context variable, so that every line which its
+handling logs has it.
+"""
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, MutableMapping
+from contextvars import ContextVar
+from typing import Any, Final, Literal
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+"""The request that is being handled; None outside of one."""
+_FIELDS: Final = ("job", "attempt", "replica", "request")
+"""Fields of a record, in the order in which they are written."""
+_PLAIN: Final = re.compile(r"[\w.:/@+-]+")
+"""A value that needs no quotes."""
+
+
+class _About(logging.LoggerAdapter[logging.Logger]):
+    """Logs of one subject."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        fields = self.extra or {}
+        subject = " ".join(f"{key} {value}" for key, value in fields.items())
+        # The subject is no format: a percent sign in a name would want an argument.
+        return f"{subject.replace('%', '%%')}: {msg}", {**kwargs, "extra": fields}
+
+
+def about(
+    log: logging.Logger, job: int, *, attempt: int | None = None, replica: object = None
+) -> "logging.LoggerAdapter[logging.Logger]":
+    """The log for what concerns a job: its messages begin with `job 12 replica worker-1: `."""
+    fields: dict[str, object] = {"job": int(job)}
+    if attempt is not None:
+        fields["attempt"] = attempt
+    if replica is not None:
+        fields["replica"] = str(replica)
+    return _About(log, fields)
+
+
+def configure(kind: LogFormat, level: LogLevel, printable: Callable[[str], str]) -> None:
+    """Write the log of this process to standard error. `printable`: takes from a line what a terminal would obey."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if kind == "json" else TextLines(printable))
+    least = logging.getLevelNamesMapping()[level.upper()]
+    # What libraries tell of themselves below a warning is nothing that an operator of this service asked for.
+    logging.basicConfig(level=max(least, logging.WARNING), handlers=[handler])
+    logging.getLogger("trainshed").setLevel(least)
+
+
+class TextLines(logging.Formatter):
+    """`time=… level=… logger=… job=… message="…"`; a traceback follows as lines of its own."""
+
+    def __init__(self, printable: Callable[[str], str]) -> None:
+        super().__init__()
+        self._printable = printable
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = " ".join(f"{key}={_quoted(str(value))}" for key, value in _fields(record).items())
+        if trace := _traceback(self, record):
+            line += f"\n{trace}"
+        # Entries name what strangers named, and go to the operator's terminal.
+        return self._printable(line)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line, the traceback among its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = _fields(record)
+        if trace := _traceback(self, record):
+            fields["traceback"] = trace
+        return json.dumps(fields)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    known = {key: getattr(record, key, None) for key in _FIELDS}
+    known["request"] = known["request"] or request_id.get()
+    return {
+        "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03}Z",
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        **{key: value for key, value in known.items() if value is not None},
+        "message": record.getMessage(),
+    }
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    trace = formatter.formatException(record.exc_info) if record.exc_info else ""
+    return "\n".join(part for part in (trace, record.stack_info) if part)
+
+
+def _quoted(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,65 @@
+"""Requests in the log: an id for each, which its answer carries too, and one line when it was answered."""
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from trainshed.telemetry.lines import request_id
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+HEADER: Final = "x-request-id"
+_HEADER: Final = HEADER.encode()
+_WELL_FORMED: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_KEY: Final = re.compile(r"/with/[^/]+")
+"""An address of buckets with a key in it (`buckets.keys`): whoever reads the key has the buckets."""
+_log = logging.getLogger("trainshed.requests")
+
+
+class LoggedRequests:
+    """An ASGI application whose HTTP requests have ids, and are logged at level info."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+        identity = identified(given.decode("latin-1"))
+        began, status = time.perf_counter(), 0
+
+        async def answered(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                others = [pair for pair in message.get("headers", ()) if pair[0] != _HEADER]
+                message = {**message, "headers": [*others, (_HEADER, identity.encode())]}
+            await send(message)
+
+        token = request_id.set(identity)
+        try:
+            await self._application(scope, receive, answered)
+        finally:
+            log_request(scope["method"], scope["path"], str(status or "-"), began)
+            request_id.reset(token)
+
+
+def identified(given: str) -> str:
+    """A request's id: the one that its sender gave it, if it is well-formed, else a new one."""
+    return given if _WELL_FORMED.fullmatch(given) else secrets.token_hex(8)
+
+
+def log_request(method: str, path: str, status: str, began: float) -> None:
+    """One line for an answered request. `began`: by `time.perf_counter`."""
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    milliseconds = (time.perf_counter() - began) * 1e3
+    _log.info("%s %s %s %.1f ms", method, _KEY.sub("/with/KEY", path), status, milliseconds)

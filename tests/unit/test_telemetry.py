@@ -1,0 +1,162 @@
+"""Lines of the service's log (docs/settings.md, docs/adr/0049)."""
+
+import asyncio
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trainshed.telemetry.lines import JsonLines, TextLines, about, configure, request_id
+from trainshed.telemetry.requests import LoggedRequests, Scope
+
+log = logging.getLogger("trainshed.test")
+
+
+class Written:
+    """What a formatter makes of the lines of `log`."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        self._stream = io.StringIO()
+        self.handler = logging.StreamHandler(self._stream)
+        self.handler.setFormatter(formatter)
+
+    @property
+    def lines(self) -> list[str]:
+        return self._stream.getvalue().splitlines()
+
+
+@pytest.fixture
+def levels() -> Iterator[None]:
+    """Leaves the loggers as they were."""
+    root, own = logging.getLogger(), logging.getLogger("trainshed")
+    kept = root.level, own.level, root.handlers[:]
+    yield
+    root.handlers[:] = kept[2]
+    root.setLevel(kept[0])
+    own.setLevel(kept[1])
+
+
+def written(formatter: logging.Formatter, tell: Any) -> list[str]:
+    """The lines that `tell` logs."""
+    kept = Written(formatter)
+    log.addHandler(kept.handler)
+    try:
+        tell()
+    finally:
+        log.removeHandler(kept.handler)
+    return kept.lines
+
+
+def tell_of_a_replica() -> None:
+    job = about(log, 12, attempt=2, replica="worker-1")
+    job.warning("autopsy not saved: %s", 'No "space"\x1b[2J\nleft')
+
+
+def test_text_is_keys_and_values_and_begins_with_the_subject() -> None:
+    def printable(text: str) -> str:
+        return text.replace("\x1b", "?")
+
+    (line,) = written(TextLines(printable), tell_of_a_replica)
+    time, rest = line.split(" ", 1)
+    assert time.startswith("time=20") and time.endswith("Z")
+    assert rest == (
+        "level=warning logger=trainshed.test job=12 attempt=2 replica=worker-1 "
+        'message="job 12 attempt 2 replica worker-1: autopsy not saved: No \\"space\\"\\u001b[2J\\nleft"'
+    )
+
+
+def test_json_has_the_same_fields() -> None:
+    (line,) = written(JsonLines(), tell_of_a_replica)
+    fields = json.loads(line)
+    assert list(fields) == ["time", "level", "logger", "job", "attempt", "replica", "message"]
+    assert (fields["job"], fields["attempt"], fields["replica"]) == (12, 2, "worker-1")
+    assert fields["message"].startswith("job 12 attempt 2 replica worker-1: autopsy not saved: No")
+
+
+def test_a_traceback_follows_text_and_is_a_field_of_json() -> None:
+    def fail() -> None:
+        try:
+            raise ValueError("why")
+        except ValueError:
+            about(log, 7).exception("100 %% failed in %s", "x")
+
+    text = written(TextLines(str), fail)
+    assert text[0].endswith('job=7 message="job 7: 100 % failed in x"')
+    assert text[1].startswith("Traceback") and text[-1] == "ValueError: why"
+    (line,) = written(JsonLines(), fail)
+    assert json.loads(line)["traceback"].endswith("ValueError: why")
+
+
+@pytest.mark.usefixtures("levels")
+@pytest.mark.parametrize(
+    ("level", "own", "others"),
+    [("debug", "debug", "warning"), ("warning", "warning", "warning"), ("error", "error", "error")],
+)
+def test_the_level_holds_for_our_own_lines_and_libraries_say_no_less(
+    level: Any, own: str, others: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logging.getLogger().handlers.clear()
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    configure("json", level, str)
+    for name in ("debug", "info", "warning", "error"):
+        for logger in ("trainshed.a", "library"):
+            logging.getLogger(logger).log(logging.getLevelNamesMapping()[name.upper()], "x")
+    said = [json.loads(line) for line in stream.getvalue().splitlines()]
+    first = {line["logger"]: line["level"] for line in reversed(said)}
+    assert first == {"trainshed.a": own, "library": others}
+
+
+def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[bytes, bytes], str]:
+    """Headers of the answer to a request, and the id that its handler saw."""
+    seen: list[str] = []
+    started: list[dict[str, Any]] = []
+
+    async def application(scope: Scope, receive: Any, send: Any) -> None:
+        seen.append(request_id.get() or "")
+        await asyncio.sleep(0)
+        head = {"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]}
+        await send(head)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            started.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    headers = [] if sent is None else [(b"x-request-id", sent)]
+    scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+    asyncio.run(LoggedRequests(application)(scope, receive, send))
+    return dict(started[0]["headers"]), seen[0]
+
+
+def test_a_request_has_the_id_that_its_client_gave_it_or_a_new_one() -> None:
+    headers, seen = asked("/v1", b"mine.12-3_4")
+    assert headers == {b"a": b"b", b"x-request-id": b"mine.12-3_4"} and seen == "mine.12-3_4"
+    for bad in (None, b"", b"a b", b"x" * 65, b"a\nb", "é".encode()):
+        headers, seen = asked("/v1", bad)
+        assert headers[b"x-request-id"].decode() == seen
+        assert len(seen) == 16 and seen != bad
+    assert asked("/v1", None)[1] != asked("/v1", None)[1]
+    assert request_id.get() is None
+
+
+def test_each_request_is_a_line_at_info_without_keys_of_addresses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "trainshed.requests"):
+        asked("/with/SECRETKEY/storage/v1/b", None, status=404)
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    line = record.getMessage()
+    assert line.startswith("GET /with/KEY/storage/v1/b 404 ") and line.endswith(" ms")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "trainshed.requests"):
+        asked("/v1", None)
+    assert not caplog.records
