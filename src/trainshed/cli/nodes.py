@@ -17,6 +17,8 @@ from trainshed.cli.text.colours import condition_colour, faint
 from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Column, joined, table
 from trainshed.core.capacity import NodeCondition
+from trainshed.wire.trainshed_v1 import capacity
+from trainshed.wire.trainshed_v1.record import read
 
 _NODES = "/trainshed/v1/nodes"
 _LOOK_AGAIN = 0.5
@@ -35,14 +37,14 @@ class HolderView:
     gpus: tuple[str, ...]
 
     @staticmethod
-    def parse(found: Mapping[str, Any]) -> "HolderView":
-        """Read one of a node's `replicas`."""
+    def of(replica: capacity.NodeReplica) -> "HolderView":
+        """One of a node's `replicas`."""
         return HolderView(
-            found["job"],
-            found["replica"],
-            found.get("accelerator", ""),
-            found.get("accelerators", 0),
-            tuple(found.get("gpus", ())),
+            replica.job,
+            replica.replica,
+            replica.accelerator or "",
+            replica.accelerators or 0,
+            replica.gpus or (),
         )
 
 
@@ -67,20 +69,20 @@ class NodeView:
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "NodeView":
-        """Read one of the `nodes`."""
+        """Read one of the `nodes`. Raises ValueError for something else."""
+        node = read(found, capacity.Node)
+        replicas = node.replicas or ()
         return NodeView(
-            found["name"],
-            NodeCondition(found["condition"]),
-            found["cause"],
-            found["vcpus"],
-            found["usedVcpus"],
-            found["memoryBytes"],
-            found["usedMemoryBytes"],
-            tuple((each["type"], each["count"], each["used"]) for each in found["accelerators"]),
-            tuple((each["job"], each["replica"]) for each in found["replicas"]),
-            tuple(
-                holder for holder in map(HolderView.parse, found["replicas"]) if holder.accelerators
-            ),
+            node.name,
+            NodeCondition(node.condition or ""),
+            node.cause or "",
+            node.vcpus or 0,
+            node.used_vcpus or 0,
+            node.memory_bytes or 0,
+            node.used_memory_bytes or 0,
+            tuple((each.type, each.count, each.used) for each in node.accelerators or ()),
+            tuple((each.job, each.replica) for each in replicas),
+            tuple(holder for holder in map(HolderView.of, replicas) if holder.accelerators),
         )
 
 
@@ -141,12 +143,11 @@ def drain(endpoint: Endpoint, node: str, reason: str, *, wait: bool) -> None:
 @takes_endpoint
 def undrain(endpoint: Endpoint, node: str) -> None:
     """Let NODE take work again."""
-    found = endpoint.client().post(_path(node, ":undrain"), {})
-    condition = found.get("condition", "")
-    if condition == NodeCondition.READY:
+    found = read(endpoint.client().post(_path(node, ":undrain"), {}), capacity.Node)
+    if found.condition == NodeCondition.READY:
         click.echo(f"{node}  takes work again")
     else:
-        why = found.get("cause") or "it is not there now"
+        why = found.cause or "it is not there now"
         click.echo(f"{node}  is not drained any more, and takes no work yet: {why}")
 
 

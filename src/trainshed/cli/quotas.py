@@ -1,7 +1,7 @@
 """`trainshed quotas`: what a project may use in a region, what of it is used; set and clear limits."""
 
 import json
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
@@ -9,6 +9,8 @@ from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.output_format import takes_form
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.tables import Column, joined, table
+from trainshed.wire.trainshed_v1.capacity import PlacedQuota, Quota, QuotaList
+from trainshed.wire.trainshed_v1.record import read
 
 _QUOTAS = "/trainshed/v1/quotas"
 _UNLIMITED = "unlimited"
@@ -56,21 +58,22 @@ def list_(
     answer = endpoint.client(raw=form == "json").get(
         _QUOTAS, **place, all="true" if every else None
     )
-    found: list[dict[str, Any]] = [
-        quota for quota in answer["quotas"] if every or _is_of_interest(quota)
-    ]
+    listed = read(answer, QuotaList)
+    quotas = [quota for quota in listed.quotas if every or _is_of_interest(quota)]
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        shown = {quota.metric for quota in quotas}
+        raw = [quota for quota in answer["quotas"] if quota["metric"] in shown]
+        click.echo(json.dumps(raw, indent=2))
         return
-    where = f"{answer['project']} in {answer['region']}"
-    if not found:
+    where = f"{listed.project} in {listed.region}"
+    if not quotas:
         click.echo(
             f"No quota of {where} is set or used. Every metric: trainshed quotas list --all",
             err=True,
         )
         return
     click.echo(faint(f"Quotas of {where}"))
-    for line in quota_table(found):
+    for line in quota_table(quotas):
         click.echo(line)
 
 
@@ -90,7 +93,7 @@ def set_(
 ) -> None:
     """Let jobs use at most LIMIT of METRIC at a time: a number, or `unlimited`."""
     asked = {**_place(endpoint, project, region), "metric": metric, "limit": limit}
-    _tell(endpoint.client().post(f"{_QUOTAS}:set", asked))
+    _tell(read(endpoint.client().post(f"{_QUOTAS}:set", asked), PlacedQuota))
 
 
 @command.command()
@@ -101,10 +104,10 @@ def set_(
 def clear(endpoint: Endpoint, metric: str, project: str | None, region: str | None) -> None:
     """Go back to the default of METRIC."""
     asked = {**_place(endpoint, project, region), "metric": metric}
-    _tell(endpoint.client().post(f"{_QUOTAS}:clear", asked))
+    _tell(read(endpoint.client().post(f"{_QUOTAS}:clear", asked), PlacedQuota))
 
 
-def quota_table(quotas: list[dict[str, Any]]) -> list[str]:
+def quota_table(quotas: Sequence[Quota]) -> list[str]:
     """The lines of a list of quotas."""
     columns = (
         Column("METRIC"),
@@ -115,11 +118,11 @@ def quota_table(quotas: list[dict[str, Any]]) -> list[str]:
     )
     rows = [
         (
-            quota["metric"],
-            _number(quota["used"]),
-            _number(quota["limit"]),
-            _number(quota["waiting"]),
-            quota["source"],
+            quota.metric,
+            _number(quota.used),
+            _number(quota.limit),
+            _number(quota.waiting),
+            quota.source,
         )
         for quota in quotas
     ]
@@ -128,7 +131,7 @@ def quota_table(quotas: list[dict[str, Any]]) -> list[str]:
     for quota, row in zip(quotas, cells, strict=True):
         if _is_full(quota):
             row[1] = click.style(row[1], fg="red")
-        if quota["waiting"]:
+        if quota.waiting:
             row[3] = click.style(row[3], fg="yellow")
         lines.append(joined(row))
     return lines
@@ -142,20 +145,20 @@ def _place(endpoint: Endpoint, project: str | None, region: str | None) -> dict[
     return {"project": project or endpoint.project, "region": region or endpoint.region}
 
 
-def _tell(quota: dict[str, Any]) -> None:
-    default = "" if quota["source"] == "set" else " (the default)"
+def _tell(quota: PlacedQuota) -> None:
+    default = "" if quota.source == "set" else " (the default)"
     click.echo(
-        f"{quota['metric']}  {_number(quota['limit'])}{default} for {quota['project']} in"
-        f" {quota['region']}, {_number(quota['used'])} used"
+        f"{quota.metric}  {_number(quota.limit)}{default} for {quota.project} in"
+        f" {quota.region}, {_number(quota.used)} used"
     )
 
 
-def _is_of_interest(quota: dict[str, Any]) -> bool:
-    return bool(quota["used"] or quota["waiting"] or quota["source"] == "set")
+def _is_of_interest(quota: Quota) -> bool:
+    return bool(quota.used or quota.waiting or quota.source == "set")
 
 
-def _is_full(quota: dict[str, Any]) -> bool:
-    return quota["limit"] != _UNLIMITED and quota["used"] >= quota["limit"]
+def _is_full(quota: Quota) -> bool:
+    return not isinstance(quota.limit, str) and quota.used >= quota.limit
 
 
 def _number(value: float | str) -> str:

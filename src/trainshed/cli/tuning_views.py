@@ -3,14 +3,13 @@
 Moments are nanoseconds since the epoch, 0 where one has not come.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from trainshed.cli.text.moments import parse_moment
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.study.spec import Goal, Value
 from trainshed.core.study.trials import TrialState
+from trainshed.wire.trainshed_v1.jobs import Trial, Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +37,22 @@ class TuningView:
     replicas: int = 1
 
     @staticmethod
-    def parse(found: Mapping[str, Any] | None) -> "TuningView | None":
-        """Read the `tuning` of a description; None if there is none."""
-        if found is None:
-            return None
+    def of(tuning: Tuning) -> "TuningView":
+        """The `tuning` of a description."""
         return TuningView(
-            metric=found["metric"],
-            goal=Goal(found["goal"]),
-            algorithm=found["algorithm"],
-            most=found["maxTrials"],
-            parallel=found["parallelTrials"],
-            first=found["firstTrial"],
-            succeeded=found["succeeded"],
-            infeasible=found["infeasible"],
-            running=found["running"],
-            best=found["best"],
-            exhausted=found["exhausted"],
-            stopping=found["stopping"],
-            replicas=found.get("replicas", 1),
+            metric=tuning.metric,
+            goal=Goal(tuning.goal),
+            algorithm=tuning.algorithm,
+            most=tuning.max_trials,
+            parallel=tuning.parallel_trials,
+            first=tuning.first_trial,
+            succeeded=tuning.succeeded,
+            infeasible=tuning.infeasible,
+            running=tuning.running,
+            best=tuning.best,
+            exhausted=tuning.exhausted,
+            stopping=tuning.stopping,
+            replicas=tuning.replicas,
         )
 
     @property
@@ -90,25 +87,23 @@ class TrialView:
     more: str = ""
 
     @staticmethod
-    def parse(found: Mapping[str, Any]) -> "TrialView":
-        """Read one of the `trials`."""
-        curve: list[list[float]] = found["curve"]
-        step, reached = curve[-1] if curve else (0, None)
-        value: float | None = found["value"]
+    def of(trial: Trial) -> "TrialView":
+        """One of the `trials` of a description."""
+        step, reached = trial.curve[-1] if trial.curve else (0, None)
         return TrialView(
-            number=found["number"],
-            state=TrialState(found["state"]),
-            parameters=tuple(found["parameters"].items()),
-            value=value,
-            reached=reached if value is None else value,
-            step=int(step) if value is None else found["step"],
-            started=parse_moment(found["startTime"]),
-            ended=parse_moment(found["endTime"]),
-            job=found["job"],
-            job_state=JobState(found["jobState"]) if found["jobState"] else None,
-            stopped_early=found["stoppedEarly"],
-            reason=found["reason"],
-            curve=tuple(value for _, value in curve),
+            number=trial.number,
+            state=TrialState(trial.state),
+            parameters=tuple(trial.parameters.items()),
+            value=trial.value,
+            reached=reached if trial.value is None else trial.value,
+            step=step if trial.value is None else trial.step,
+            started=parse_moment(trial.start_time),
+            ended=parse_moment(trial.end_time),
+            job=trial.job,
+            job_state=JobState(trial.job_state) if trial.job_state else None,
+            stopped_early=trial.stopped_early,
+            reason=trial.reason,
+            curve=tuple(value for _, value in trial.curve),
         )
 
     @property

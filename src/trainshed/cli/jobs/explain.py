@@ -2,7 +2,7 @@
 (spec/submit#preflight)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +20,13 @@ from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Column, joined, table
 from trainshed.core.capacity import WaitReason
 from trainshed.core.names import Api
+from trainshed.wire.trainshed_v1.capacity import (
+    Explanation,
+    MachineAccelerators,
+    Placement,
+    PoolMachine,
+)
+from trainshed.wire.trainshed_v1.record import read
 
 WOULD_WAIT = 3
 """The exit status for a job that is fine and would wait, perhaps in vain."""
@@ -90,16 +97,16 @@ def command(
     if form == "json":
         click.echo(json.dumps(answer, indent=2))
     else:
-        for line in explanation(answer):
+        for line in explanation(read(answer, Explanation)):
             click.echo(line)
     if not answer["admitted"]:
         raise SystemExit(WOULD_WAIT)
 
 
-def explanation(answer: dict[str, Any]) -> Iterator[str]:
+def explanation(answer: Explanation) -> Iterator[str]:
     """The lines that tell a pre-flight's answer."""
-    where = f"{answer['project']}, {answer['location']}"
-    waiting = WaitingView.parse(answer["waiting"])
+    where = f"{answer.project}, {answer.location}"
+    waiting = WaitingView.of(answer.waiting)
     if waiting is None:
         yield click.style("Would start now", fg="green", bold=True) + faint(f"  {where}")
     else:
@@ -112,19 +119,19 @@ def explanation(answer: dict[str, Any]) -> Iterator[str]:
         if stock_out and not waiting.hint:
             yield f"  {_TOO_LARGE}"
     yield ""
-    yield from _machine_table(answer["machines"])
-    if answer["places"]:
+    yield from _machine_table(answer.machines)
+    if answer.places:
         yield ""
-        yield from _place_table(answer["places"])
-    told = [("notice", text) for text in answer["notices"]]
-    told += [("warning", text) for text in answer["warnings"]]
+        yield from _place_table(answer.places)
+    told = [("notice", text) for text in answer.notices]
+    told += [("warning", text) for text in answer.warnings]
     if told:
         yield ""
     for kind, text in told:
         yield click.style(f"{kind}: {text}", fg="yellow" if kind == "warning" else None)
 
 
-def _machine_table(machines: list[dict[str, Any]]) -> Iterator[str]:
+def _machine_table(machines: Sequence[PoolMachine]) -> Iterator[str]:
     columns = (
         Column("POOL"),
         Column("REPLICAS", right=True),
@@ -136,21 +143,21 @@ def _machine_table(machines: list[dict[str, Any]]) -> Iterator[str]:
     )
     rows = [
         (
-            machine["pool"],
-            str(machine["replicas"]),
-            machine["machineType"],
-            f"{machine['vcpus']:g}" if machine["vcpus"] else "–",
-            gibibytes(machine["memoryLimitBytes"]),
-            _devices(machine["accelerators"]),
-            f"{machine['diskGb']} GB",
+            machine.pool,
+            str(machine.replicas),
+            machine.machine_type,
+            f"{machine.vcpus:g}" if machine.vcpus else "–",
+            gibibytes(machine.memory_limit_bytes),
+            _devices(machine.accelerators),
+            f"{machine.disk_gb} GB",
         )
         for machine in machines
     ]
     yield from _lines(columns, rows)
 
 
-def _place_table(places: list[dict[str, str]]) -> Iterator[str]:
-    rows = [(place["task"], place["node"]) for place in places]
+def _place_table(places: Sequence[Placement]) -> Iterator[str]:
+    rows = [(place.task, place.node) for place in places]
     yield from _lines((Column("REPLICA"), Column("NODE")), rows)
 
 
@@ -160,8 +167,8 @@ def _lines(columns: tuple[Column, ...], rows: list[tuple[str, ...]]) -> Iterator
     yield from map(joined, cells)
 
 
-def _devices(devices: dict[str, Any] | None) -> str:
-    return f"{devices['count']} × {devices['type']}" if devices else "–"
+def _devices(devices: MachineAccelerators | None) -> str:
+    return f"{devices.count} × {devices.type}" if devices else "–"
 
 
 def _read(file: TextIO, api: str | None, now: int) -> JobFile:

@@ -14,6 +14,10 @@ from trainshed.cli.text.printable import one_line
 from trainshed.cli.tuning_views import TrialView, TuningView
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
+from trainshed.wire.trainshed_v1 import jobs as records
+from trainshed.wire.trainshed_v1 import timeline
+from trainshed.wire.trainshed_v1.capacity import Waiting
+from trainshed.wire.trainshed_v1.record import plain, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +40,19 @@ class ReplicaView:
     leaving: str = ""
 
     @staticmethod
-    def parse(found: Mapping[str, Any]) -> "ReplicaView":
-        """Read one entry of a job's `replicas`."""
-        ending: Mapping[str, Any] = found.get("exit") or {}
+    def of(replica: records.Replica) -> "ReplicaView":
+        """One of a job's `replicas`."""
         return ReplicaView(
-            id=found["id"],
-            task=found["task"],
-            state=ReplicaState(found["state"]),
-            node=found["node"],
-            incarnation=found["incarnation"],
-            started=parse_moment(found["startTime"]),
-            ended=parse_moment(ending.get("endTime", "")),
-            how=how(ending),
-            restarts=_counters(found.get("restarts")),
-            leaving=found.get("leaving", ""),
+            id=replica.id,
+            task=replica.task,
+            state=ReplicaState(replica.state),
+            node=replica.node,
+            incarnation=replica.incarnation,
+            started=parse_moment(replica.start_time),
+            ended=parse_moment(replica.exit.end_time) if replica.exit else 0,
+            how=how(plain(replica.exit) or {}),
+            restarts=tuple(replica.restarts.items()),
+            leaving=replica.leaving,
         )
 
 
@@ -65,16 +68,12 @@ class WaitingView:
     position: int = 0
 
     @staticmethod
-    def parse(found: Mapping[str, Any] | None) -> "WaitingView | None":
-        """Read the `waiting` of a description or a pre-flight; None for null."""
-        if found is None:
+    def of(waiting: Waiting | None) -> "WaitingView | None":
+        """The `waiting` of a description or a pre-flight; None for null."""
+        if waiting is None:
             return None
         return WaitingView(
-            found["reason"],
-            found["message"],
-            found["hint"],
-            tuple(found["blockers"]),
-            found["position"],
+            waiting.reason, waiting.message, waiting.hint, waiting.blockers, waiting.position
         )
 
 
@@ -92,17 +91,17 @@ class FailureView:
     tail: str
 
     @staticmethod
-    def parse(found: Mapping[str, Any] | None) -> "FailureView | None":
-        """Read the `failure` of a description; None for null."""
-        if found is None:
+    def of(failure: records.Failure | None) -> "FailureView | None":
+        """The `failure` of a description; None for null."""
+        if failure is None:
             return None
         return FailureView(
-            found["rule"],
-            found["cause"],
-            found["task"],
-            found["status"],
-            found["reason"],
-            found["tail"],
+            failure.rule,
+            failure.cause,
+            failure.task,
+            failure.status,
+            failure.reason,
+            failure.tail,
         )
 
 
@@ -115,9 +114,9 @@ class AutopsyView:
     expires: int
 
     @staticmethod
-    def parse(found: Mapping[str, Any]) -> "AutopsyView":
-        """Read one of the `autopsies` of a description."""
-        return AutopsyView(found["task"], found["attempt"], parse_moment(found["expireTime"]))
+    def of(autopsy: records.KeptAutopsy) -> "AutopsyView":
+        """One of the `autopsies` of a description."""
+        return AutopsyView(autopsy.task, autopsy.attempt, parse_moment(autopsy.expire_time))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,38 +166,40 @@ class JobView:
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "JobView":
-        """Read a summary or a description. Raises KeyError or ValueError for something else."""
-        error: Mapping[str, Any] = found.get("error") or {}
-        child: Mapping[str, Any] | None = found.get("child")
-        pipeline: Mapping[str, Any] = found.get("pipeline") or {}
+        """Read a summary or a description. Raises ValueError for something else."""
+        return JobView.of(read(found, records.JobDescription))
+
+    @staticmethod
+    def of(job: records.JobDescription) -> "JobView":
+        """A job from its record, which may hold no more than its summary."""
         return JobView(
-            id=found["jobId"],
-            uid=found["uid"],
-            api=Api(found["api"]),
-            name=found["name"],
-            display_name=one_line(found["displayName"]),
-            state=JobState(found["state"]),
-            created=parse_moment(found["createTime"]),
-            started=parse_moment(found["startTime"]),
-            ended=parse_moment(found["endTime"]),
-            error_code=error.get("code", 0),
-            error=error.get("message", "").strip(),
-            attempt=found.get("attempt", 0),
-            rule=found.get("rule", ""),
-            waits=tuple(found.get("waits", ())),
-            replicas=tuple(ReplicaView.parse(replica) for replica in found.get("replicas", ())),
-            waiting=WaitingView.parse(found.get("waiting")),
-            failure=FailureView.parse(found.get("failure")),
-            retries=_counters(found.get("retries")),
-            kind=found.get("kind", "custom"),
-            parent=found.get("parent", ""),
-            trial=found.get("trial", 0),
-            tuning=TuningView.parse(found.get("tuning")),
-            trials=tuple(map(TrialView.parse, found.get("trials", ()))),
-            child=JobView.parse(child) if child else None,
-            model=pipeline.get("model", ""),
-            autopsies=tuple(map(AutopsyView.parse, found.get("autopsies", ()))),
-            links=tuple(found.get("webAccessUris", {}).items()),
+            id=job.job_id,
+            uid=job.uid,
+            api=Api(job.api),
+            name=job.name,
+            display_name=one_line(job.display_name),
+            state=JobState(job.state),
+            created=parse_moment(job.create_time),
+            started=parse_moment(job.start_time),
+            ended=parse_moment(job.end_time),
+            error_code=job.error.code if job.error else 0,
+            error=job.error.message.strip() if job.error else "",
+            attempt=job.attempt or 0,
+            rule=job.rule,
+            waits=job.waits,
+            replicas=tuple(map(ReplicaView.of, job.replicas or ())),
+            waiting=WaitingView.of(job.waiting),
+            failure=FailureView.of(job.failure),
+            retries=tuple((job.retries or {}).items()),
+            kind=job.kind,
+            parent=job.parent,
+            trial=job.trial,
+            tuning=TuningView.of(job.tuning) if job.tuning else None,
+            trials=tuple(map(TrialView.of, job.trials or ())),
+            child=JobView.of(job.child) if job.child else None,
+            model=job.pipeline.model if job.pipeline else "",
+            autopsies=tuple(map(AutopsyView.of, job.autopsies or ())),
+            links=tuple((job.web_access_uris or {}).items()),
         )
 
     @property
@@ -227,14 +228,15 @@ class LogLine:
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "LogLine":
-        """Read one line of a log stream."""
+        """Read one line of a log stream. Raises ValueError for something else."""
+        line = read(found, timeline.LogLine)
         return LogLine(
-            parse_moment(found["at"]),
-            found["replica"],
-            found["severity"],
-            found["message"],
-            found.get("trial", 0),
-            found.get("task", ""),
+            parse_moment(line.at),
+            line.replica,
+            line.severity,
+            line.message,
+            line.trial or 0,
+            line.task,
         )
 
 
@@ -253,14 +255,14 @@ class TimelineView:
 
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "TimelineView":
-        """Read one of the `entries`."""
-        details: Mapping[str, Any] = found.get("details") or {}
+        """Read one of the `entries`. Raises ValueError for something else."""
+        entry = read(found, timeline.TimelineEntry)
         return TimelineView(
-            parse_moment(found["at"]),
-            found["kind"],
-            found["message"],
-            details.get("attempt", 0),
-            details.get("effect", ""),
+            parse_moment(entry.at),
+            entry.kind,
+            entry.message,
+            entry.details.get("attempt", 0),
+            entry.details.get("effect", ""),
         )
 
 
@@ -278,7 +280,3 @@ def how(ending: Mapping[str, Any]) -> str:
     if ending["signal"] is not None:
         return f"signal {ending['signal']}"
     return f"exit {ending['exitCode']}"
-
-
-def _counters(found: Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
-    return tuple((found or {}).items())

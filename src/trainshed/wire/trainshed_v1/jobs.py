@@ -68,8 +68,8 @@ class JobSummary(Record, frozen=True):
     end_time: str = ""
     update_time: str = ""
     labels: Mapping[str, str] = {}
-    #: Absent as long as there is none.
-    error: JobError | UnsetType = UNSET
+    #: Absent as long as there is none; null is read as absent.
+    error: JobError | UnsetType | None = UNSET
 
 
 class JobList(Record, frozen=True):

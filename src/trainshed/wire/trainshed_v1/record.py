@@ -24,8 +24,11 @@ def plain(value: object) -> Any:
 
 
 def read(value: object, record: type[R]) -> R:
-    """A decoded JSON object as a record. Raises msgspec.ValidationError."""
-    return msgspec.convert(value, record)
+    """A decoded JSON object as a record. Raises ValueError for something else."""
+    try:
+        return msgspec.convert(value, record)
+    except msgspec.ValidationError as wrong:
+        raise ValueError(str(wrong)) from None
 
 
 class Nothing(Record, frozen=True):
