@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainshed.runtimes.images.scratch import Scratch
+from trainshed.runtimes.images.service import Scratch
 
 
 def test_it_is_gone_with_the_pull(tmp_path: Path) -> None:

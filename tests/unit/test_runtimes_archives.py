@@ -15,7 +15,7 @@ import pytest
 
 from trainshed.runtimes import archives
 from trainshed.runtimes.archives import Refused, look_at
-from trainshed.runtimes.terms import MOST_MEMBERS, MOST_METADATA
+from trainshed.runtimes.confinement import MOST_MEMBERS, MOST_METADATA
 
 
 def _header(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE) -> bytes:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes.install_failed import InstallFailed
-from trainshed.runtimes.installer import Installer
+from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.port import BuildFailed
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from trainshed.runtimes import installer as module
-from trainshed.runtimes.install_failed import InstallFailed
-from trainshed.runtimes.installer import Installer
-from trainshed.runtimes.narration import BEAT, Narration
+from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.output import BEAT, Narration
 
 
 def test_a_list_of_packages_is_one_line() -> None:

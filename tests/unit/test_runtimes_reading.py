@@ -4,7 +4,7 @@ import os
 import re
 import threading
 
-from trainshed.runtimes import reading
+from trainshed.runtimes import output
 
 _BREAK = re.compile(rb"\n")
 
@@ -24,7 +24,7 @@ def test_a_line_that_does_not_end_is_cut() -> None:
 
     writing = threading.Thread(target=write)
     writing.start()
-    found = [line or "" for line in reading.lines(reader, 60, _BREAK)]
+    found = [line or "" for line in output.lines(reader, 60, _BREAK)]
     writing.join()
     os.close(reader)
     assert "".join(found) == "x" * 1_000_000
@@ -35,6 +35,6 @@ def test_who_still_holds_the_other_end_is_not_waited_for() -> None:
     reader, writer = _pipe(b"first\nlast")
     line, end = os.pipe()
     os.close(end)
-    assert list(reading.lines(reader, 60, _BREAK, line)) == ["first", "last"]
+    assert list(output.lines(reader, 60, _BREAK, line)) == ["first", "last"]
     for handle in (reader, writer, line):
         os.close(handle)

@@ -1,7 +1,7 @@
 """Looks at packages before an installer opens them: how much comes out of them, and what they are built with.
 
 Whoever wrote an archive chose all of it. So this runs where setup scripts run, in the first process of an installation, and
-everything is read up to a limit (`terms`).
+everything is read up to a limit (`Terms`).
 """
 
 import codecs
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from trainshed.replica.system import kernel
-from trainshed.runtimes.terms import (
+from trainshed.runtimes.confinement import (
     MOST_MEMBERS,
     MOST_MEMORY,
     MOST_METADATA,

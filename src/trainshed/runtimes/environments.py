@@ -8,15 +8,13 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from trainshed.runtimes.install_failed import InstallFailed
-from trainshed.runtimes.installer import Installer
+from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.prefix import Prefix, make_prefix, take_scripts
+from trainshed.runtimes.prefix import Prefix, make_prefix, take_scripts, write_template
 from trainshed.runtimes.pytorch.extensions import take_out_unusable
 from trainshed.runtimes.sheet import Release, Sheet, format_minor
 from trainshed.runtimes.shelf import Shelf, waiting_for
-from trainshed.runtimes.template import write_template
 from trainshed.runtimes.trees import freeze, let_read
 
 _LAYOUT = "4"

@@ -1,22 +1,31 @@
-"""Runs uv: finds it, gives it a clean environment and the machine's indexes, keeps its last lines for errors."""
+"""Runs uv as a process: finds it, gives it a clean environment and the machine's indexes, keeps its last lines for errors.
+
+A run is overseen by a shell, or kept apart by a keeper (`confinement`); both end with this process.
+"""
 
 import collections
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from trainshed.runtimes import execution, reading
-from trainshed.runtimes.confinement import Confinement
+import msgspec
+
+from trainshed.runtimes import output
+from trainshed.runtimes.confinement import Confinement, Verdict
 from trainshed.runtimes.indexes import index_environment, names_indexes
-from trainshed.runtimes.install_failed import KILLED, InstallFailed
-from trainshed.runtimes.narration import BEAT, NOISE, Narration
+from trainshed.runtimes.output import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.stopping import Stop, kill
+from trainshed.runtimes.stopping import OVERSEEN, Stop, end_by, kill
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CC", "CXX", "CFLAGS", "LDFLAGS")
 _PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
@@ -33,6 +42,143 @@ _SETTINGS = "".join(
 )
 """What uv would not read for itself: these ask for `pytz (>=2011k)`, which is no version any more. Setup scripts of old
 programs name them often."""
+
+
+_LATE = 10.0
+"""Seconds beyond its limit that a keeper may take to end everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """`output`: a handle of all that it says. `line`: one that can be read as soon as nobody is to say more, -1 = there is
+    none. `end`: ends it, without waiting. `verdict`: of its keeper, to be asked once, when it is over. `seconds`: when it is
+    killed, whatever else should have ended it; None = its caller says."""
+
+    process: subprocess.Popen[bytes]
+    output: int
+    line: int
+    end: Callable[[], None]
+    verdict: Callable[[], Verdict]
+    seconds: float | None
+
+
+@contextmanager
+def begun(
+    command: Sequence[str], environ: Mapping[str, str], cwd: Path, apart: Confinement | None
+) -> Generator[Execution]:
+    """Begin it; waited for at the end of the block. Raises OSError."""
+    if apart is None:
+        overseen = ["/bin/sh", "-c", OVERSEEN, "install", *command]
+        # Its other end is ours alone: it closes when this process ends, however it ends.
+        with _popen(overseen, environ, cwd, stdin=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            output = process.stdout.fileno()
+            yield Execution(process, output, -1, lambda: kill(process), Verdict, None)
+        return
+    ours, theirs = socket.socketpair()
+    inner = apart.environ(dict(environ), offline="--offline" in command)
+    handle = theirs.fileno()
+    with (
+        ours,
+        _popen(
+            apart.command(command, handle), inner, cwd, stdin=subprocess.DEVNULL, passed=handle
+        ) as process,
+    ):
+        theirs.close()
+        assert process.stdout is not None
+        left = max(0.0, apart.until - time.monotonic()) + _LATE if apart.until else None
+        yield Execution(
+            process,
+            process.stdout.fileno(),
+            ours.fileno(),
+            lambda: end_by(ours, process),
+            lambda: _verdict(ours),
+            left,
+        )
+
+
+def _popen(
+    command: list[str], environ: Mapping[str, str], cwd: Path, *, stdin: int, passed: int = -1
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environ,
+        cwd=cwd,
+        pass_fds=(passed,) if passed >= 0 else (),
+        # A group of its own: setup scripts start programs, and all of them must be stoppable.
+        start_new_session=True,
+    )
+
+
+def _verdict(line: socket.socket) -> Verdict:
+    """What a keeper that is over has said."""
+    line.setblocking(False)
+    data = b""
+    try:
+        while chunk := line.recv(4096):
+            data += chunk
+    except OSError:
+        return Verdict()  # It was killed, and somebody else holds its end.
+    try:
+        return msgspec.json.decode(data, type=Verdict) if data else Verdict()
+    except msgspec.DecodeError:
+        return Verdict()
+
+
+KILLED: Final = "The installer was killed from outside"
+_FULL: Final = "No space left"
+_UNSEEN: Final = "not found at: file://"
+
+
+class InstallFailed(Exception):
+    """uv ended with an error; `lines` are its last ones. `is_final`: it was ended, or not begun, for a cause that no other way
+    of installing would get past; the last line says which."""
+
+    def __init__(self, lines: tuple[str, ...], *, is_final: bool = False) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+        self.is_final = is_final
+
+    @property
+    def is_machine_trouble(self) -> bool:
+        """Whether the machine or its network is to blame rather than what was asked for."""
+        text = str(self)
+        if self.is_final:
+            return _FULL in text
+        signs = (
+            "error sending request",
+            "Failed to fetch",
+            "dns error",
+            _FULL,
+            KILLED,
+            "timed out",
+        )
+        return any(sign in text for sign in signs)
+
+    @property
+    def remedy(self) -> str:
+        """What to do if the machine or its network is to blame."""
+        if _FULL in str(self):
+            return (
+                "A disk is full: make room (`trainshed runtimes gc` clears the cache), or choose"
+                " another cache directory with $TRAINSHED_CACHE."
+            )
+        if KILLED in str(self):
+            return "The kernel's log says whether memory ran out; submit the job again when there is more."
+        return "Check that the package index can be reached from this machine (pip's or uv's settings)."
+
+    @property
+    def correction(self) -> str:
+        """What to do if what was asked for is to blame."""
+        text = (
+            "Correct the package (its setup script and its requirements) and submit the job again."
+        )
+        if _UNSEEN in str(self):
+            text += " Of this machine's files an installation sees those alone that the setting visible_paths names."
+        return text
 
 
 class Installer:
@@ -203,18 +349,18 @@ class Installer:
     ) -> None:
         stop = stop or Stop()
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-        with execution.begun(command, self._environ, cwd, apart) as begun:
-            process = begun.process
+        with begun(command, self._environ, cwd, apart) as execution:
+            process = execution.process
             self._stops.add(stop)
-            stop.began(process, begun.end)
-            limit = threading.Timer(begun.seconds or self._limit_seconds, kill, [process])
+            stop.began(process, execution.end)
+            limit = threading.Timer(execution.seconds or self._limit_seconds, kill, [process])
             limit.daemon = True
             limit.start()
             if self._closed:
                 stop.ask()
             narration = Narration(tell, doing, quiet=quiet)
             try:
-                for line in reading.lines(begun.output, BEAT, _BREAK, begun.line):
+                for line in output.lines(execution.output, BEAT, _BREAK, execution.line):
                     if line is None:
                         narration.silence()
                     elif not line.startswith(NOISE):
@@ -226,7 +372,7 @@ class Installer:
                 limit.cancel()
                 stop.ended(process)
                 self._stops.discard(stop)
-            verdict = begun.verdict()
+            verdict = execution.verdict()
         if self._closed:
             raise BuildFailed(
                 "The service is being stopped; the environment is built at its next start."

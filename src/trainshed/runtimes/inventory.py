@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainshed.runtimes.choosing import newest
+from trainshed.runtimes.catalog import newest
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.families import FAMILIES
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.port import BuildFailed, Progress
 from trainshed.runtimes.sheet import Release, Sheet, format_minor, parse_minor
-from trainshed.runtimes.sizes import size_of
+from trainshed.runtimes.trees import size_of
 
 LIKELY = (FAMILIES[0].family, "python")
 """What jobs get that name no runtime, and what most custom programs are content with."""

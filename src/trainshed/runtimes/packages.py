@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from trainshed.runtimes.confinement import MOST_UNPACKED
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource, Progress
-from trainshed.runtimes.terms import MOST_UNPACKED
 
 _CHUNK = 1 << 20
 _NOT_IN_A_FILE_NAME = re.compile(r"[^A-Za-z0-9._+!-]")

@@ -91,3 +91,14 @@ class Runtimes(Protocol):
     async def prepare_reduction(self, progress: Progress | None = None) -> str:
         """Put that directory together, once for all jobs. Raises BuildFailed."""
         ...
+
+
+class ImagesDoor(Protocol):
+    """What this machine can do with container images."""
+
+    def refusal(self, reference: str) -> str:
+        """ "" if a program can be run in that image here; else why not and what to do about it, as whole sentences.
+
+        Never blocks: answers from what was found at the start.
+        """
+        ...

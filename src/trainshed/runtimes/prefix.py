@@ -164,3 +164,42 @@ def _link_site(prefix: Prefix) -> None:
 def _link(place: Path, target: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(os.path.relpath(target, place.parent))
+
+
+_PIP = """#!/bin/sh
+'''exec' "${0%/*}/python" "$0" "$@"
+' '''
+import sys
+
+from pip._internal.cli.main import main
+
+sys.exit(main())
+"""
+"""A shell line that Python reads as a string: starts the interpreter that lies beside the script."""
+
+
+def write_template(prefix: Prefix, final: Prefix) -> None:
+    """Write the template of the prefix that is being built at `prefix` and will lie at `final`.
+
+    Layout: `pyvenv.cfg`; `bin/` with `python`, `python3`, `python3.X` (links to the prefix's binary), `pip`,
+    `pip3`, `pip3.X`; `lib/python3.X/site-packages/`, empty. About ten entries, some hundred bytes.
+    """
+    template = prefix.template
+    binaries = template / "bin"
+    binaries.mkdir(parents=True)
+    (binaries / "python").symlink_to(final.executable)
+    for name in ("python3", f"python{prefix.python}"):
+        (binaries / name).symlink_to("python")
+    for name in ("pip", "pip3", f"pip{prefix.python}"):
+        script = binaries / name
+        script.write_text(_PIP)
+        script.chmod(0o755)
+    (template / "lib" / f"python{prefix.python}" / "site-packages").mkdir(parents=True)
+    if (prefix.root / "lib64").is_symlink():
+        (template / "lib64").symlink_to("lib")
+    (template / "pyvenv.cfg").write_text(
+        f"home = {final.executable.parent}\n"
+        # "System" is our prefix: this shows the base packages and lets pip do user installs.
+        "include-system-site-packages = true\n"
+        f"version = {prefix.python}\n"
+    )

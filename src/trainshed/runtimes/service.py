@@ -11,9 +11,9 @@ from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.eventloop.background import heed, joined
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.clearing import REDUCTION
+from trainshed.runtimes.confinement import Terms
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.families import sheet_of
-from trainshed.runtimes.flights import Flights, looked_at
 from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.images.contained import Contained
 from trainshed.runtimes.images.service import Images
@@ -25,7 +25,7 @@ from trainshed.runtimes.port import BuildFailed, PackageSource, PreparedRuntime,
 from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.reduction import Reduction
 from trainshed.runtimes.sheet import Release, Sheet, parse_minor
-from trainshed.runtimes.terms import Terms
+from trainshed.runtimes.single_flight import SingleFlight, looked_at
 
 _BUILDERS = 4
 
@@ -77,9 +77,9 @@ class LocalRuntimes:
         self._images = images
         self._contained = Contained(images, source)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
-        self._bases = Flights[Prefix](self._workers)
+        self._bases = SingleFlight[Prefix](self._workers)
         # Unlike a base a layer runs setup scripts of users, and is of use to nobody else.
-        self._tops = Flights[Prefix](self._workers, abandons=True)
+        self._tops = SingleFlight[Prefix](self._workers, abandons=True)
         self.catalog = LocalCatalog(
             self._interpreters,
             exact=settings.exact,
@@ -158,7 +158,7 @@ class LocalRuntimes:
         self, sheet: Sheet, release: Release, interpreter: Interpreter, progress: Progress | None
     ) -> Prefix:
         found = self._environments.find(sheet, release, interpreter)
-        return found or await self._bases.fly(
+        return found or await self._bases.run(
             self._environments.key(sheet, release, interpreter),
             lambda tell, _: self._environments.build(sheet, release, interpreter, tell),
             progress,
@@ -171,7 +171,7 @@ class LocalRuntimes:
         packages: tuple[Package, ...],
         progress: Progress | None,
     ) -> Prefix:
-        return self._layers.find(base, packages) or await self._tops.fly(
+        return self._layers.find(base, packages) or await self._tops.run(
             self._layers.key(base, packages),
             lambda tell, stop: self._layers.build(base, interpreter, packages, tell, stop),
             progress,

@@ -128,7 +128,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 def _taken(cache: Path, free: str) -> tuple[str, str]:
     """What the cache takes, and how to get it back."""
-    from trainshed.runtimes.sizes import size_of
+    from trainshed.runtimes.trees import size_of
 
     taken, downloads = size_of(cache) / 2**30, size_of(cache / "uv", alone=True) / 2**30
     told = f"{free[:-1]}, {taken:.1f} GiB taken, {downloads:.1f} of them by downloads."

@@ -16,8 +16,8 @@ from trainshed.engines.local.places import PROGRAM_PORT
 from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
 from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.replica.sandbox import socket_calls
+from trainshed.runtimes.confinement import MOST_UNPACKED, Terms
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.terms import MOST_UNPACKED, Terms
 from trainshed.serve.settings import Settings
 
 

@@ -223,7 +223,7 @@ def _rest(cache: Path, offers: "list[Offer]") -> Iterator[str]:
     """What else lies in the cache, in a line each."""
     from trainshed.runtimes.clearing import ENVIRONMENTS, IMAGES, LAYERS, REDUCTION
     from trainshed.runtimes.shelf import Shelf
-    from trainshed.runtimes.sizes import size_of
+    from trainshed.runtimes.trees import size_of
 
     known = {offer.built for offer in offers}
     kept = [k for k in Shelf(cache / ENVIRONMENTS).content() if k.path not in known and k.whole]

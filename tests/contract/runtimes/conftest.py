@@ -19,9 +19,9 @@ import pytest
 from tests.caches import remove_cache, wait_until_finished
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.replica.sandbox import levels
+from trainshed.runtimes.confinement import Terms
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
-from trainshed.runtimes.terms import Terms
 
 
 class Objects:

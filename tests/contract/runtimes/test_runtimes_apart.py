@@ -26,9 +26,8 @@ from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.conftest import probe
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import cgroups
-from trainshed.runtimes.confinement import Confinement, Verdict
-from trainshed.runtimes.execution import begun
-from trainshed.runtimes.terms import Terms
+from trainshed.runtimes.confinement import Confinement, Terms, Verdict
+from trainshed.runtimes.installer import begun
 
 _PRYING = """
 import json, os, sys
@@ -370,7 +369,7 @@ def test_it_dies_with_the_service(place: Path, level: str) -> None:
     confinement = _confinement(place, level)
     script = "setsid sleep 600 & echo begun; exec sleep 600"
     code = (
-        "import pathlib, sys, os, msgspec; from trainshed.runtimes.execution import begun\n"
+        "import pathlib, sys, os, msgspec; from trainshed.runtimes.installer import begun\n"
         "from trainshed.runtimes.confinement import Confinement\n"
         "apart = msgspec.json.decode(sys.argv[1], type=Confinement)\n"
         f"with begun(['/bin/sh', '-c', {script!r}], dict(os.environ), pathlib.Path(apart.room), apart) as run:\n"

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainshed.runtimes.images.asking import AskedTool
-from trainshed.runtimes.images.commands import Commands
+from trainshed.runtimes.images.commands import AskedTool, Commands
 
 
 class Docker(AskedTool):

@@ -4,8 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from trainshed.runtimes.images.asking import AskedTool
-from trainshed.runtimes.images.commands import Commands
+from trainshed.runtimes.images.commands import AskedTool, Commands
 from trainshed.runtimes.images.tool import ToolFailed
 
 

@@ -1,28 +1,30 @@
 """The container images of this machine: looked up, pulled as the operator wants it, unpacked once, described."""
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainshed.eventloop.background import heed
-from trainshed.runtimes.flights import Flights
 from trainshed.runtimes.images import pulling, unpacking
-from trainshed.runtimes.images.known import Known, KnownImages
 from trainshed.runtimes.images.pulling import Pulling
 from trainshed.runtimes.images.references import fault_of, is_pinned
-from trainshed.runtimes.images.scratch import Scratch
 from trainshed.runtimes.images.tool import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.tools import AUTO, Tools
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
-from trainshed.runtimes.shelf import Shelf, waiting_for
+from trainshed.runtimes.shelf import Shelf, try_lock, waiting_for
+from trainshed.runtimes.single_flight import SingleFlight
 from trainshed.runtimes.stopping import Stop
+from trainshed.runtimes.trees import remove_tree
 
 _WORKERS = 4
 _ROOT, _CONFIG = "root", "image.json"
@@ -30,6 +32,91 @@ _TELL_EVERY = 3 * 10**9
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """`id`: of the image. `fingerprint`: of the tool's images then (`ImageTool.fingerprint`)."""
+
+    reference: str
+    id: str
+    fingerprint: str
+
+
+class KnownImages:
+    """One small file for each reference below `root`. Safe for several threads and processes."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def find(self, reference: str) -> Known | None:
+        """Reads one small file."""
+        try:
+            return Known(**json.loads(self._place(reference).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def keep(self, known: Known) -> None:
+        """Raises OSError."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        place = self._place(known.reference)
+        draft = place.with_name(f".{secrets.token_hex(8)}")
+        draft.write_text(json.dumps(asdict(known)))
+        os.replace(draft, place)  # noqa: PTH105 -- beside its place, whatever that is
+
+    def _place(self, reference: str) -> Path:
+        return self._root / hashlib.sha256(reference.encode()).hexdigest()[:32]
+
+
+class Scratch:
+    """Below `root`. Safe for several threads and processes: whoever uses a directory holds a lock on it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @contextmanager
+    def place(self) -> Generator[Path]:
+        """An empty directory, removed with all that is in it when the context is left. Raises OSError."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._alone():
+            place = self._root / secrets.token_hex(8)
+            place.mkdir(mode=0o700)
+            holding = _open_locked(place)
+        try:
+            yield place
+        finally:
+            remove_tree(place)
+            if holding is not None:
+                os.close(holding)
+
+    def sweep(self) -> None:
+        """Remove what nobody holds. Blocks; raises OSError."""
+        if not self._root.is_dir():
+            return
+        with self._alone():
+            for left in self._root.iterdir():
+                if left.is_dir() and (holding := _open_locked(left)) is not None:
+                    remove_tree(left)
+                    os.close(holding)
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """While a directory is made and not yet held, and while it is looked which are held."""
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _open_locked(place: Path) -> int | None:
+    """A locked descriptor of it; None: somebody else has it."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    if try_lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +154,7 @@ class Images:
         self._pulling = Pulling(settings.pull, self._scratch.place, now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
         # Gigabytes are not fetched for nobody.
-        self._flights = Flights[Image](self._workers, abandons=True)
+        self._flights = SingleFlight[Image](self._workers, abandons=True)
 
     def search(self) -> None:
         """Look for a tool in the background."""
@@ -116,7 +203,7 @@ class Images:
             progress(
                 f"{ahead} other images are being fetched; {reference} is next after one of them."
             )
-        return await self._flights.fly(
+        return await self._flights.run(
             reference, functools.partial(self._prepare, reference), progress
         )
 

@@ -61,3 +61,7 @@ FOUNDATION = (
 
 SOURCES = (*ESSENTIAL_SOURCES, "docopt==0.6.2", "wget==3.2")
 """The same, of what has no wheels."""
+
+
+NCCL = ("nvidia-nccl-cu12",)
+"""Connects several GPUs, in 300 MB; XGBoost loads it only then."""

@@ -3,9 +3,14 @@ ones."""
 
 from pathlib import Path
 
-from trainshed.runtimes.python.contents import ESSENTIAL_SOURCES, ESSENTIALS, FOUNDATION, SOURCES
+from trainshed.runtimes.python.contents import (
+    ESSENTIAL_SOURCES,
+    ESSENTIALS,
+    FOUNDATION,
+    NCCL,
+    SOURCES,
+)
 from trainshed.runtimes.sheet import LeftOut, Release, Sheet
-from trainshed.runtimes.xgboost.excluded import NCCL
 
 LEARNING = (
     "sympy",

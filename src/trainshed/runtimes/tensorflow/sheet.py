@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainshed.runtimes.python.contents import FOUNDATION, SOURCES
+from trainshed.runtimes.python.contents import FOUNDATION, NCCL, SOURCES
 from trainshed.runtimes.sheet import LeftOut, Minor, Release, Sheet
-from trainshed.runtimes.tensorflow.contents import IMAGES, NOT_NEEDED, parts
-from trainshed.runtimes.xgboost.excluded import NCCL
 
 _BEFORE_2_12 = "protobuf<3.20"
 # gym: newer ones do not build with the setuptools of today. pyyaml 5 loads without being told a loader.
@@ -91,6 +89,74 @@ def _with_cuda(release: Release) -> tuple[Release, Release]:
         for_gpu=True,
     )
     return release, cuda
+
+
+IMAGES = (
+    "scipy",
+    "scikit-learn",
+    "threadpoolctl",
+    "statsmodels",
+    "sympy",
+    "xgboost",
+    "opencv-python-headless",
+    "tornado",
+    "webob",
+    "paste",
+    "webapp2==3.0.0b1",
+    "crcmod",
+    "google-cloud-bigtable",
+    "google-cloud-datastore",
+    "google-cloud-pubsub",
+    "tensorboard",
+    "tensorflow-datasets",
+    "tensorflow-hub",
+    "explainable-ai-sdk",
+    "apache-beam",
+    "gym",
+    # Programs import moviepy.editor, which the second has no longer.
+    "moviepy<2",
+)
+"""Of every release."""
+
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "transform": ("tensorflow-transform", "tfx-bsl"),
+    "text": ("tensorflow-text",),
+    "io": ("tensorflow-io",),
+    "models": ("tf-models-official",),
+    "agents": ("tf-agents",),
+    "nlp": ("keras-nlp",),
+}
+"""Compiled against one TensorFlow, or tied to it: each is there on the Pythons that it has been released for."""
+
+NOT_NEEDED = (
+    # Notebooks, and what talks to services that are not served here; Beam and the models import them where they are used.
+    *("jupyter", "notebook", "jupyterlab", "ipykernel", "kaggle", "sacrebleu"),
+    *("google-cloud-dlp", "google-cloud-language", "google-cloud-recommendations-ai"),
+    *("google-cloud-spanner", "google-cloud-videointelligence", "google-cloud-vision"),
+    "grpcio-gcp",
+    # Has wheels for few Pythons; tensorflow-datasets reads its own format only by it.
+    "array-record",
+)
+
+
+def parts(
+    version: str, pythons: tuple[Minor, Minor], until: Mapping[str, int]
+) -> tuple[tuple[str, ...], tuple[LeftOut, ...]]:
+    """The requirements of the parts, and what is left out. `until`: the highest minor version of Python 3 that a part is
+    to be had for, 0 = none; a part that is not named goes with all of `pythons`."""
+    lowest, highest = pythons
+    asked: list[str] = []
+    left_out: list[LeftOut] = []
+    for part, names in PARTS.items():
+        last = (3, until.get(part, highest[1]))
+        marker = f"; python_version < '3.{last[1] + 1}'" if last < highest else ""
+        if last >= lowest:
+            asked += [name + marker for name in names]
+        if last < highest:
+            reason = f"no release of it goes with TensorFlow {version} on this Python"
+            without = (max(lowest, (3, last[1] + 1)), highest)
+            left_out += [LeftOut(name, reason, without) for name in names]
+    return tuple(asked), tuple(left_out)
 
 
 SHEET = Sheet(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from trainshed.runtimes.python.contents import FOUNDATION, SOURCES
+from trainshed.runtimes.python.contents import FOUNDATION, NCCL, SOURCES
 from trainshed.runtimes.scikit_learn.sheet import (
     LEARNING,
     LEARNING_LEFT_OUT,
@@ -12,7 +12,6 @@ from trainshed.runtimes.scikit_learn.sheet import (
     OLD_LEARNING,
 )
 from trainshed.runtimes.sheet import Release, Sheet
-from trainshed.runtimes.xgboost.excluded import NCCL
 
 
 def _with_nccl(release: Release) -> tuple[Release, Release]:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trainshed.runtimes.flights import Flights
 from trainshed.runtimes.port import Progress
+from trainshed.runtimes.single_flight import SingleFlight
 from trainshed.runtimes.stopping import Stop
 
 pytestmark = pytest.mark.anyio
@@ -63,11 +63,11 @@ class Ear:
 async def test_it_is_built_once_and_who_comes_later_hears_from_then_on(
     workers: ThreadPoolExecutor,
 ) -> None:
-    flights, build = Flights[str](workers), Build()
+    flights, build = SingleFlight[str](workers), Build()
     early, late = Ear(), Ear()
-    first = asyncio.create_task(flights.fly("key", build, early))
+    first = asyncio.create_task(flights.run("key", build, early))
     await early.heard("begun")
-    second = asyncio.create_task(flights.fly("key", build, late))
+    second = asyncio.create_task(flights.run("key", build, late))
     await late.heard("It is being built already; the last that was said: begun")
     build.go.set()
     assert await asyncio.gather(first, second) == ["built", "built"]
@@ -79,11 +79,11 @@ async def test_it_is_built_once_and_who_comes_later_hears_from_then_on(
 async def test_a_caller_that_goes_stops_nothing_that_another_waits_for(
     workers: ThreadPoolExecutor,
 ) -> None:
-    flights, build = Flights[str](workers, abandons=True), Build()
+    flights, build = SingleFlight[str](workers, abandons=True), Build()
     ear = Ear()
-    going = asyncio.create_task(flights.fly("key", build, ear))
+    going = asyncio.create_task(flights.run("key", build, ear))
     await ear.heard("begun")
-    staying = asyncio.create_task(flights.fly("key", build, None))
+    staying = asyncio.create_task(flights.run("key", build, None))
     await asyncio.sleep(0)
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -100,9 +100,9 @@ async def test_what_nobody_waits_for_is_stopped_where_that_is_wanted(
     workers: ThreadPoolExecutor,
 ) -> None:
     for abandons in (True, False):
-        flights, build = Flights[str](workers, abandons=abandons), Build()
+        flights, build = SingleFlight[str](workers, abandons=abandons), Build()
         ear = Ear()
-        task = asyncio.create_task(flights.fly("key", build, ear))
+        task = asyncio.create_task(flights.run("key", build, ear))
         await ear.heard("begun")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -127,8 +127,8 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_complained_of_nowhere
         assert go.wait(10)
         raise ValueError("stopped")
 
-    flights = Flights[str](workers)
-    task = asyncio.create_task(flights.fly("key", fail, None))
+    flights = SingleFlight[str](workers)
+    task = asyncio.create_task(flights.run("key", fail, None))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -144,11 +144,11 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_complained_of_nowhere
 async def test_a_failure_is_told_to_all_and_the_next_one_builds_again(
     workers: ThreadPoolExecutor,
 ) -> None:
-    flights = Flights[str](workers)
+    flights = SingleFlight[str](workers)
 
     def fail(tell: Progress, stop: Stop) -> str:
         raise ValueError("no disk")
 
     for _ in range(2):
         with pytest.raises(ValueError, match="no disk"):
-            await flights.fly("key", fail, None)
+            await flights.run("key", fail, None)
