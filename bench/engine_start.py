@@ -16,10 +16,14 @@ import time
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.zygotes import ZygoteHandle, start
-from trainshed.engines.port import SlotExited, SlotRequest
+from trainshed.engines.port import (
+    ReplicaReport,
+    SlotRequest,
+)
 
 GANG = 8
 PROGRAM = [sys.executable, "-c", "print(1)"]
@@ -64,7 +68,7 @@ async def launched(engine: LocalEngine, data: Path, uid: JobUid, count: int) -> 
         if waiting:
             waiting = {log for log in waiting if not (log.exists() and log.stat().st_size)}
             elapsed = (time.perf_counter() - begin) * 1000
-        over += isinstance(event, SlotExited)
+        over += isinstance(event, ReplicaReport) and isinstance(event.event, ReplicaExited)
         if over == count:
             break
     await engine.release(uid, 1)

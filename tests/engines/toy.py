@@ -16,6 +16,7 @@ from pathlib import Path
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
 from trainshed.engines.conformance.lab import Lab
@@ -27,11 +28,9 @@ from trainshed.engines.port import (
     LaunchRejected,
     LinesWritten,
     Node,
+    ReplicaReport,
     Slot,
-    SlotExited,
-    SlotLost,
     SlotRequest,
-    SlotStarted,
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import begin, joined
@@ -54,10 +53,10 @@ class Place:
     process: subprocess.Popen[bytes] | None = None
     stopped: bool = False
     started: int = 0
-    ends: dict[int, EngineEvent] = field(default_factory=dict[int, EngineEvent])
+    ends: dict[int, ReplicaEvent] = field(default_factory=dict[int, ReplicaEvent])
 
-    def lost(self, incarnation: int, cause: str) -> SlotLost:
-        return SlotLost(*self.gang, self.slot.replica, incarnation, cause)
+    def lost(self, incarnation: int, cause: str) -> ReplicaLost:
+        return ReplicaLost(self.gang[1], self.slot.replica, incarnation, cause)
 
 
 class ToyEngine:
@@ -190,16 +189,19 @@ class ToyEngine:
     def _report(self, place: Place, incarnation: int) -> None:
         """Say again what is known of an incarnation."""
         if (end := place.ends.get(incarnation)) is not None:
-            self._events.put_nowait(end)
+            self._say(place, end)
         elif incarnation == place.incarnation and place.started:
-            self._events.put_nowait(self._started(place))
+            self._say(place, self._started(place))
 
-    def _started(self, place: Place) -> SlotStarted:
-        return SlotStarted(*place.gang, place.slot.replica, place.incarnation, place.started)
+    def _started(self, place: Place) -> ReplicaStarted:
+        return ReplicaStarted(place.gang[1], place.slot.replica, place.incarnation, place.started)
 
-    def _end(self, place: Place, incarnation: int, event: EngineEvent) -> None:
+    def _end(self, place: Place, incarnation: int, event: ReplicaEvent) -> None:
         place.ends[incarnation] = event
-        self._events.put_nowait(event)
+        self._say(place, event)
+
+    def _say(self, place: Place, event: ReplicaEvent) -> None:
+        self._events.put_nowait(ReplicaReport(place.gang[0], event))
 
     def _start(self, place: Place, plan: LaunchPlan) -> None:
         place.incarnation, place.stopped, place.started = plan.incarnation, False, time.time_ns()
@@ -216,7 +218,7 @@ class ToyEngine:
         except OSError as error:
             self._end(place, plan.incarnation, place.lost(plan.incarnation, str(error)))
             return
-        self._events.put_nowait(self._started(place))
+        self._say(place, self._started(place))
         follower = begin(self._follow(place, place.process), f"following {plan.replica}")
         self._followers.add(follower)
         follower.add_done_callback(self._followers.discard)
@@ -255,7 +257,7 @@ class ToyEngine:
             stopped=place.stopped,
         )
         place.process = None
-        event = SlotExited(*place.gang, place.slot.replica, place.incarnation, record)
+        event = ReplicaExited(place.gang[1], place.slot.replica, place.incarnation, record)
         self._end(place, place.incarnation, event)
 
     def _stop(self, place: Place, incarnation: int, grace: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.engines.port import (
@@ -19,11 +20,9 @@ from trainshed.engines.port import (
     Node,
     NodeChanged,
     NodeState,
+    ReplicaReport,
     Slot,
-    SlotExited,
-    SlotLost,
     SlotRequest,
-    SlotStarted,
 )
 from trainshed.runtimes.port import PreparedRuntime, Progress
 from trainshed.testing.engine.streams import Journals, JournalStreams
@@ -64,9 +63,13 @@ class ScriptedEngine:
 
     async def start(self) -> None:
         for (uid, attempt, replica), incarnation in self.alive.items():
-            self.events.put_nowait(SlotStarted(uid, attempt, replica, incarnation, 1))
+            self.events.put_nowait(
+                ReplicaReport(uid, ReplicaStarted(attempt, replica, incarnation, 1))
+            )
         for (uid, attempt, replica), (incarnation, record) in self.ended.items():
-            self.events.put_nowait(SlotExited(uid, attempt, replica, incarnation, record))
+            self.events.put_nowait(
+                ReplicaReport(uid, ReplicaExited(attempt, replica, incarnation, record))
+            )
 
     async def close(self) -> None:
         """Nothing of a scripted engine dies with the service."""
@@ -108,13 +111,17 @@ class ScriptedEngine:
             if plan.incarnation <= before or key[:2] in self.stopped:
                 continue
             if (key, plan.incarnation) in self.refused:
-                self.events.put_nowait(SlotLost(*key, plan.incarnation, "never started"))
+                self.events.put_nowait(
+                    ReplicaReport(key[0], ReplicaLost(*key[1:], plan.incarnation, "never started"))
+                )
                 continue
             assert key not in self.alive, "two incarnations live"
             self.launches.append(key)
             self.placed[key] = self.node_of(key)
             self.alive[key] = plan.incarnation
-            self.events.put_nowait(SlotStarted(*key, plan.incarnation, 1))
+            self.events.put_nowait(
+                ReplicaReport(key[0], ReplicaStarted(*key[1:], plan.incarnation, 1))
+            )
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         self._fail("stop")
@@ -127,7 +134,9 @@ class ScriptedEngine:
             if key in self.alive:
                 self.exit(*key, signal=15)
             elif key not in self.ended:
-                self.events.put_nowait(SlotLost(*key, 1, "never started"))
+                self.events.put_nowait(
+                    ReplicaReport(key[0], ReplicaLost(*key[1:], 1, "never started"))
+                )
 
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
@@ -137,7 +146,9 @@ class ScriptedEngine:
             self.exit(*key, signal=15, stopped=True)
         elif self.ended.get(key, (0,))[0] < incarnation:
             self.refused.add((key, incarnation))
-            self.events.put_nowait(SlotLost(*key, incarnation, "never started"))
+            self.events.put_nowait(
+                ReplicaReport(key[0], ReplicaLost(*key[1:], incarnation, "never started"))
+            )
 
     async def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
@@ -189,7 +200,7 @@ class ScriptedEngine:
         incarnation = self.alive.pop(key)
         record = ExitRecord(code, signal, oom=oom, started=1, ended=2, stopped=stopped)
         self.ended[key] = (incarnation, record)
-        self.events.put_nowait(SlotExited(*key, incarnation, record))
+        self.events.put_nowait(ReplicaReport(key[0], ReplicaExited(*key[1:], incarnation, record)))
 
 
 class ScriptedRuntimes:

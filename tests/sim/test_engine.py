@@ -6,19 +6,20 @@ from dataclasses import replace
 import pytest
 
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineEvent,
     EngineUnavailable,
     Fault,
     LaunchRejected,
+    LinesWritten,
+    MetricsWritten,
     Node,
     NodeChanged,
     NodeState,
-    SlotExited,
-    SlotLost,
+    ReplicaReport,
     SlotRequest,
-    SlotStarted,
 )
 from trainshed.testing.engine.clock import Clock
 from trainshed.testing.engine.events import Delays, FaultyEventBus
@@ -42,12 +43,15 @@ class Stage:
         self.clock = Clock(1000 * SECOND)
         bus = FaultyEventBus(self.clock, delays, seed=3)
         self.world = World(self.clock, NODES, scripts, times=TIMES, bus=bus, strict=True, seed=1)
-        self.heard: list[EngineEvent] = []
+        self.heard: list[ReplicaEvent | LinesWritten | MetricsWritten | NodeChanged] = []
         self.listen()
 
     def listen(self) -> None:
         self.heard.clear()
-        self.world.attach(self.heard.append)
+        self.world.attach(self._hear)
+
+    def _hear(self, event: EngineEvent) -> None:
+        self.heard.append(event.event if isinstance(event, ReplicaReport) else event)
 
     def up(self, *replicas: ReplicaId, node: str = "node-0") -> None:
         gang = replicas or (PRIMARY,)
@@ -58,8 +62,8 @@ class Stage:
     def wait(self, seconds: float) -> None:
         self.clock.advance(self.clock.now + round(seconds * SECOND))
 
-    def ends(self) -> list[SlotExited | SlotLost]:
-        return [e for e in self.heard if isinstance(e, SlotExited | SlotLost)]
+    def ends(self) -> list[ReplicaExited | ReplicaLost]:
+        return [e for e in self.heard if isinstance(e, ReplicaExited | ReplicaLost)]
 
     def kinds(self) -> list[str]:
         return [type(event).__name__ for event in self.heard]
@@ -74,10 +78,10 @@ def plan(replica: ReplicaId = PRIMARY, incarnation: int = 1, attempt: int = 1) -
 def test_a_program_starts_runs_and_ends_as_its_script_says() -> None:
     stage = Stage(lambda _: Script(10 * SECOND, code=3))
     stage.up()
-    assert stage.kinds() == ["SlotStarted"]
+    assert stage.kinds() == ["ReplicaStarted"]
     stage.wait(10)
     (end,) = stage.ends()
-    assert isinstance(end, SlotExited)
+    assert isinstance(end, ReplicaExited)
     assert (end.exit.exit_code, end.exit.ended - end.exit.started) == (3, 10 * SECOND)
 
 
@@ -90,11 +94,11 @@ def test_an_incarnation_is_never_started_twice_only_reported_again() -> None:
     stage.wait(1)
     assert stage.world.starts == 1
     assert stage.kinds() == [
-        "SlotStarted",
-        "SlotStarted",
-        "SlotExited",
-        "SlotStarted",
-        "SlotExited",
+        "ReplicaStarted",
+        "ReplicaStarted",
+        "ReplicaExited",
+        "ReplicaStarted",
+        "ReplicaExited",
     ]
 
 
@@ -124,7 +128,7 @@ def test_what_never_started_is_reported_so_and_never_will() -> None:
     stage.world.launch([plan()])
     stage.wait(5)
     assert stage.world.starts == 0
-    assert [e.cause for e in stage.ends() if isinstance(e, SlotLost)] == ["never started"] * 2
+    assert [e.cause for e in stage.ends() if isinstance(e, ReplicaLost)] == ["never started"] * 2
 
 
 def test_a_start_under_way_is_stopped_before_there_is_a_process() -> None:
@@ -133,7 +137,7 @@ def test_a_start_under_way_is_stopped_before_there_is_a_process() -> None:
     stage.world.launch([plan()])
     stage.world.stop(JOB, 1, SECOND)
     stage.wait(5)
-    assert stage.kinds() == ["SlotLost"]
+    assert stage.kinds() == ["ReplicaLost"]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_stop_is_sigterm_then_sigkill_after_the_grace(
     stage.world.stop(JOB, 1, 30 * SECOND)
     stage.wait(100)
     (end,) = stage.ends()
-    assert isinstance(end, SlotExited)
+    assert isinstance(end, ReplicaExited)
     assert (end.exit.exit_code, end.exit.signal) == status
     assert end.exit.ended - asked == after * SECOND
     assert end.exit.stopped
@@ -185,7 +189,7 @@ def test_an_injected_fault_is_seen_as_what_it_is(fault: Fault, signal: int, oom:
     stage.world.inject(JOB, 1, PRIMARY, 1, fault)
     stage.wait(1)
     (end,) = stage.ends()
-    assert isinstance(end, SlotExited)
+    assert isinstance(end, ReplicaExited)
     assert (end.exit.signal, end.exit.oom) == (signal, oom)
 
 
@@ -195,7 +199,7 @@ def test_a_killed_shim_takes_its_program_with_it_and_leaves_no_record() -> None:
     (seat,) = stage.world.seats()
     assert stage.world.kill_shim(seat)
     stage.wait(1)
-    assert isinstance(stage.ends()[0], SlotLost)
+    assert isinstance(stage.ends()[0], ReplicaLost)
     assert not stage.world.kill_shim(seat)
 
 
@@ -208,7 +212,7 @@ def test_replicas_of_a_dead_node_are_lost_when_the_fence_has_passed_and_not_befo
     assert [e.state for e in stage.heard if isinstance(e, NodeChanged)] == [NodeState.GONE]
     assert stage.ends() == []
     stage.wait(2)
-    assert isinstance(stage.ends()[0], SlotLost)
+    assert isinstance(stage.ends()[0], ReplicaLost)
     with pytest.raises(EngineUnavailable, match="does not answer"):
         stage.world.allocate(JobUid(6), 1, [SlotRequest(PRIMARY, "host", "node-0")])
 
@@ -245,7 +249,7 @@ def test_an_end_behind_a_cut_cable_is_told_when_the_node_is_back() -> None:
     assert stage.ends() == []
     stage.world.come_back("node-0")
     stage.wait(1)
-    assert isinstance(stage.ends()[0], SlotExited)
+    assert isinstance(stage.ends()[0], ReplicaExited)
 
 
 def test_a_stop_behind_a_cut_cable_is_obeyed_when_the_node_is_back() -> None:
@@ -257,7 +261,7 @@ def test_a_stop_behind_a_cut_cable_is_obeyed_when_the_node_is_back() -> None:
     assert stage.ends() == []
     stage.world.come_back("node-0")
     stage.wait(2)
-    assert isinstance(stage.ends()[-1], SlotExited)
+    assert isinstance(stage.ends()[-1], ReplicaExited)
 
 
 def test_nothing_starts_while_there_is_no_zygote_and_what_runs_goes_on() -> None:
@@ -277,7 +281,7 @@ def test_a_start_that_fails_is_the_services_fault() -> None:
     stage = Stage(lambda _: Script(SECOND, start_fails=True))
     stage.up()
     (end,) = stage.ends()
-    assert isinstance(end, SlotLost)
+    assert isinstance(end, ReplicaLost)
     assert end.by_service
 
 
@@ -314,7 +318,7 @@ def test_who_listens_next_is_told_everything_again() -> None:
     stage.wait(20)
     stage.listen()
     stage.wait(1)
-    assert stage.kinds() == ["NodeChanged", "SlotStarted", "SlotStarted", "SlotExited"]
+    assert stage.kinds() == ["NodeChanged", "ReplicaStarted", "ReplicaStarted", "ReplicaExited"]
 
 
 def test_late_and_repeated_news_keeps_its_order_per_replica() -> None:
@@ -325,13 +329,13 @@ def test_late_and_repeated_news_keeps_its_order_per_replica() -> None:
     stage.up(*replicas)
     stage.wait(300)
     assert len(stage.heard) > 80
-    told: list[EngineEvent] = stage.heard
+    told = stage.heard
     for replica in replicas:
         mine = [e for e in told if not isinstance(e, NodeChanged) and e.replica == replica]
-        ends = [isinstance(e, SlotExited) for e in mine]
+        ends = [isinstance(e, ReplicaExited) for e in mine]
         assert ends == sorted(ends)
         assert ends[-1]
-    firsts = [e.replica for e in told if isinstance(e, SlotStarted)]
+    firsts = [e.replica for e in told if isinstance(e, ReplicaStarted)]
     assert firsts != sorted(firsts, key=replicas.index)
 
 
@@ -351,7 +355,7 @@ def test_a_program_prints_while_it_runs_and_its_lines_outlive_it() -> None:
     stage = Stage(lambda _: Script(10 * SECOND, prints=(3 * SECOND, 5 * SECOND, 20 * SECOND)))
     stage.up()
     stage.wait(4)
-    assert stage.kinds() == ["SlotStarted", "LinesWritten"]
+    assert stage.kinds() == ["ReplicaStarted", "LinesWritten"]
     stage.wait(30)
     stage.world.release(JOB, 1)
     lines = stage.world.journals.of(JOB)
@@ -367,9 +371,11 @@ def test_a_program_that_hangs_is_ended_by_its_watchdog_alone(stall_after: int) -
     stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
     stage.world.launch([replace(plan(), stall_after=stall_after)])
     stage.wait(65)
-    assert stage.kinds() == ["SlotStarted"]
+    assert stage.kinds() == ["ReplicaStarted"]
     stage.wait(3600)
     ends = [
-        (end.exit.signal, end.exit.stalled) for end in stage.ends() if isinstance(end, SlotExited)
+        (end.exit.signal, end.exit.stalled)
+        for end in stage.ends()
+        if isinstance(end, ReplicaExited)
     ]
     assert ends == ([(9, True)] if stall_after else [])

@@ -14,13 +14,21 @@ from trainshed.controller import controller
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.drills import Drill, DrillKind
-from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.events import (
+    Event,
+)
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import EngineUnavailable, Fault, LaunchRejected, NodeState, SlotStarted
+from trainshed.engines.port import (
+    EngineUnavailable,
+    Fault,
+    LaunchRejected,
+    NodeState,
+    ReplicaReport,
+)
 from trainshed.store.port import Commit, NodeDrain
 
 
@@ -397,14 +405,14 @@ def test_a_gang_is_handed_over_once_however_its_starts_are_reported(
 
     async def story() -> None:
         async with world(tmp_path) as w:
-            launch, handed, late = w.engine.launch, list[int](), list[SlotStarted]()
+            launch, handed, late = w.engine.launch, list[int](), list[ReplicaReport]()
 
             async def slow(plans: Sequence[LaunchPlan]) -> None:
                 handed.append(len(plans))
                 await launch(plans)
                 for _ in range(2):
                     started = w.engine.events.get_nowait()
-                    assert isinstance(started, SlotStarted)
+                    assert isinstance(started, ReplicaReport)
                     late.append(started)
 
             monkeypatch.setattr(w.engine, "launch", slow)
@@ -412,7 +420,7 @@ def test_a_gang_is_handed_over_once_however_its_starts_are_reported(
             await up(w, uid, ReplicaId(1, 2), 1)
             for event in late:
                 w.engine.events.put_nowait(event)
-                await up(w, uid, event.replica, 1)
+                await up(w, uid, event.event.replica, 1)
             await w.state(uid, JobState.RUNNING)
             assert handed == [4]
 

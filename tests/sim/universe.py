@@ -23,14 +23,21 @@ from tests.unit.jobs import CREATED
 from trainshed.controller import controller
 from trainshed.controller.controller import Controller
 from trainshed.controller.parents import ParentStores
-from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.events import (
+    Event,
+    ReplicaExited,
+)
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.engines.port import EngineEvent, EngineUnavailable, SlotExited
+from trainshed.engines.port import (
+    EngineEvent,
+    EngineUnavailable,
+    ReplicaReport,
+)
 from trainshed.store.port import Commit, Ledger, LiveJob, Store
 from trainshed.store.sqlite.connections import open_reader
 from trainshed.store.sqlite.database import DATABASE_FILE
@@ -249,7 +256,11 @@ class Universe:
     def _told(self, made: Controller, event: EngineEvent) -> None:
         """Where the writer takes its time, somebody wants something of a job just as a program of it has ended: that is
         stored after the service has looked at the job, and before it stores what it makes of the end."""
-        if self._group is None or not isinstance(event, SlotExited):
+        if (
+            self._group is None
+            or not isinstance(event, ReplicaReport)
+            or not isinstance(event.event, ReplicaExited)
+        ):
             return
         roll = self._dice.random()
         if roll < _AMBUSHES and event.job_uid in self.books.jobs:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.controller.carrier import JobCarrier
 from trainshed.controller.engine_events import (
-    event_of,
     lost_without_slots,
     settle_leftovers,
     settle_unknown,
@@ -443,7 +442,7 @@ class Controller:
                 self._leave_unfit_nodes()
                 self._decide()
             else:
-                self.report(seen.job_uid, event_of(seen))
+                self.report(seen.job_uid, seen.event)
 
     def _metrics_written(self, uid: JobUid) -> None:
         """A trial has measured something: its tuning job is looked at once for all that its trials measure now."""

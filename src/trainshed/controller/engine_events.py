@@ -3,54 +3,21 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import assert_never
 
 from trainshed.core.lifecycle.events import (
     Event,
     ReplicaExited,
     ReplicaLost,
-    ReplicaNoted,
     ReplicaStarted,
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import JobUid
-from trainshed.engines.port import (
-    Engine,
-    EngineUnavailable,
-    NoteWritten,
-    SlotExited,
-    SlotLost,
-    SlotStarted,
-)
+from trainshed.engines.port import Engine, EngineUnavailable
 
 _NO_SLOT = "nothing is left of it here: the data directory was restored, or its slots were lost"
 _PAUSE = 1.0
 """Seconds before an engine that could not answer is asked again."""
-
-
-def event_of(seen: SlotStarted | SlotExited | SlotLost | NoteWritten) -> Event:
-    """The job's event that an engine's event stands for."""
-    match seen:
-        case SlotStarted(_, attempt, replica, incarnation, at):
-            return ReplicaStarted(attempt, replica, incarnation, at)
-        case SlotExited(_, attempt, replica, incarnation, exit_record):
-            return ReplicaExited(attempt, replica, incarnation, exit_record)
-        case SlotLost(_, attempt, replica, incarnation, cause, by_service):
-            return ReplicaLost(attempt, replica, incarnation, cause, by_service)
-        case NoteWritten():
-            return ReplicaNoted(
-                seen.attempt,
-                seen.replica,
-                seen.incarnation,
-                number=seen.number,
-                at=seen.at,
-                name=seen.name,
-                severity=seen.severity,
-                text=seen.text,
-            )
-        case _:
-            assert_never(seen)
 
 
 def lost_without_slots(

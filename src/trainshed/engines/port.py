@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import SecretRef
 from trainshed.core.streams import Streams
@@ -106,40 +106,17 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotStarted:
-    """The replica's main process was started at `at`."""
+class ReplicaReport:
+    """What was seen of a replica, as the event of its job.
 
-    job_uid: JobUid
-    attempt: int
-    replica: ReplicaId
-    incarnation: int
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlotExited:
-    """The main process ended; log and attempt record are sealed and synced."""
-
-    job_uid: JobUid
-    attempt: int
-    replica: ReplicaId
-    incarnation: int
-    exit: ExitRecord
-
-
-@dataclass(frozen=True, slots=True)
-class SlotLost:
-    """The shim is gone without a record (its program died with it), or never came up.
-
-    `by_service`: the engine could not do its part (a sandbox, a control group, a process); no outside cause.
+    ReplicaStarted: its main process was started. ReplicaExited: that ended, and log and attempt record are sealed and
+    synced. ReplicaLost: its shim is gone without a record (its program died with it), or never came up. ReplicaNoted: only
+    of plans that say `watch_reduction`, and of disks (`core.lifecycle.notes`) if the engine looks at what replicas use; each
+    note is reported at least once before the incarnation's end is, the same ones again after a restart of the service.
     """
 
     job_uid: JobUid
-    attempt: int
-    replica: ReplicaId
-    incarnation: int
-    cause: str
-    by_service: bool = False
+    event: ReplicaEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,24 +140,6 @@ class MetricsWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteWritten:
-    """Something that people should know of one incarnation: of plans that say `watch_reduction`, and of disks (names of
-    `core.lifecycle.notes`), if the engine looks at what replicas use. `number` counts from
-    1; each note is told at least once before the incarnation's end is, the same ones again after a restart of the service.
-    `severity`: INFO, WARNING or ERROR; `at`: ns. `name`: what kind of note it is."""
-
-    job_uid: JobUid
-    attempt: int
-    replica: ReplicaId
-    incarnation: int
-    number: int
-    at: int
-    name: str
-    severity: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class NodeChanged:
     """A node's state is another one now. Of the replicas on a node that is GONE, each is reported lost by itself, as
     soon as it is certain that it is dead (the fence), not before."""
@@ -199,9 +158,7 @@ class Fault(enum.StrEnum):
     SEGV = "segv"
 
 
-EngineEvent = (
-    SlotStarted | SlotExited | SlotLost | LinesWritten | MetricsWritten | NoteWritten | NodeChanged
-)
+EngineEvent = ReplicaReport | LinesWritten | MetricsWritten | NodeChanged
 
 
 class SecretDoor(Protocol):

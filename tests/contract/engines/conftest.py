@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
     EngineEvent,
     LinesWritten,
+    MetricsWritten,
     NodeChanged,
     NodeState,
+    ReplicaReport,
     Slot,
-    SlotExited,
-    SlotLost,
     SlotRequest,
-    SlotStarted,
 )
 from trainshed.replica.protocol import LEVEL_SESSION
 
@@ -107,8 +107,9 @@ class House:
         wanted = {(uid, slot.replica) for uid, slots in self._gangs.items() for slot in slots}
 
         def over() -> bool:
-            ends = [event for event in self.events if isinstance(event, SlotExited | SlotLost)]
-            return wanted <= {(event.job_uid, event.replica) for event in ends}
+            reports = [e for e in self.events if isinstance(e, ReplicaReport)]
+            ends = [e for e in reports if isinstance(e.event, ReplicaExited | ReplicaLost)]
+            return wanted <= {(end.job_uid, end.event.replica) for end in ends}
 
         await self.until(over)
 
@@ -146,21 +147,24 @@ class House:
     async def python(self, program: str, **fields: object) -> JobUid:
         return await self.run(PYTHON, "-u", "-c", program, **fields)
 
-    def ends(self, uid: JobUid, incarnation: int = 1) -> list[SlotExited | SlotLost]:
+    def seen(self, uid: JobUid) -> list[ReplicaEvent | LinesWritten | MetricsWritten]:
+        """What was heard of a job, in order."""
+        mine = [e for e in self.events if not isinstance(e, NodeChanged) and e.job_uid == uid]
+        return [e.event if isinstance(e, ReplicaReport) else e for e in mine]
+
+    def ends(self, uid: JobUid, incarnation: int = 1) -> list[ReplicaExited | ReplicaLost]:
         return [
             event
-            for event in self.events
-            if isinstance(event, SlotExited | SlotLost)
-            and event.job_uid == uid
-            and event.incarnation == incarnation
+            for event in self.seen(uid)
+            if isinstance(event, ReplicaExited | ReplicaLost) and event.incarnation == incarnation
         ]
 
     async def end(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, incarnation: int = 1
-    ) -> SlotExited | SlotLost:
+    ) -> ReplicaExited | ReplicaLost:
         """Wait for the end of an incarnation."""
 
-        def found() -> list[SlotExited | SlotLost]:
+        def found() -> list[ReplicaExited | ReplicaLost]:
             return [e for e in self.ends(uid, incarnation) if e.replica == replica]
 
         await self.until(lambda: bool(found()))
@@ -168,17 +172,15 @@ class House:
 
     async def exit(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, incarnation: int = 1
-    ) -> SlotExited:
+    ) -> ReplicaExited:
         end = await self.end(uid, replica, incarnation)
-        assert isinstance(end, SlotExited), end
+        assert isinstance(end, ReplicaExited), end
         return end
 
-    async def started(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> SlotStarted:
-        def found() -> list[SlotStarted]:
+    async def started(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> ReplicaStarted:
+        def found() -> list[ReplicaStarted]:
             return [
-                e
-                for e in self.events
-                if isinstance(e, SlotStarted) and e.job_uid == uid and e.replica == replica
+                e for e in self.seen(uid) if isinstance(e, ReplicaStarted) and e.replica == replica
             ]
 
         await self.until(lambda: bool(found()))

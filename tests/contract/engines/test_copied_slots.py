@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run
-from trainshed.engines.port import SlotLost
+from trainshed.core.lifecycle.events import ReplicaLost
 from trainshed.replica.protocol import process_start
 
 SLEEPS = "import time; print('up', flush=True); time.sleep(60)"
@@ -33,7 +33,7 @@ def test_a_copy_of_live_slots_kills_nobody(house: Run, tmp_path: Path, started_t
         if started_twice:
             await twin.restart()
         lost = await twin.end(uid)
-        assert isinstance(lost, SlotLost)
+        assert isinstance(lost, ReplicaLost)
         assert "another service's" in lost.cause
         # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of ours.
         plan = twin.plan(uid, "true", incarnation=2, hostname=f"host-{uid}-{PRIMARY}")

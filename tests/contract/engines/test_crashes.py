@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
+from trainshed.core.lifecycle.events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, settling, zygotes
 from trainshed.engines.local.spawner import Spawner
-from trainshed.engines.port import EngineUnavailable, Fault, SlotLost, SlotStarted
+from trainshed.engines.port import (
+    EngineUnavailable,
+    Fault,
+)
 from trainshed.replica.protocol import Message
 from trainshed.replica.sandbox import levels
 
@@ -33,7 +37,7 @@ def test_a_restarted_service_finds_running_programs_and_whole_logs(house: Run) -
         uid = await house.python(COUNTS)
         await house.line(uid, lambda text: text == "3")
         await house.restart()
-        assert (await house.started(uid)).job_uid == uid
+        assert (await house.started(uid)).replica == PRIMARY
         end = await house.exit(uid)
         assert end.exit.exit_code == 0
         assert house.texts(uid)[1:] == [str(i) for i in range(40)]
@@ -303,7 +307,7 @@ def test_an_end_that_cannot_be_written_down_yet_is_told_later(
         uid = await house.run("sleep", "60")
         await house.started(uid)
         os.kill(house.shim(uid)["shim"], signal.SIGKILL)
-        assert isinstance(await house.end(uid), SlotLost)
+        assert isinstance(await house.end(uid), ReplicaLost)
 
     house(test)
 
@@ -315,10 +319,10 @@ def test_a_program_dies_with_its_shim_and_is_reported_lost(house: Run, mark: str
         assert processes_marked(mark)
         os.kill(house.shim(uid)["shim"], signal.SIGKILL)
         end = await house.end(uid)
-        assert isinstance(end, SlotLost)
+        assert isinstance(end, ReplicaLost)
         assert not processes_marked(mark)
         await house.restart()
-        assert isinstance(await house.end(uid), SlotLost)
+        assert isinstance(await house.end(uid), ReplicaLost)
         await house.engine.launch([house.plan(uid, "echo", "again", incarnation=2)])
         assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
         assert house.texts(uid) == ["up", "again"]
@@ -333,8 +337,8 @@ def test_a_shim_killed_while_the_service_was_down(house: Run) -> None:
         await house.close()
         os.kill(house.shim(uid)["shim"], signal.SIGKILL)
         await house.restart()
-        assert await house.end(uid) == SlotLost(
-            uid, 1, PRIMARY, 1, "the replica's shim was killed; its program died with it"
+        assert await house.end(uid) == ReplicaLost(
+            1, PRIMARY, 1, "the replica's shim was killed; its program died with it"
         )
 
     house(test)
@@ -351,6 +355,6 @@ def test_many_slots_are_adopted_quickly(house: Run) -> None:
         await house.restart()
         for replica in replicas:
             await house.started(uid, replica)
-        assert sum(isinstance(event, SlotStarted) for event in house.events) == len(replicas)
+        assert sum(isinstance(event, ReplicaStarted) for event in house.seen(uid)) == len(replicas)
 
     house(test)

@@ -8,8 +8,8 @@ import pytest
 from tests.contract.engines.conftest import PYTHON, House, Run
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.launch import ImageRoot
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaNoted
 from trainshed.core.names import JobUid
-from trainshed.engines.port import NoteWritten, SlotExited
 from trainshed.replica.observe.disk import EXCEEDED, FULL
 
 _LIMIT = 10 << 20
@@ -17,13 +17,13 @@ _LIMIT = 10 << 20
 
 def noted(house: House, uid: JobUid) -> list[str]:
     """Names of what was noted of a replica."""
-    return [e.name for e in house.events if isinstance(e, NoteWritten) and e.job_uid == uid]
+    return [e.name for e in house.seen(uid) if isinstance(e, ReplicaNoted)]
 
 
 async def fills_up(house: House, uid: JobUid) -> None:
     """It does so while its program runs."""
     await house.until(lambda: FULL in noted(house, uid))
-    assert not any(isinstance(e, SlotExited) and e.job_uid == uid for e in house.events)
+    assert not any(isinstance(e, ReplicaExited) for e in house.seen(uid))
 
 
 def test_a_full_disk_is_noted(house: Run) -> None:

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.contract.engines.conftest import House, Run
-from trainshed.engines.port import SlotExited, SlotLost, SlotStarted
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_code_or_signal_is_what_the_program_ended_with(
         end = await house.exit(uid)
         assert (end.exit.exit_code, end.exit.signal) == (code, killed_by)
         assert not end.exit.oom
-        kinds = [type(event) for event in house.events]
-        assert kinds.index(SlotStarted) < kinds.index(SlotExited)
+        kinds = [type(event) for event in house.seen(uid)]
+        assert kinds.index(ReplicaStarted) < kinds.index(ReplicaExited)
         assert 0 < end.exit.started <= end.exit.ended
 
     house(test)
@@ -141,7 +141,7 @@ def test_a_replica_that_the_service_cannot_start_is_its_own_failure(house: Run) 
             "true", buckets=(("odd", "/dev/null/here"),), python_template="/nowhere/here"
         )
         end = await house.end(uid)
-        assert isinstance(end, SlotLost)
+        assert isinstance(end, ReplicaLost)
         assert end.by_service
         assert "/dev/null/here" in end.cause or "/nowhere/here" in end.cause
         await house.restart()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run
+from trainshed.core.lifecycle.events import ReplicaLost
 from trainshed.engines.local import layout, settling
-from trainshed.engines.port import SlotLost
 from trainshed.replica import protocol
 from trainshed.replica.system import kernel
 
@@ -88,7 +88,7 @@ def test_a_start_that_waits_for_room_can_be_stopped(house: Run) -> None:
             await asyncio.wait_for(ear.heard.wait(), 20)
             await house.engine.stop(uid, 1, 0)
             end = await house.end(uid)
-        assert end == SlotLost(uid, 1, PRIMARY, 1, protocol.NEVER_STARTED)
+        assert end == ReplicaLost(1, PRIMARY, 1, protocol.NEVER_STARTED)
         assert house.texts(uid) == []
 
     house(test)

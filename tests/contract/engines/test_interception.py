@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import House, Run
-from trainshed.engines.port import NoteWritten
+from trainshed.core.lifecycle.events import ReplicaNoted
 from trainshed.replica.endpoint import storage_failures
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.serve import certificates
@@ -93,7 +93,7 @@ def test_calls_that_fail_again_and_again_are_told_while_the_program_runs(house: 
         await house.engine.launch([house.plan(uid, *argv, address=slot.address)])
         assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["CERTIFICATE_VERIFY_FAILED"] * 3 + ["403"] * 3
-        notes = [event for event in house.events if isinstance(event, NoteWritten)]
+        notes = [event for event in house.seen(uid) if isinstance(event, ReplicaNoted)]
         assert [note.name for note in notes] == [
             storage_failures.UNTRUSTED,
             storage_failures.DENIED,

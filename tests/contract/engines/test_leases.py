@@ -14,13 +14,14 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, processes_marked
 from tests.contract.engines.test_stock import stocked
+from trainshed.core.lifecycle.events import ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, link, settling
 from trainshed.engines.port import (
     EngineUnavailable,
     NodeChanged,
     NodeState,
-    SlotLost,
+    ReplicaReport,
     SlotRequest,
 )
 from trainshed.replica import protocol
@@ -53,7 +54,7 @@ def test_a_shim_that_does_not_answer_is_killed_and_its_replica_lost(house: Run, 
         await house.line(uid, lambda text: text == "up")
         begin = asyncio.get_running_loop().time()
         os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
-        assert await house.end(uid) == SlotLost(uid, 1, PRIMARY, 1, GONE)
+        assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, GONE)
         assert asyncio.get_running_loop().time() - begin >= LEASE
         assert not processes_marked(mark)
         # The only node is the one that the service is on.
@@ -84,7 +85,7 @@ def test_a_shim_found_silent_after_a_restart_loses_its_lease_as_well(house: Run)
         await house.close()
         os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
         await house.restart()
-        assert await house.end(uid) == SlotLost(uid, 1, PRIMARY, 1, GONE)
+        assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, GONE)
 
     house(test)
 
@@ -136,7 +137,7 @@ def test_a_start_that_is_stopped_while_nobody_takes_it_up_never_happens(house: R
         os.kill(house.zygote(), signal.SIGSTOP)
         uid = await house.run("echo", "ran")
         await house.engine.stop(uid, 1, 0)
-        assert await house.end(uid) == SlotLost(uid, 1, PRIMARY, 1, protocol.NEVER_STARTED)
+        assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, protocol.NEVER_STARTED)
         assert house.texts(uid) == []
 
     house(test)
@@ -181,7 +182,7 @@ def test_a_start_that_nobody_takes_up_however_often_it_is_asked_for_is_lost_for_
         uid = await house.run("echo", "first")
         end = await house.end(uid)
         monkeypatch.undo()
-        assert isinstance(end, SlotLost)
+        assert isinstance(end, ReplicaLost)
         assert end.cause == "no shim came up for it within 1 s"
         assert len(set(hung)) == 4
         await house.engine.launch([house.plan(uid, "echo", "second", incarnation=2)])
@@ -218,7 +219,7 @@ def test_a_start_that_was_given_on_and_is_reported_lost_never_happens(
 
         monkeypatch.setattr(spawner, "request", handing)
         uid = await house.run("echo", "ran")
-        assert await house.end(uid) == SlotLost(uid, 1, PRIMARY, 1, protocol.NEVER_STARTED)
+        assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, protocol.NEVER_STARTED)
         monkeypatch.undo()
         assert len(asked) == 4
         handles = [os.pidfd_open(shim) for shim in idle]
@@ -259,8 +260,8 @@ def test_a_node_that_stops_answering_is_gone_until_nothing_is_left_on_it(
             await house.allocate(house.job(), node="local-1")
         gone = await house.changed("local-1", NodeState.GONE)
         lost = await house.end(uid)
-        assert isinstance(lost, SlotLost)
-        assert gone < house.events.index(lost)
+        assert isinstance(lost, ReplicaLost)
+        assert gone < house.events.index(ReplicaReport(uid, lost))
         # As soon as it is reported lost, nothing of it lives: its lock is free.
         with witness.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -326,7 +327,7 @@ def test_one_silent_shim_among_others_is_not_the_end_of_its_node(house: Run) -> 
         await house.started(uid)
         await house.started(uid, WORKER)
         os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
-        assert isinstance(await house.end(uid), SlotLost)
+        assert isinstance(await house.end(uid), ReplicaLost)
         assert not any(isinstance(event, NodeChanged) for event in house.events)
         assert [event.replica for event in house.ends(uid)] == [PRIMARY]
 

@@ -1,7 +1,10 @@
 """Every line of every program, in order, complete (spec/logs#order)."""
 
 from tests.contract.engines.conftest import House, Run
-from trainshed.engines.port import LinesWritten, SlotStarted
+from trainshed.core.lifecycle.events import ReplicaStarted
+from trainshed.engines.port import (
+    LinesWritten,
+)
 
 
 def test_a_fast_writer_loses_nothing(house: Run) -> None:
@@ -33,8 +36,8 @@ def test_what_a_program_writes_is_told_within_moments_and_in_order(house: Run) -
     async def test(house: House) -> None:
         uid = await house.run("sh", "-c", "echo now; exec sleep 60")
         await house.line(uid, lambda text: text == "now")
-        events = [event for event in house.events if getattr(event, "job_uid", 0) == uid]
-        assert isinstance(events[0], SlotStarted)
+        events = house.seen(uid)
+        assert isinstance(events[0], ReplicaStarted)
         lines = [event.lines for event in events if isinstance(event, LinesWritten)]
         assert lines == sorted(lines)
         assert lines[-1] == 1

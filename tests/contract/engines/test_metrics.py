@@ -11,18 +11,16 @@ from pathlib import Path
 from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
 from trainshed.core.environment import METRIC_FILE
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.study.trials import Measurement
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
-    EngineEvent,
     MetricsWritten,
     Node,
-    SlotExited,
-    SlotLost,
+    ReplicaReport,
     SlotRequest,
-    SlotStarted,
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.store.logs.metrics import MetricsReader
@@ -84,8 +82,8 @@ def test_what_was_reported_last_is_readable_when_the_end_is_told(house: Run) -> 
         end = await house.exit(uid)
         assert end.exit.signal == signal.SIGKILL
         assert measured(house, uid)[-1] == (2, 0.5)
-        kinds = [type(e) for e in house.events if getattr(e, "job_uid", 0) == uid]
-        assert kinds[-1] is SlotExited
+        kinds = [type(e) for e in house.seen(uid)]
+        assert kinds[-1] is ReplicaExited
         assert MetricsWritten in kinds
 
     house(test)
@@ -118,7 +116,7 @@ def test_measurements_outlive_their_shim(house: Run) -> None:
         uid = await trial(house, "report(1, 0.5); time.sleep(60)")
         await house.until(lambda: heard(house, uid))
         os.kill(house.shim(uid)["shim"], signal.SIGKILL)
-        assert isinstance(await house.end(uid), SlotLost)
+        assert isinstance(await house.end(uid), ReplicaLost)
         argv = (PYTHON, "-u", "-c", REPORT + "report(2, 0.75)")
         plan = house.plan(uid, *argv, environ=ENVIRON, watch_metrics=True, incarnation=2)
         await house.engine.launch([plan])
@@ -169,7 +167,7 @@ def test_the_log_of_a_trial_is_only_its_lines(house: Run) -> None:
     house(test)
 
 
-def simulated(watch_metrics: bool) -> tuple[World, list[EngineEvent]]:
+def simulated(watch_metrics: bool) -> tuple[World, list[object]]:
     """A trial that reports thrice in its ten seconds, and once more when it is over."""
     reports = (
         Reports(2 * SECOND, "loss", 0.9, 1),
@@ -180,8 +178,8 @@ def simulated(watch_metrics: bool) -> tuple[World, list[EngineEvent]]:
     world = World(
         Clock(1000 * SECOND), [Node("n", 8, 2**34)], lambda _: Script(10 * SECOND, reports=reports)
     )
-    events: list[EngineEvent] = []
-    world.attach(events.append)
+    events: list[object] = []
+    world.attach(lambda e: events.append(e.event if isinstance(e, ReplicaReport) else e))
     world.allocate(JobUid(5), 1, [SlotRequest(PRIMARY, "host", "n")])
     world.launch(
         [
@@ -206,9 +204,9 @@ def simulated(watch_metrics: bool) -> tuple[World, list[EngineEvent]]:
 def test_simulated_trials_report_what_their_scripts_say() -> None:
     world, events = simulated(watch_metrics=True)
     assert [type(event).__name__ for event in events] == [
-        "SlotStarted",
+        "ReplicaStarted",
         *["MetricsWritten"] * 3,
-        "SlotExited",
+        "ReplicaExited",
     ]
     expected = Measurement((("acc", 0.5), ("loss", 0.2)), 1, 6 * SECOND)
     assert world.notebooks.measurements(JobUid(5)) == (expected,)
@@ -218,14 +216,14 @@ def test_simulated_trials_report_what_their_scripts_say() -> None:
 
 def test_nobody_listens_to_a_simulated_job_that_is_no_trial() -> None:
     world, events = simulated(watch_metrics=False)
-    assert [type(event).__name__ for event in events] == ["SlotStarted", "SlotExited"]
+    assert [type(event).__name__ for event in events] == ["ReplicaStarted", "ReplicaExited"]
     assert world.notebooks.measurements(JobUid(5)) == ()
 
 
 def test_the_readers_agree_on_what_the_newest_value_is(tmp_path: Path) -> None:
     """The simulation's reader gives what the store's would give of the same reports."""
     world, events = simulated(watch_metrics=True)
-    started = next(event.at for event in events if isinstance(event, SlotStarted))
+    started = next(event.at for event in events if isinstance(event, ReplicaStarted))
     directory = tmp_path / "5" / "1" / str(PRIMARY)
     directory.mkdir(parents=True)
     rows = [(2, "loss", 0.9), (4, "acc", 0.5), (6, "loss", 0.2)]

@@ -9,10 +9,10 @@ import time
 from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
 from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
 from trainshed.core.launch import ReductionWatch
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import JobUid
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.port import NoteWritten, SlotExited, SlotLost, SlotStarted
 from trainshed.replica.supervisor import journal
 
 REPORT = """
@@ -35,8 +35,8 @@ async def reducing(house: House, program: str) -> JobUid:
 def heard(house: House, uid: JobUid) -> list[tuple[int, int, str]]:
     return [
         (event.incarnation, event.number, event.name)
-        for event in house.events
-        if isinstance(event, NoteWritten) and event.job_uid == uid
+        for event in house.seen(uid)
+        if isinstance(event, ReplicaNoted)
     ]
 
 
@@ -61,9 +61,9 @@ def test_notes_are_told_between_start_and_end(house: Run) -> None:
         uid = await reducing(house, "report('a'); report('a', 'b'); os.kill(os.getpid(), 9)")
         await house.exit(uid)
         assert heard(house, uid) == [(1, 1, "a"), (1, 2, "b")]
-        kinds = [type(e) for e in house.events if getattr(e, "job_uid", 0) == uid]
-        wanted = [kind for kind in kinds if kind in (SlotStarted, NoteWritten, SlotExited)]
-        assert wanted == [SlotStarted, NoteWritten, NoteWritten, SlotExited]
+        kinds = [type(e) for e in house.seen(uid)]
+        wanted = [kind for kind in kinds if kind in (ReplicaStarted, ReplicaNoted, ReplicaExited)]
+        assert wanted == [ReplicaStarted, ReplicaNoted, ReplicaNoted, ReplicaExited]
 
     house(test)
 
@@ -103,11 +103,11 @@ def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(house: Run
             await asyncio.to_thread(wait_for_note, house, uid)
         os.kill(house.shim(dies)["shim"], signal.SIGKILL)
         await comes_back(house)
-        for uid, kind in ((ends, SlotExited), (dies, SlotLost)):
+        for uid, kind in ((ends, ReplicaExited), (dies, ReplicaLost)):
             assert isinstance(await house.end(uid), kind)
             assert heard(house, uid) == [(1, 1, "a")]
-            kinds = [type(e) for e in house.events if getattr(e, "job_uid", 0) == uid]
-            assert kinds.index(NoteWritten) < kinds.index(kind)
+            kinds = [type(e) for e in house.seen(uid)]
+            assert kinds.index(ReplicaNoted) < kinds.index(kind)
 
     house(test)
 

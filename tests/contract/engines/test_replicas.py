@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, SECOND, House, Run
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import (
     EngineUnavailable,
     Fault,
     LaunchRejected,
-    SlotExited,
-    SlotLost,
     SlotRequest,
 )
 
@@ -65,7 +64,7 @@ def test_an_incarnation_stopped_before_its_launch_never_starts_and_the_next_one_
     async def test(house: House) -> None:
         uid = house.job()
         await house.allocate(uid)
-        never = SlotLost(uid, 1, PRIMARY, 1, "never started")
+        never = ReplicaLost(1, PRIMARY, 1, "never started")
         await house.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
         assert await house.end(uid) == never
         await house.restart()
@@ -88,7 +87,7 @@ def test_a_stop_of_one_that_is_just_starting_ends_it(house: Run) -> None:
         uid = await house.run("sleep", "60")
         await house.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
         end = await house.end(uid)
-        if isinstance(end, SlotExited):
+        if isinstance(end, ReplicaExited):
             assert end.exit.signal in (signal.SIGTERM, signal.SIGKILL)
         else:
             assert end.cause == "never started"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PYTHON, House, Run
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
@@ -290,7 +290,7 @@ def test_sockets_are_reached_however_long_the_data_directorys_path_is(
         uid = await house.run("sh", "-c", "echo up; exec sleep 60")
         await house.line(uid, lambda text: text == "up")
         await house.restart()
-        assert (await house.started(uid)).job_uid == uid
+        assert (await house.started(uid)).replica == PRIMARY
 
     house(test)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.contract.engines.conftest import House, Run
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.spawner import STOCK
-from trainshed.engines.port import SlotExited, SlotLost
 
 
 def children(pid: int) -> list[int]:
@@ -88,11 +88,11 @@ def test_a_killed_guardian_of_an_idle_shim_is_a_lost_replica(house: Run) -> None
         for _, guardian in await stocked(house):
             os.kill(guardian, signal.SIGKILL)
         uid = await house.run("true")
-        assert isinstance(await house.end(uid), SlotLost)
+        assert isinstance(await house.end(uid), ReplicaLost)
         # The next ones meet the same; in the end one is forked for the purpose.
         for incarnation in range(2, 9):
             await house.engine.launch([house.plan(uid, "true", incarnation=incarnation)])
-            if isinstance(await house.end(uid, incarnation=incarnation), SlotExited):
+            if isinstance(await house.end(uid, incarnation=incarnation), ReplicaExited):
                 return
         raise AssertionError("no incarnation ran")
 

@@ -8,9 +8,12 @@ import signal
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, SECOND, House, Run, processes_marked
+from trainshed.core.lifecycle.events import ReplicaLost
 from trainshed.core.names import JobUid
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.port import EngineUnavailable, SlotLost
+from trainshed.engines.port import (
+    EngineUnavailable,
+)
 
 HANDLES = """
 import signal, sys, time
@@ -89,7 +92,7 @@ def test_a_stop_reaches_a_replica_that_is_just_starting(house: Run) -> None:
         uid = await house.python("import time; time.sleep(60)")
         await house.engine.stop(uid, 1, SECOND)
         end = await house.end(uid)
-        assert isinstance(end, SlotLost) or end.exit.signal in (signal.SIGTERM, signal.SIGKILL)
+        assert isinstance(end, ReplicaLost) or end.exit.signal in (signal.SIGTERM, signal.SIGKILL)
 
     house(test)
 
@@ -100,7 +103,7 @@ def test_a_replica_stopped_before_its_launch_never_starts(house: Run) -> None:
         await house.allocate(uid)
         await house.engine.stop(uid, 1, SECOND)
         first = await house.end(uid)
-        assert first == SlotLost(uid, 1, PRIMARY, 1, "never started")
+        assert first == ReplicaLost(1, PRIMARY, 1, "never started")
         await house.restart()
         await house.engine.launch([house.plan(uid, "sh", "-c", "echo ran")])
         assert await house.end(uid) == first

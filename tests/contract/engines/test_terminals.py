@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from trainshed.core.lifecycle.events import ReplicaExited
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import TerminalWish
-from trainshed.engines.port import SlotExited
 from trainshed.engines.terminals import Terminal, TerminalRefused
 from trainshed.testing.engine.clock import Clock
 from trainshed.testing.engine.engine import SimEngine
@@ -137,7 +137,7 @@ def test_it_ends_with_the_program_and_is_not_its_end(house: Run) -> None:
         stays = await opened(house, uid)
         await shown(await opened(house, uid, **PLAIN), b"touch go\n")
         end = await house.end(uid)
-        assert isinstance(end, SlotExited)
+        assert isinstance(end, ReplicaExited)
         assert end.exit.exit_code == 5
         await shown(stays)
         assert stays.status is None

@@ -197,6 +197,9 @@ class CheckpointLooked:
     written: int
 
 
+ReplicaEvent = ReplicaStarted | ReplicaExited | ReplicaLost | ReplicaNoted
+"""What engines see of replicas."""
+
 Event = (
     JobAdmitted
     | CapacityRefused

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.engines.conformance.lab import Lab, Program
@@ -15,11 +16,9 @@ from trainshed.engines.port import (
     EngineEvent,
     NodeChanged,
     NodeState,
+    ReplicaReport,
     Slot,
-    SlotExited,
-    SlotLost,
     SlotRequest,
-    SlotStarted,
 )
 from trainshed.eventloop.background import begin
 
@@ -27,7 +26,7 @@ PRIMARY = ReplicaId(0, 0)
 SECOND_REPLICA = ReplicaId(1, 0)
 SECOND = 10**9
 
-Ended = SlotExited | SlotLost
+Ended = ReplicaExited | ReplicaLost
 
 
 class Stage:
@@ -78,8 +77,8 @@ class Stage:
             for slot in slots:
                 await self.until(
                     lambda uid=uid, attempt=attempt, slot=slot: any(
-                        (e.job_uid, e.attempt, e.replica) == (uid, attempt, slot.replica)
-                        for e in self.events
+                        (e.attempt, e.replica) == (attempt, slot.replica)
+                        for e in self.seen(uid)
                         if isinstance(e, Ended)
                     ),
                     f"the end of {slot.replica} of job {uid}",
@@ -159,13 +158,17 @@ class Stage:
         for _ in range(20):
             await self.lab.pass_time()
 
+    def seen(self, uid: JobUid) -> list[ReplicaEvent]:
+        """All that was reported of a job's replicas."""
+        reports = (e for e in self.events if isinstance(e, ReplicaReport))
+        return [report.event for report in reports if report.job_uid == uid]
+
     def starts(self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1) -> list[int]:
         """Incarnations that were said to have started, as often as it was said."""
         return [
             e.incarnation
-            for e in self.events
-            if isinstance(e, SlotStarted)
-            and (e.job_uid, e.attempt, e.replica) == (uid, attempt, replica)
+            for e in self.seen(uid)
+            if isinstance(e, ReplicaStarted) and (e.attempt, e.replica) == (attempt, replica)
         ]
 
     async def started(
@@ -179,11 +182,11 @@ class Stage:
     def ends(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, *, incarnation: int = 1, attempt: int = 1
     ) -> list[Ended]:
-        key = (uid, attempt, replica, incarnation)
+        key = (attempt, replica, incarnation)
         return [
             e
-            for e in self.events
-            if isinstance(e, Ended) and (e.job_uid, e.attempt, e.replica, e.incarnation) == key
+            for e in self.seen(uid)
+            if isinstance(e, Ended) and (e.attempt, e.replica, e.incarnation) == key
         ]
 
     async def end(
@@ -197,9 +200,9 @@ class Stage:
 
     async def exited(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, *, incarnation: int = 1, attempt: int = 1
-    ) -> SlotExited:
+    ) -> ReplicaExited:
         end = await self.end(uid, replica, incarnation=incarnation, attempt=attempt)
-        assert isinstance(end, SlotExited), end
+        assert isinstance(end, ReplicaExited), end
         return end
 
     async def changed(self, node: str, state: NodeState) -> None:

@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.terminals import TerminalWish
 from trainshed.engines.conformance.lab import OnTerm, Program
@@ -32,11 +33,9 @@ from trainshed.engines.port import (
     LaunchRejected,
     LinesWritten,
     NodeState,
+    ReplicaReport,
     Slot,
-    SlotExited,
-    SlotLost,
     SlotRequest,
-    SlotStarted,
 )
 from trainshed.engines.terminals import Terminals
 
@@ -119,11 +118,9 @@ class Conformance:
     async def test_a_start_is_told_before_the_end(self, stage: Stage) -> None:
         uid = await stage.run(Program())
         end = await stage.exited(uid)
-        kinds = [
-            type(e) for e in stage.events if isinstance(e, SlotStarted | SlotExited | SlotLost)
-        ]
-        assert kinds == [SlotStarted, SlotExited]
-        (start,) = [e for e in stage.events if isinstance(e, SlotStarted)]
+        kinds = [type(e) for e in stage.seen(uid)]
+        assert kinds == [ReplicaStarted, ReplicaExited]
+        (start,) = [e for e in stage.seen(uid) if isinstance(e, ReplicaStarted)]
         assert start.at == end.exit.started
 
     @staged
@@ -199,7 +196,7 @@ class Conformance:
         await stage.allocate(uid)
         await stage.engine.stop(uid, 1, 0)
         end = await stage.end(uid)
-        assert isinstance(end, SlotLost) and end.cause == "never started"
+        assert isinstance(end, ReplicaLost) and end.cause == "never started"
         await stage.engine.launch([stage.plan(uid, FOREVER)])
         await stage.for_a_while()
         assert not stage.starts(uid) and not stage.lines(uid)
@@ -224,7 +221,7 @@ class Conformance:
         await stage.allocate(uid)
         await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
         end = await stage.end(uid)
-        assert isinstance(end, SlotLost) and end.cause == "never started"
+        assert isinstance(end, ReplicaLost) and end.cause == "never started"
         await stage.engine.launch([stage.plan(uid, FOREVER)])
         await stage.for_a_while()
         assert not stage.starts(uid) and not stage.lines(uid)
@@ -240,7 +237,7 @@ class Conformance:
             await stage.engine.inject(uid, 1, PRIMARY, 2, fault)
             await stage.engine.inject(uid, 1, PRIMARY, 1, fault)
             end = await stage.end(uid)
-            if isinstance(end, SlotExited):
+            if isinstance(end, ReplicaExited):
                 assert end.exit.signal == number
                 assert end.exit.oom is (fault is Fault.OOM)
 
@@ -281,7 +278,7 @@ class Conformance:
         if not stage.ends(uid):
             with pytest.raises(EngineUnavailable):
                 await stage.engine.allocate(uid, 1, [moved_to(before, there)])
-        assert isinstance(await stage.end(uid), SlotLost)
+        assert isinstance(await stage.end(uid), ReplicaLost)
         lines = len(stage.lines(uid))
         await stage.for_a_while()
         assert len(stage.lines(uid)) == lines, "it is dead"
@@ -312,7 +309,11 @@ class Conformance:
             for place, e in enumerate(stage.events)
             if isinstance(e, LinesWritten) and e.job_uid == uid
         ]
-        end = next(n for n, e in enumerate(stage.events) if isinstance(e, SlotExited))
+        end = next(
+            n
+            for n, e in enumerate(stage.events)
+            if isinstance(e, ReplicaReport) and isinstance(e.event, ReplicaExited)
+        )
         assert told and min(told) < end
 
     @staged

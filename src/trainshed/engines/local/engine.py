@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
 from trainshed.engines.local import handles, machine
@@ -36,11 +37,9 @@ from trainshed.engines.port import (
     EngineUnavailable,
     Fault,
     Node,
+    ReplicaReport,
     Slot,
-    SlotExited,
-    SlotLost,
     SlotRequest,
-    SlotStarted,
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.engines.terminals import Terminal
@@ -331,8 +330,8 @@ class LocalEngine:
     # --- inside ---
 
     def _emit(self, event: EngineEvent) -> None:
-        if isinstance(event, SlotStarted | SlotExited | SlotLost):
-            self._starts.leave((event.job_uid, event.attempt, event.replica))
+        if isinstance(event, ReplicaReport) and not isinstance(event.event, ReplicaNoted):
+            self._starts.leave((event.job_uid, event.event.attempt, event.event.replica))
         self._events.append(event)
         self._wake.set()
 

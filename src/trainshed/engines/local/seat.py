@@ -5,6 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainshed.core.job.exits import ExitRecord
+from trainshed.core.lifecycle.events import (
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaNoted,
+    ReplicaStarted,
+)
 from trainshed.core.names import JobUid
 from trainshed.engines.local import findings
 from trainshed.engines.local.link import Link
@@ -13,11 +20,8 @@ from trainshed.engines.port import (
     Fault,
     LinesWritten,
     MetricsWritten,
-    NoteWritten,
+    ReplicaReport,
     Slot,
-    SlotExited,
-    SlotLost,
-    SlotStarted,
 )
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
@@ -173,10 +177,8 @@ class Seat:
             self._emit_notes(incarnation, notes)
             # A shim of an earlier version does not say whose fault it was.
             by_service = record.get("by_service", False)
-            self._emit(
-                SlotLost(
-                    self.job_uid, self.attempt, replica, incarnation, record["lost"], by_service
-                )
+            self._report_event(
+                ReplicaLost(self.attempt, replica, incarnation, record["lost"], by_service)
             )
             return
         exit_record = ExitRecord(
@@ -195,16 +197,18 @@ class Seat:
         if incarnation != self.incarnation or not self._started:
             self._emit_started(incarnation, exit_record.started)
         self._emit_notes(incarnation, notes)
-        self._emit(SlotExited(self.job_uid, self.attempt, replica, incarnation, exit_record))
+        self._report_event(ReplicaExited(self.attempt, replica, incarnation, exit_record))
+
+    def _report_event(self, event: ReplicaEvent) -> None:
+        self._emit(ReplicaReport(self.job_uid, event))
 
     def _emit_started(self, incarnation: int, at: int) -> None:
-        self._emit(SlotStarted(self.job_uid, self.attempt, self.slot.replica, incarnation, at))
+        self._report_event(ReplicaStarted(self.attempt, self.slot.replica, incarnation, at))
 
     def _emit_notes(self, incarnation: int, notes: Sequence[protocol.Message]) -> None:
         for note in notes:
-            self._emit(
-                NoteWritten(
-                    self.job_uid,
+            self._report_event(
+                ReplicaNoted(
                     self.attempt,
                     self.slot.replica,
                     incarnation,

@@ -19,6 +19,7 @@ from trainshed.cli.text.printable import coloured
 from trainshed.controller.launch_plans import LaunchDefaults, launch_plans, slot_requests
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs import warnings
@@ -27,7 +28,11 @@ from trainshed.engines.local import machine
 from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.port import LinesWritten, Slot, SlotExited, SlotLost
+from trainshed.engines.port import (
+    LinesWritten,
+    ReplicaReport,
+    Slot,
+)
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import program
@@ -262,14 +267,14 @@ class Run:
             match event:
                 case LinesWritten():
                     await self._show(output, job)
-                case SlotExited():
+                case ReplicaReport(event=ReplicaExited(exit=record)):
                     await self._show(output, job)
                     if not self._is_read:
                         raise BrokenPipeError
-                    return event.exit
-                case SlotLost():
+                    return record
+                case ReplicaReport(event=ReplicaLost(cause=cause)):
                     await self._show(output, job)
-                    raise NotRun(f"The program was lost: {event.cause}.")
+                    raise NotRun(f"The program was lost: {cause}.")
                 case _:
                     pass
         raise NotRun("The engine has ended before the program.")

@@ -5,7 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import EngineEvent, NodeChanged
+from trainshed.engines.port import (
+    EngineEvent,
+    NodeChanged,
+    ReplicaReport,
+)
 from trainshed.testing.engine.clock import Clock
 
 Subject = tuple[JobUid, int, ReplicaId] | str
@@ -60,4 +64,5 @@ class FaultyEventBus:
 def _subject(event: EngineEvent) -> Subject:
     if isinstance(event, NodeChanged):
         return event.node
-    return (event.job_uid, event.attempt, event.replica)
+    seen = event.event if isinstance(event, ReplicaReport) else event
+    return (event.job_uid, seen.attempt, seen.replica)

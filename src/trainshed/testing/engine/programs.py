@@ -9,8 +9,14 @@ from typing import Protocol
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import EngineEvent, Slot, SlotExited, SlotLost, SlotRequest, SlotStarted
+from trainshed.engines.port import (
+    EngineEvent,
+    ReplicaReport,
+    Slot,
+    SlotRequest,
+)
 from trainshed.testing.engine.clock import Clock
 
 SIGKILL = 9
@@ -158,21 +164,22 @@ class SimSlot:
         )
         return one
 
-    def never_started(self, number: int) -> SlotLost:
-        return SlotLost(self.job_uid, self.attempt, self.replica, number, "never started")
+    def never_started(self, number: int) -> ReplicaReport:
+        lost = ReplicaLost(self.attempt, self.replica, number, "never started")
+        return ReplicaReport(self.job_uid, lost)
 
     def told(self, one: Incarnation) -> tuple[EngineEvent, ...]:
         """All that can be said of an incarnation now, in order."""
-        key = (self.job_uid, self.attempt, self.replica, one.number)
-        events: list[EngineEvent] = []
+        key = (self.attempt, self.replica, one.number)
+        events: list[ReplicaEvent] = []
         if one.started:
-            events.append(SlotStarted(*key, one.started))
+            events.append(ReplicaStarted(*key, one.started))
         if one.fate is Fate.EXITED:
             assert one.exit is not None
-            events.append(SlotExited(*key, one.exit))
+            events.append(ReplicaExited(*key, one.exit))
         if one.fate is Fate.LOST:
-            events.append(SlotLost(*key, one.cause, one.by_service))
-        return tuple(events)
+            events.append(ReplicaLost(*key, one.cause, one.by_service))
+        return tuple(ReplicaReport(self.job_uid, event) for event in events)
 
 
 class Tell(Protocol):
