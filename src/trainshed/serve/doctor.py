@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from trainshed.engines.local.engine import LocalEngine
 
 _FEW_BYTES = 10 * 2**30
-_IN_TMP = "Choose another one by --data: systems empty /tmp when they start, and delete what lies there for days."
+_IN_TMP = (
+    "Choose another one by --data: systems empty /tmp when they start, and delete what lies there "
+    "for days."
+)
 
 
 @dataclass(frozen=True, slots=True)

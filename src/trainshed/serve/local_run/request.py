@@ -133,7 +133,10 @@ def read_secrets(texts: tuple[str, ...], environ: Mapping[str, str]) -> dict[Sec
         name, _, variable = text.partition("=")
         fault = name_fault(name)
         if not fault and not variable:
-            fault = f"{name} needs the name of the environment variable that holds its value: {name}=VARIABLE."
+            fault = (
+                f"{name} needs the name of the environment variable that holds its value: "
+                f"{name}=VARIABLE."
+            )
         if not fault and variable not in environ:
             # Not the text behind "=": it may be the secret itself.
             fault = f"the environment variable that is to hold the value of {name} is not set."
