@@ -1,7 +1,7 @@
 """Reducers that are killed again and again while a group sums: `python -m tests.reduction.kills`.
 
-Every rank is a process that checks each result bit by bit and destroys it right afterwards; reducers get SIGKILL at random
-moments and are started again where they were. Exit status 0: all results were right.
+Every rank is a process that checks each result bit by bit and destroys it right afterwards; reducers get
+SIGKILL at random moments and are started again where they were. Exit status 0: all results were right.
 """
 
 import argparse
@@ -33,7 +33,8 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """`wrong`: results; `killed`: reducers; `lost`: connections, over all ranks; `slowest`: of the batches, seconds."""
+    """`wrong`: results; `killed`: reducers; `lost`: connections, over all ranks; `slowest`: of the batches,
+    seconds."""
 
     wrong: int
     killed: int

@@ -2,8 +2,10 @@
 
 With sanitizers, by hand:
 
-    TRAINSHED_TEST_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover" ASAN_OPTIONS=detect_leaks=0 \\
-        LD_PRELOAD=$(cc -print-file-name=libasan.so) pytest tests/reduction/test_transfer.py tests/reduction/test_native.py
+    TRAINSHED_TEST_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover"
+    ASAN_OPTIONS=detect_leaks=0 \\
+        LD_PRELOAD=$(cc -print-file-name=libasan.so) pytest tests/reduction/test_transfer.py
+        tests/reduction/test_native.py
 """
 
 import os

@@ -1,4 +1,5 @@
-"""Programs of several ranks with reducers, as a job runs them: env://, and the distribution in front of their packages."""
+"""Programs of several ranks with reducers, as a job runs them: env://, and the distribution in front of their
+packages."""
 
 import os
 import subprocess

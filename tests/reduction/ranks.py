@@ -56,7 +56,8 @@ class FileBoard:
 
 
 class Exchange:
-    """A native backend for ranks that are threads of this process: each brings its pieces, and all get the same."""
+    """A native backend for ranks that are threads of this process: each brings its pieces, and all get the
+    same."""
 
     def __init__(self, world: int) -> None:
         self.world = world
@@ -86,8 +87,8 @@ class Exchange:
 
 
 class Remembered:
-    """What a rank has given to its native backend, by number; of one that the reducers had before, by minus that number.
-    `asked`: somebody wanted to know."""
+    """What a rank has given to its native backend, by number; of one that the reducers had before, by minus
+    that number. `asked`: somebody wanted to know."""
 
     def __init__(self, texts: Mapping[int, str]) -> None:
         self._texts = texts

@@ -1,4 +1,5 @@
-"""Reducers as processes, for tests of the worker's side: started, killed, and started again where they were."""
+"""Reducers as processes, for tests of the worker's side: started, killed, and started again where they
+were."""
 
 import os
 import subprocess

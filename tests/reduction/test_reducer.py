@@ -175,7 +175,8 @@ def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -
         workers[1].send(bytes(1 << 19))
         workers[0].send(bytes(1 << 20), operation=2)
         text = (
-            "operation 1: rank 0 has the SUM of 262144 elements of FLOAT32, rank 1 has the SUM of 131072 elements of "
+            "operation 1: rank 0 has the SUM of 262144 elements of FLOAT32, rank 1 has the SUM of 131072 "
+            "elements of "
             "FLOAT32"
         )
         assert [worker.end() for worker in workers] == [text, text]

@@ -174,7 +174,8 @@ def test_a_rank_whose_native_backend_has_the_operation_is_told_at_once(
     group = Ranks(settings(addresses, wait_limit=300.0), 3, group="apart", apart=lambda _: here)
     for text in group.run(act):
         assert (
-            "operation 17: ranks 0, 2 have the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has the SUM of 3 "
+            "operation 17: ranks 0, 2 have the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has "
+            "the SUM of 3 "
             "elements of FLOAT32 in its native backend" in text
         )
 
@@ -206,7 +207,8 @@ def test_a_rank_that_has_a_native_operation_too_many_is_told(
     told = settings(addresses, wait_limit=300.0)
     for text in Ranks(told, 2, group="shifted", apart=lambda _: here).run(act):
         assert (
-            "operation 18: rank 0 has the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has the SUM of 3 elements "
+            "operation 18: rank 0 has the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has the "
+            "SUM of 3 elements "
             "of FLOAT32 as operation 17 in its native backend" in text
         )
 

@@ -1,4 +1,5 @@
-"""A worker of few words for tests of reducers: blocking, one lane, one thing after the other. And a reducer to go with it."""
+"""A worker of few words for tests of reducers: blocking, one lane, one thing after the other. And a reducer
+to go with it."""
 
 import contextlib
 import os
@@ -92,7 +93,8 @@ class Worker:
         kind: Kind = Kind.DATA,
         acknowledged: int = 0,
     ) -> Header:
-        """Without `total`, of an operation of one chunk; without `ordinal`, one of a program that has no others."""
+        """Without `total`, of an operation of one chunk; without `ordinal`, one of a program that has no
+        others."""
         count = len(data) // dtype.itemsize
         return Header(
             kind,

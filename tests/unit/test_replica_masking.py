@@ -167,6 +167,13 @@ def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_nothing_more_is_loaded_into_every_shim() -> None:
     """A fork costs what the modules that it inherits cost."""
-    code = "import sys; from trainshed.replica.observe import masking; print(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"urllib.parse", "base64", "hashlib"} & set(done.stdout.split())
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote;"
+        "print(*sorted(sys.modules))"
+    )
+    source = str(Path(segments.__file__).parents[3])
+    command = [sys.executable, "-I", "-S", "-c", code, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "trainshed.replica.observe.masking" in loaded
+    assert not {"urllib.parse", "base64", "hashlib", "ssl", "threading", "typing"} & loaded

@@ -99,7 +99,7 @@ def test_a_use_is_remembered(cache: Path) -> None:
 def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
     path = _put(cache, "layers", "held", days=40)
     code = (
-        "import sys; from trainshed.replica.supervisor import program; held = program.hold([sys.argv[1]]);"
+        "import sys; from trainshed.replica.supervisor import program; held = program.hold_leases([sys.argv[1]]);"
         "print(len(held), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -120,7 +120,7 @@ def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
 
 
 def test_places_that_are_nothing_finished_are_held_by_nobody(tmp_path: Path) -> None:
-    assert program.hold([str(tmp_path), "/nonexistent"]) == []
+    assert program.hold_leases([str(tmp_path), "/nonexistent"]) == []
 
 
 def test_an_environment_stays_with_the_layers_that_lie_on_it(cache: Path) -> None:

@@ -1,7 +1,8 @@
-"""The distribution `trainshed-reduction` as files: what is put on workers' paths, and the wheel for images of users.
+"""The distribution `trainshed-reduction` as files: what is put on workers' paths, and the wheel for images of
+users.
 
-Knows what belongs to it and what its metadata say. Where it lies, and whether a library is compiled for it, is decided by
-who asks. The same sources give the same bytes.
+Knows what belongs to it and what its metadata say. Where it lies, and whether a library is compiled for it,
+is decided by who asks. The same sources give the same bytes.
 """
 
 import base64

@@ -3,14 +3,16 @@
 The service starts it before it has threads, sockets or a database; if it dies, another is started and running
 shims do not notice. It holds nothing that matters. Runs on Python 3.6.
 
-Spoken over a stream socket pair: JSON lines with a file handle beside each. {"slot": PATH, "plan": LAUNCH DOCUMENT}:
-be a replica's shim, the handle its connection to the service. {"probe": PATH, "levels": LEVELS}: answer on the handle by
-one line {"level": the first of them that works, "refused": {LEVEL: why not}}. {"autopsy": true, ...}: be what `autopsy` says.
+Spoken over a stream socket pair: JSON lines with a file handle beside each. {"slot": PATH, "plan": LAUNCH
+DOCUMENT}: be a replica's shim, the handle its connection to the service. {"probe": PATH, "levels": LEVELS}:
+answer on the handle by one line {"level": the first of them that works, "refused": {LEVEL: why not}}.
+{"autopsy": true, ...}: be what `autopsy` says.
 {"sweep": PATH}: delete what is in there, the handle is closed when that is done.
-{"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while nobody asks
-for anything; the second number for a while after each start. {"ping": true}: close the handle, since all that was
-asked for before has been taken up.
-A request that dies with the zygote closes its handle, which the other end sees.
+{"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while
+nobody asks
+for anything; the second number for a while after each start. {"ping": true}: close the handle, since all that
+was asked for before has been taken up. A request that dies with the zygote closes its handle, which the other
+end sees.
 """
 
 import gc
@@ -46,8 +48,8 @@ def run(handle: int) -> "NoReturn":
     os.chdir("/")
     kernel.name_process("ts-zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Children are nobody's business here: the kernel reaps them. So it does what a killed shim leaves; the machine's
-    # first process may take its time, and until then a dying namespace waits for its dead.
+    # Children are nobody's business here: the kernel reaps them. So it does what a killed shim leaves; the
+    # machine's first process may take its time, and until then a dying namespace waits for its dead.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.adopt_orphans()
     gc.disable()
@@ -161,7 +163,8 @@ class Zygote:
                 os._exit(0)
 
     def _be_born(self, close: "list[int]") -> None:
-        """In a child: let go of what is the zygote's. Its end of an idle shim's socket must be nobody else's."""
+        """In a child: let go of what is the zygote's. Its end of an idle shim's socket must be nobody
+        else's."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setsid()
@@ -182,7 +185,8 @@ def _await_order(connection: socket.socket, child: guardian.GuardianHandle) -> N
 
 
 def _become(line: bytes, handle: int) -> None:
-    """Do what one request asks for. What can be done here is not done in the zygote, where others would wait."""
+    """Do what one request asks for. What can be done here is not done in the zygote, where others would
+    wait."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
     if line.startswith(b'{"slot"'):
         shim.main(line, connection, None)

@@ -248,7 +248,7 @@ def waiting_for(progress: Callable[[str], None]) -> Callable[[], None]:
 @contextmanager
 def held(place: Path) -> Generator[None]:
     """Hold on to a finished directory while something is built on it."""
-    handles = program.hold([str(place)])
+    handles = program.hold_leases([str(place)])
     try:
         yield
     finally:

@@ -109,7 +109,7 @@ def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     assert "would go  environment scikit-learn-1.6+slim-py" in dry
     assert "1 would be removed" in dry
     assert path.is_dir()
-    (held,) = program.hold([str(path)])
+    (held,) = program.hold_leases([str(path)])
     stays = invoke("gc").output
     assert "stays  environment scikit-learn-1.6+slim-py" in stays
     assert "(a program lives in it)" in stays

@@ -83,7 +83,7 @@ class Place:
             "read_only": [sys.prefix, sys.base_prefix],
             "cgroup_name": f"trainshed-test-{os.getpid()}-{self.slot.parents[2].name}",
         } | fields
-        return protocol.LaunchDocument(**document).to_message()  # pyright: ignore[reportArgumentType] - by name
+        return protocol.LaunchDocument(**document).to_message()  # pyright: ignore[reportArgumentType]
 
     def run(self, *argv: str, **fields: object) -> Line:
         """Start the next incarnation; hears its shim from its first word."""

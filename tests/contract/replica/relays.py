@@ -73,8 +73,8 @@ def running(
     proxy: str = "",
     service: tuple[str, str] = relay.NO_SERVICE,
 ) -> Generator[Running]:
-    """`hosts`: ports on loopback of the real hosts, which `trust` certifies; without them nothing is passed on. `service`:
-    who answers for its APIs."""
+    """`hosts`: ports on loopback of the real hosts, which `trust` certifies; without them nothing is passed
+    on. `service`: who answers for its APIs."""
     given = {
         "target": target,
         "identity": identity.decode(),

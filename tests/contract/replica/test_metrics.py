@@ -24,8 +24,8 @@ class HyperTune:
         self.queue = collections.deque(maxlen=100)
     def report(self, tag, value, step=None):
         self.queue.append({
-            'timestamp': time.time(), 'trial': os.environ.get('CLOUD_ML_TRIAL_ID', '0'), tag: str(float(value)),
-            'global_step': str(int(step) if step else 0), 'checkpoint_path': '',
+            'timestamp': time.time(), 'trial': os.environ.get('CLOUD_ML_TRIAL_ID', '0'),
+            tag: str(float(value)), 'global_step': str(int(step) if step else 0), 'checkpoint_path': '',
         })
         with open(self.path, 'w') as file:
             for line in self.queue:

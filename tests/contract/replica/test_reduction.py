@@ -117,7 +117,8 @@ def test_a_hostile_report_is_bounded(place: Place) -> None:
     what is no report is said once."""
     text = """
 open(path, "w").write("no json"); time.sleep(0.3); os.unlink(path)
-report([("n%d" % number, "LOUD", "x" * 9999) for number in range(90)], sent=float("nan"), of=[1, "2"], ok=[1, 2.5])
+loud = [("n%d" % number, "LOUD", "x" * 9999) for number in range(90)]
+report(loud, sent=float("nan"), of=[1, "2"], ok=[1, 2.5])
 """
     told = notes(run(place, REPORT + text))
     assert len(told) == reduction_reports.MOST_NOTES + 4

@@ -77,7 +77,8 @@ print(len(relays))
 for other in relays:
     for name in ('mem', 'environ', 'root/etc/passwd', 'fd/0', 'cwd/.'):
         try:
-            os.stat('/proc/%d/%s' % (other, name)) if '/' in name else open('/proc/%d/%s' % (other, name), 'rb')
+            path = '/proc/%d/%s' % (other, name)
+            os.stat(path) if '/' in name else open(path, 'rb')
             print('read', name)
         except OSError as error:
             print(type(error).__name__)
@@ -155,7 +156,8 @@ def test_an_endpoint_that_gets_one_port_only_gives_it_free_again(behind: Behind)
             "from trainshed.replica.system import loop\n"
             "relay._PREDECESSOR_GONE = 0.1\n"
             "try:\n"
-            "    relay.Endpoint('127.77.0.10', int(sys.argv[2]) - 1, 'x', loop.Loop(), identity=b'{}', certificate='y')\n"
+            "    relay.Endpoint('127.77.0.10', int(sys.argv[2]) - 1, 'x', loop.Loop(), identity=b'{}', "
+            "certificate='y')\n"
             "except OSError:\n"
             "    relay.listen('127.77.0.10', int(sys.argv[2]) - 1)\n"
             "    print('free')\n"

@@ -1,4 +1,5 @@
-"""A replica's endpoint stands in for the hosts of the APIs: REST and gRPC over TLS, answered by the service."""
+"""A replica's endpoint stands in for the hosts of the APIs: REST and gRPC over TLS, answered by the
+service."""
 
 import os
 import socket

@@ -1,5 +1,5 @@
 """A replica's endpoint speaks for its own programs only: whoever else calls is refused
-(spec/program#isolation)."""
+(spec/program#isolation, isolation)."""
 
 import http.client
 import json

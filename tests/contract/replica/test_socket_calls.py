@@ -1,4 +1,5 @@
-"""Ways round the question that a shim is asked about each bind (`replica.socket_calls`), tried by real programs."""
+"""Ways round the question that a shim is asked about each bind (`replica.socket_calls`), tried by real
+programs."""
 
 import errno
 import json
@@ -83,7 +84,8 @@ static volatile int by_unix, own, wanted;
 static void *change(void *nothing) {
     struct sockaddr_un local = {.sun_family = AF_UNIX};
     for (;;) {
-        if (by_unix) memcpy((void *)&given, &local, sizeof mine); else memcpy((void *)&given, &mine, sizeof mine);
+        if (by_unix) memcpy((void *)&given, &local, sizeof mine);
+        else memcpy((void *)&given, &mine, sizeof mine);
         if (by_unix) dup2(own, 100);
         for (volatile int pause = 0; pause < 3000; pause++);
         memcpy((void *)&given, &theirs, sizeof theirs);
@@ -143,11 +145,13 @@ SHORT = r"""
 /* The calls of 32-bit programs, from a program of 64 bits. */
 static long call(long number, long first, long second, long third) {
     long result;
-    __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(first), "c"(second), "d"(third) : "memory", "r8", "r9", "r10", "r11");
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(first), "c"(second), "d"(third)
+        : "memory", "r8", "r9", "r10", "r11");
     return (int)result;
 }
 int main(int count, char **words) {
-    struct sockaddr_in *given = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    struct sockaddr_in *given = mmap(
+        0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
     unsigned *arguments = (unsigned *)(given + 1);
     given->sin_family = AF_INET;
     inet_aton(words[1], &given->sin_addr);
@@ -183,7 +187,8 @@ def test_x32_numbers_are_none(place: Place) -> None:
 
 
 def test_there_is_no_io_uring(place: Place) -> None:
-    """Its requests are no calls that anybody could be asked about. Libraries take this for a kernel without it."""
+    """Its requests are no calls that anybody could be asked about. Libraries take this for a kernel without
+    it."""
     asks = "tell(**{str(n): call(n, 8, bytes(120), 0, 0, 0) for n in (425, 426, 427)})"
     assert set(told(place, asks).values()) == {errno.ENOSYS}
 
@@ -195,7 +200,8 @@ def made(family, protocol):
         socket.socket(family, socket.SOCK_STREAM, protocol).close()
     except OSError as error:
         return error.errno
-tell(mptcp=made(socket.AF_INET, 262), six=made(socket.AF_INET6, 262), smc=made(43, 0), tcp=made(socket.AF_INET, 6))
+tell(mptcp=made(socket.AF_INET, 262), six=made(socket.AF_INET6, 262), smc=made(43, 0),
+     tcp=made(socket.AF_INET, 6))
 """
     refused = errno.EPROTONOSUPPORT
     found = told(place, asks)
@@ -228,8 +234,10 @@ tell(
     cluster=bind(("0.0.0.0", 23470)), cluster_six=bind(("::", 23470), socket.AF_INET6),
     datagrams=bind(("127.0.0.1", 0), socket.AF_INET, socket.SOCK_DGRAM),
     unknown=bind(("192.0.2.1", 0)), twice=twice(), thread=in_thread(), owner=owner(),
-    nothing=call({call_filter.number_of("bind")}, tcp.fileno(), 8, 16), closed=call({call_filter.number_of("bind")}, 999, struct.pack("=HHIQ", 2, 0, 0, 0), 16),
-    long=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(200), 200), short=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(4), 4),
+    nothing=call({call_filter.number_of("bind")}, tcp.fileno(), 8, 16),
+    closed=call({call_filter.number_of("bind")}, 999, struct.pack("=HHIQ", 2, 0, 0, 0), 16),
+    long=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(200), 200),
+    short=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(4), 4),
     unspecified=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(16), 16),
 )
 """

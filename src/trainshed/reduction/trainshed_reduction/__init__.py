@@ -1,6 +1,7 @@
 """Workers' and reducers' side of the Reduction Server: sums tensors of all workers on reducers.
 
-PyTorch programs need not import it (`autoload`). `allreduce` is for arrays of NumPy and whatever shares memory with them.
+PyTorch programs need not import it (`autoload`). `allreduce` is for arrays of NumPy and whatever shares
+memory with them.
 """
 
 

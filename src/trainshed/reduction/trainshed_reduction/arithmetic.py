@@ -1,8 +1,9 @@
 """Sums of chunks: the same bytes whoever adds them, NumPy here or the C library in its place.
 
-Both are `Kernels`: functions over buffers, which know nothing of frames or of who has come. Half types are added in fp32
-and rounded once, to the nearest, ties to even; what is no number then is 0x7E00 (fp16) or 0x7FC0 (bf16), whatever bits
-went in. Integers wrap around. Numbers are little-endian, and so must the machine be.
+Both are `Kernels`: functions over buffers, which know nothing of frames or of who has come. Half types are
+added in fp32 and rounded once, to the nearest, ties to even; what is no number then is 0x7E00 (fp16) or
+0x7FC0 (bf16), whatever bits went in. Integers wrap around. Numbers are little-endian, and so must the machine
+be.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ Buffer = Union[bytearray, memoryview]
 
 
 class Kernels(Protocol):
-    """A chunk's sum is made of its ranks' payloads in their order: rank 0's is, or is widened to, the accumulator; each
-    further one is added; `finish` makes the result. `dtype`: of the payloads and the result. Not thread-safe."""
+    """A chunk's sum is made of its ranks' payloads in their order: rank 0's is, or is widened to, the
+    accumulator; each further one is added; `finish` makes the result. `dtype`: of the payloads and the
+    result. Not thread-safe."""
 
     def widen(self, dtype: DType, accumulator: Buffer, payload: Buffer) -> None:
         """fp32 `accumulator` = `payload`; for half types only, twice the payload's bytes."""
@@ -37,8 +39,9 @@ class Kernels(Protocol):
         accumulator: Buffer,
         result: Buffer,
     ) -> None:
-        """`result` = `accumulator`, divided by `ranks` before it is rounded if it is an AVERAGE (never of integers).
-        Of full types both are the same buffer; of half types the accumulator's contents are lost."""
+        """`result` = `accumulator`, divided by `ranks` before it is rounded if it is an AVERAGE (never of
+        integers). Of full types both are the same buffer; of half types the accumulator's contents are
+        lost."""
         ...
 
 
@@ -64,7 +67,8 @@ _SILENT = np.errstate(all="ignore")
 
 
 class NumpyKernels:
-    """NumPy's own half additions and conversions take an element at a time; these go by whole arrays of integers."""
+    """NumPy's own half additions and conversions take an element at a time; these go by whole arrays of
+    integers."""
 
     def __init__(self) -> None:
         self._scratch = np.empty(0, np.uint32)

@@ -1,7 +1,8 @@
-"""All-reduce for NumPy arrays, and for whatever gives its memory as one: programs without PyTorch's process groups.
+"""All-reduce for NumPy arrays, and for whatever gives its memory as one: programs without PyTorch's process
+groups.
 
-Every rank is a process of the job and knows itself by RANK and WORLD_SIZE. There is no native way to fall back to: where
-reducers are missing, or the last one is lost, the call fails.
+Every rank is a process of the job and knows itself by RANK and WORLD_SIZE. There is no native way to fall
+back to: where reducers are missing, or the last one is lost, the call fails.
 """
 
 from __future__ import annotations
@@ -81,10 +82,10 @@ def allreduce(
 ) -> "npt.NDArray[np.generic]":
     """Replace `array` by its sum over all ranks, in rank order, or by its mean; returns it.
 
-    `array`: of any shape, contiguous, writable, of type float32, float64, float16, bfloat16, int32 or int64; alike on
-    all ranks. `group`: calls of one name are answered in their order, calls of different names independently. Blocks
-    until the result is there. Raises TypeError, ValueError (the array); ReductionFailed (a rank or the reducers are
-    missing, or ranks disagree; the message says which).
+    `array`: of any shape, contiguous, writable, of type float32, float64, float16, bfloat16, int32 or int64;
+    alike on all ranks. `group`: calls of one name are answered in their order, calls of different names
+    independently. Blocks until the result is there. Raises TypeError, ValueError (the array); ReductionFailed
+    (a rank or the reducers are missing, or ranks disagree; the message says which).
     """
     given = str(
         getattr(array, "dtype", type(array).__name__)

@@ -1,6 +1,7 @@
 """What `import torch` calls (entry point group torch.backends): puts the reducers in, where the job has some.
 
-Whatever happens here, `import torch` goes on: PyTorch turns an exception of an entry point into its own failure.
+Whatever happens here, `import torch` goes on: PyTorch turns an exception of an entry point into its own
+failure.
 """
 
 import contextlib

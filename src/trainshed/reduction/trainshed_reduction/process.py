@@ -1,4 +1,5 @@
-"""What a worker's process has once: its voice in the log, its report to the service, and what must end with it."""
+"""What a worker's process has once: its voice in the log, its report to the service, and what must end with
+it."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ class Closable(Protocol):
 
 
 def say(text: str) -> None:
-    """A line on standard error: programs' own logging may be set up later, or never. It is no error, and where the service
-    reads it, it says so."""
+    """A line on standard error: programs' own logging may be set up later, or never. It is no error, and
+    where the service reads it, it says so."""
     line = "trainshed reduction: {}".format(text)
     if os.environ.get(REPORT_FILE):
         line = json.dumps({"severity": "INFO", "message": line})
@@ -55,7 +56,8 @@ def voice() -> Voice:
 
 
 def close_at_exit(thing: Closable) -> None:
-    """So that a program that just ends leaves its groups in good order, and no thread outlives the interpreter."""
+    """So that a program that just ends leaves its groups in good order, and no thread outlives the
+    interpreter."""
     _open.append(thing)
 
 
@@ -73,5 +75,6 @@ def _close() -> None:
 
 
 atexit.register(_close)
-# A forked child (a loader of data) has its parent's sockets but no threads: it must not say BYE on its behalf.
+# A forked child (a loader of data) has its parent's sockets but no threads: it must not say BYE on its
+# behalf.
 os.register_at_fork(after_in_child=_open.clear)

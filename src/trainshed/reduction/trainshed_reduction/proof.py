@@ -1,7 +1,8 @@
 """Both sides prove to each other that they know the job's token, before anything else is said.
 
-The functions over messages are pure and serve either side; `connect` and `read_frame` are for a worker, which may block.
-A proof covers both nonces and all that is said, so that none can be used a second time or for another group.
+The functions over messages are pure and serve either side; `connect` and `read_frame` are for a worker, which
+may block. A proof covers both nonces and all that is said, so that none can be used a second time or for
+another group.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ def text_frame(kind: Kind, text: str, ordinal: int = 0) -> bytes:
 
 
 def worker_tls(ca_file: str = "", ca: str = "") -> ssl.SSLContext:
-    """`ca`: PEM text, where there is no file. Whoever has a certificate of this authority, which signs for the job alone, may be a reducer: they are known by
-    addresses, which are in no certificate. Raises OSError (ssl.SSLError is one)."""
+    """`ca`: PEM text, where there is no file. Whoever has a certificate of this authority, which signs for
+    the job alone, may be a reducer: they are known by addresses, which are in no certificate. Raises OSError
+    (ssl.SSLError is one)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -104,7 +106,8 @@ def worker_tls(ca_file: str = "", ca: str = "") -> ssl.SSLContext:
 def reducer_tls(
     cert_file: str = "", key_file: str = "", *, cert: str = "", key: str = ""
 ) -> ssl.SSLContext:
-    """`cert`, `key`: PEM text, where there is no file of the certificate. Raises OSError (ssl.SSLError is one)."""
+    """`cert`, `key`: PEM text, where there is no file of the certificate. Raises OSError (ssl.SSLError is
+    one)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if cert_file:
@@ -133,8 +136,8 @@ def distrust(worker: ssl.SSLContext, reducer: ssl.SSLContext) -> str:
 
 @contextlib.contextmanager
 def _shown(text: str) -> Generator[str, None, None]:
-    """The path of a file with this text, for what reads files only: of memory, or, where there is none of that kind, in
-    the directory for temporary files, for its owner alone and for this moment."""
+    """The path of a file with this text, for what reads files only: of memory, or, where there is none of
+    that kind, in the directory for temporary files, for its owner alone and for this moment."""
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("pem")
         path = "/proc/self/fd/{}".format(file)
@@ -156,8 +159,8 @@ def connect(
     seconds: float = HANDSHAKE_SECONDS,
     tls: Optional[ssl.SSLContext] = None,
 ) -> "Tuple[socket.socket, Accept]":
-    """A connection that both sides have proved themselves on; nothing that comes after ACCEPT was read from it. Its
-    time-out is still set to what was left. `hello`'s nonce and proof are made here.
+    """A connection that both sides have proved themselves on; nothing that comes after ACCEPT was read from
+    it. Its time-out is still set to what was left. `hello`'s nonce and proof are made here.
 
     Raises Refused, Untrusted, wire.Malformed, OSError (TimeoutError is one, and so is ssl.SSLError).
     """
@@ -204,8 +207,8 @@ def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
 def read_frame(
     connection: socket.socket, deadline: float, limit: int = wire.MAX_CHUNK
 ) -> "Tuple[Header, bytes]":
-    """The next frame, and not a byte more. `limit`: bytes of payload that may come. Raises wire.Malformed, OSError:
-    TimeoutError at the deadline, ConnectionResetError at the connection's end."""
+    """The next frame, and not a byte more. `limit`: bytes of payload that may come. Raises wire.Malformed,
+    OSError: TimeoutError at the deadline, ConnectionResetError at the connection's end."""
     header = wire.unpack(_read(connection, wire.HEADER.size, deadline))
     if header.nbytes > limit:
         raise wire.Malformed("a {} frame came that is too long here".format(header.kind.name))

@@ -2,8 +2,8 @@
 
     {"notes": [{"id": "mode", "severity": "INFO", "text": "…"}], "metrics": {"sent_bytes": 1, …}}
 
-Notes only grow; the service puts each, once, on the job's timeline. Metrics are numbers, or lists of numbers by rank, that
-the service writes down while the replica runs. A program may do without: nothing here raises.
+Notes only grow; the service puts each, once, on the job's timeline. Metrics are numbers, or lists of numbers
+by rank, that the service writes down while the replica runs. A program may do without: nothing here raises.
 """
 
 import json
@@ -24,8 +24,8 @@ class Reports:
         self._metrics: Mapping[str, Metric] = {}
 
     def note(self, name: str, text: str, severity: str = "INFO") -> bool:
-        """Tell it once: another note of the same name is ignored. `severity`: INFO, WARNING, ERROR. Whether the service
-        can see it, which puts it into the log as well."""
+        """Tell it once: another note of the same name is ignored. `severity`: INFO, WARNING, ERROR. Whether
+        the service can see it, which puts it into the log as well."""
         with self._lock:
             if name in self._notes:
                 return True
@@ -40,7 +40,8 @@ class Reports:
                 self._write()
 
     def _all_notes(self) -> "List[Mapping[str, str]]":
-        """Other processes' too: those that a program has started may be ranks, and have reported here before."""
+        """Other processes' too: those that a program has started may be ranks, and have reported here
+        before."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 found = {note["id"]: note for note in json.load(file)["notes"]}

@@ -37,31 +37,43 @@ class Unusable(ValueError):
 
 
 class Settings(NamedTuple):
-    """A worker's. `reducers`: (host, port). Bandwidths in Gbit/s, 0 = not known. `smallest`, `chunk`, `credit`: bytes;
-    `credit` 0 = chosen by the number of reducers. `start_limit`: seconds to wait for reducers and ranks when a group
-    is made; `wait_limit`: for any answer later; `lost_after`: without a reducer before it is given up; `absent_limit`: without a
-    rank that all reducers miss. `ca…`: whom to believe over TLS; `cert…`, `key…`: what this worker's own reducer shows; PEM
-    text, or files, which win."""
+    """What a worker is told."""
 
+    #: (host, port) of each.
     reducers: Tuple[Tuple[str, int], ...]
     token: bytes
     attempt: int = 0
+    #: Bandwidth of a worker in Gbit/s; 0 = not known.
     worker_gbps: float = 0.0
+    #: Bandwidth of a reducer in Gbit/s; 0 = not known.
     reducer_gbps: float = 0.0
     mode: str = "auto"
+    #: Bytes of the smallest all-reduce that is for the reducers.
     smallest: int = SMALLEST_BYTES
+    #: Bytes of a chunk, at most.
     chunk: int = 256 << 10
+    #: Bytes that may be under way; 0 = chosen by the number of reducers.
     credit: int = 0
+    #: Seconds to wait for reducers and ranks when a group is made.
     start_limit: float = 60.0
+    #: Seconds to wait for any answer later.
     wait_limit: float = 300.0
+    #: Seconds without a reducer before it is given up.
     lost_after: float = 30.0
+    #: Seconds without a rank that all reducers miss.
     absent_limit: float = 15.0
+    #: Names the reducers that will not come back; "" = nobody says.
     lost_file: str = ""
+    #: Where this worker reports to the service; "" = nowhere.
     report_file: str = ""
+    #: Whom to believe over TLS, as a file, which wins; "" = `ca` says.
     ca_file: str = ""
+    #: The same as PEM text; "" = no TLS.
     ca: str = ""
+    #: What this worker's own reducer shows, as files, which win; "" = `cert` and `key` say.
     cert_file: str = ""
     key_file: str = ""
+    #: The same as PEM text.
     cert: str = ""
     key: str = ""
 
@@ -72,7 +84,8 @@ class Settings(NamedTuple):
 
 
 def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings]:
-    """None where there are no reducers, or where the mode is off. Raises Unusable, OSError (the token's file)."""
+    """None where there are no reducers, or where the mode is off. Raises Unusable, OSError (the token's
+    file)."""
     if not environ.get(REDUCERS) or environ.get(MODE) == "off":
         return None
     faults: "list[str]" = []

@@ -1,23 +1,24 @@
-"""The messages between workers and reducers: fixed headers, little-endian, bounded before anything is allocated.
+"""The messages between workers and reducers: fixed headers, little-endian, bounded before anything is
+allocated.
 
-A connection is one worker's to one reducer, a *lane*. It begins with a mutual proof that both know the job's token,
-then carries frames, each a header and its payload:
+A connection is one worker's to one reducer, a *lane*. It begins with a mutual proof that both know the job's
+token, then carries frames, each a header and its payload:
 
-    reducer → worker   CHALLENGE   reducer's nonce
-    worker  → reducer  HELLO       worker's nonce and proof, the group, its generation and epoch, rank, what was received
-    reducer → worker   ACCEPT      reducer's proof, limits, ports of the reducers beside it     | REFUSE and why
-    reducer → worker   START       all ranks are there: from which position the lane goes on, the group's generation
-    worker  → reducer  DATA        a chunk of its own input
-    worker  → reducer  FINAL       a chunk whose result it has already, sent again after a reducer was lost
-    reducer → worker   RESULT      the sum of a chunk, to each rank that sent DATA for it (none for FINAL)
-    reducer → worker   STATUS      what it waits for, at least once a second while it does; to the rank that it waits for,
+    reducer → worker   CHALLENGE   reducer's nonce worker  → reducer  HELLO       worker's nonce and proof,
+    the group, its generation and epoch, rank, what was received reducer → worker   ACCEPT      reducer's
+    proof, limits, ports of the reducers beside it     | REFUSE and why reducer → worker   START       all
+    ranks are there: from which position the lane goes on, the group's generation worker  → reducer  DATA
+    a chunk of its own input worker  → reducer  FINAL       a chunk whose result it has already, sent again
+    after a reducer was lost reducer → worker   RESULT      the sum of a chunk, to each rank that sent DATA
+    for it (none for FINAL) reducer → worker   STATUS      what it waits for, at least once a second while it
+    does; to the rank that it waits for,
                                    with the operation's ordinal: what the others have there
     either             ERROR       the group cannot go on; the text says which rank did what
     worker  → reducer  BYE         the worker leaves in good order
 
-The *n*-th DATA or FINAL of a lane has position n since START's; every rank sends the same chunks in the same order, and
-results come back in that order. Nothing is ever unpickled. Without TLS frames are not authenticated one by one: who
-can write into a worker's TCP connection can change its numbers.
+The *n*-th DATA or FINAL of a lane has position n since START's; every rank sends the same chunks in the same
+order, and results come back in that order. Nothing is ever unpickled. Without TLS frames are not
+authenticated one by one: who can write into a worker's TCP connection can change its numbers.
 """
 
 import enum
@@ -84,14 +85,16 @@ _ITEMSIZE = {
 
 
 class Reduction(enum.IntEnum):
-    """SUM, or AVERAGE: the sum divided by the number of ranks before it is rounded. Integers are only summed."""
+    """SUM, or AVERAGE: the sum divided by the number of ranks before it is rounded. Integers are only
+    summed."""
 
     SUM = 0
     AVERAGE = 1
 
 
 HEADER = struct.Struct("<4sBBBBHHIQQIIQQ")
-"""magic, kind, dtype, reduction, 0, rank, 0, chunk, operation, total, chunk elements, payload bytes, acknowledged, ordinal."""
+"""magic, kind, dtype, reduction, 0, rank, 0, chunk, operation, total, chunk elements, payload bytes,
+acknowledged, ordinal."""
 _MAGIC = b"TSR2"
 _CHUNKS = frozenset((Kind.DATA, Kind.FINAL, Kind.RESULT))
 _LIMITS = {
@@ -110,25 +113,26 @@ _LIMITS = {
 
 
 class Header(NamedTuple):
-    """What stands before every payload.
-
-    `operation`: its number among those of the group's reducers, from 0 on; `chunk`: index of the chunk in it; `total`:
-    elements of the whole operation; `step`: elements of all its chunks but the last; `nbytes`: of the payload.
-    `acknowledged`: from a worker, how many results of this lane it has; from a reducer, how many all ranks have.
-    `ordinal`: which of the program's all-reduces in the group it is part of, native ones counted, from 1 on; 0: of none.
-    What a kind has no use for is 0.
-    """
+    """What stands before every payload. What a kind has no use for is 0."""
 
     kind: Kind
     dtype: int = 0
     reduction: int = 0
     rank: int = 0
+    #: Index of the chunk in its operation.
     chunk: int = 0
+    #: Its number among those of the group's reducers, from 0 on.
     operation: int = 0
+    #: Elements of the whole operation.
     total: int = 0
+    #: Elements of all its chunks but the last.
     step: int = 0
+    #: Of the payload.
     nbytes: int = 0
+    #: From a worker: how many results of this lane it has; from a reducer: how many all ranks have.
     acknowledged: int = 0
+    #: Which of the program's all-reduces in the group it is part of, native ones counted, from 1 on; 0: of
+    #: none.
     ordinal: int = 0
 
 
@@ -152,8 +156,8 @@ def pack(header: Header) -> bytes:
 
 
 def unpack(data: "bytes | bytearray | memoryview") -> Header:
-    """The header in HEADER.size bytes. Raises Malformed: wrong magic, kind or type, a payload longer than its kind may
-    have, or a chunk that does not fit into its operation."""
+    """The header in HEADER.size bytes. Raises Malformed: wrong magic, kind or type, a payload longer than its
+    kind may have, or a chunk that does not fit into its operation."""
     magic, kind, dtype, reduction, _, rank, _, *rest = HEADER.unpack(data)
     chunk, operation, total, step, nbytes, acknowledged, ordinal = rest
     if magic != _MAGIC:
@@ -209,16 +213,19 @@ _START = struct.Struct("<QQI")
 
 
 class Hello(NamedTuple):
-    """`group`: digest of the group's name; `generation`: 0 = whichever rank 0 brings; `epoch`: grows when a reducer is
-    dropped; `received`: results that this rank has on this lane in this generation and epoch."""
+    """A worker's first message on a lane."""
 
     nonce: bytes
     proof: bytes
+    #: Digest of the group's name.
     group: bytes
+    #: 0 = whichever rank 0 brings.
     generation: int
+    #: Grows when a reducer is dropped.
     epoch: int
     rank: int
     world: int
+    #: Results that this rank has on this lane in this generation and epoch.
     received: int
 
     @property
@@ -228,20 +235,25 @@ class Hello(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """`incarnation`: of the reducer's process; `window`: bytes that a worker may have on this lane without a result;
-    `max_chunk`: the longest payload; `ports`: of all the reducers on this host, this one's included, in their order."""
+    """A reducer's answer to `Hello`."""
 
     proof: bytes
+    #: Of the reducer's process.
     incarnation: bytes
+    #: Bytes that a worker may have on this lane without a result.
     window: int
+    #: Bytes of the longest payload.
     max_chunk: int
+    #: Of all the reducers on this host, this one's included, in their order.
     ports: Tuple[int, ...]
 
 
 class Start(NamedTuple):
-    """`position`: at which the lane goes on, the least that any rank has received; `generation`: the group's."""
+    """A reducer's word that all ranks are there."""
 
+    #: At which the lane goes on: the least that any rank has received.
     position: int
+    #: The group's.
     generation: int
     world: int
 

@@ -1,10 +1,11 @@
-"""One client that speaks to Google's hosts as it thinks, and who answers each of its requests: the service's APIs, the
-bucket process, or the real host for what is none of ours.
+"""One client that speaks to Google's hosts as it thinks, and who answers each of its requests: the service's
+APIs, the bucket process, or the real host for what is none of ours.
 
-What is about an API of the service is answered there. For the rest the bucket process is asked first. What it does not know, because no such bucket is here, goes on to the real host if it
-only reads; what is no storage API at all goes there anyway. Where that host is out of reach the client gets what
-the bucket process says. Nothing that is about a bucket of ours goes out, nor does a token of ours. One thread per client.
-Runs on Python 3.6.
+What is about an API of the service is answered there (`Request` says whom one may concern). For the rest the
+bucket process is asked first. What it does not know, because no such bucket is here, goes on to the real host
+if it only reads; what is no storage API at all goes there anyway. Where that host is out of reach the client
+gets what the bucket process says. Nothing that is about a bucket of ours goes out, nor does a token of ours.
+One thread per client. Runs on Python 3.6.
 """
 
 import base64
@@ -16,7 +17,7 @@ import ssl
 import time
 from urllib.parse import unquote_to_bytes
 
-from trainshed.replica.endpoint import connections, messages, storage_failures
+from trainshed.replica.endpoint import endings, messages, storage_failures
 from trainshed.replica.system import unix_sockets
 
 TYPE_CHECKING = False
@@ -33,17 +34,21 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _BUCKETS, _SERVICE = b"", b"service"
 """Stand for our own two among the hosts that answer."""
-_AWAY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_AWAY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
+    b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+)
 
 
-class Behind:
-    """One of the service's processes. `target`: its Unix socket; `preamble`: the line that connections to it begin with,
-    b"" = none."""
+class Backend:
+    """One of the service's processes, as a relay reaches it."""
 
     __slots__ = ("_known", "_preamble", "_target")
 
     def __init__(self, target: str, preamble: bytes = b"") -> None:
+        #: Its Unix socket.
         self._target = target
+        #: The line that connections to it begin with; b"" = none.
         self._preamble = preamble
         self._known: "dict[bytes, float]" = {}
 
@@ -108,25 +113,27 @@ def status_of(head: messages.Head) -> bytes:
 
 
 class Conversation:
-    """With one client, whose handshake is done. `behind`: the bucket process; `service`: whoever answers for the APIs,
-    None = nobody does; `out`: the way to the real hosts, None = there is none; `failing` is told of all answers but
-    those of the APIs."""
+    """What is said with one client, whose handshake is done."""
 
-    __slots__ = ("_behind", "_client", "_failing", "_incoming", "_out", "_servers", "_service")
+    __slots__ = ("_buckets", "_client", "_failing", "_incoming", "_out", "_servers", "_service")
 
     def __init__(
         self,
         client: ssl.SSLSocket,
-        behind: Behind,
+        buckets: Backend,
         out: "google_hosts.Outside | None",
-        service: "Behind | None" = None,
+        service: "Backend | None" = None,
         failing: "storage_failures.Failures | None" = None,
     ) -> None:
         self._client = client
+        #: Told of all answers but those of the APIs.
         self._failing = failing or storage_failures.Failures()
         self._incoming = messages.Incoming(client.recv)
-        self._behind = behind
+        #: The bucket process.
+        self._buckets = buckets
+        #: Whoever answers for the service's APIs; None = nobody does.
         self._service = service
+        #: The way to the real hosts; None = there is none.
         self._out = out
         self._servers: "dict[bytes, _Server]" = {}
         """Kept connections, by host, or by which of our own processes."""
@@ -143,7 +150,7 @@ class Conversation:
         finally:
             for host in list(self._servers):
                 self._drop(host)
-            connections.hang_up(self._client)
+            endings.hang_up(self._client)
 
     def _exchange(self) -> bool:
         """One request and its answer; False: no other can follow."""
@@ -183,7 +190,7 @@ class Conversation:
         length = _length(answer, request)
         if status_of(answer) != b"404" or not (0 <= length <= _SMALL and self._out):
             return self._pass_on(first, answer, request)
-        if not request.may_go_out() or self._behind.has(request.bucket):
+        if not request.may_go_out() or self._buckets.has(request.bucket):
             return self._pass_on(first, answer, request)
         body = b"".join(self._servers[first].body(length))
         if not self._is_here(request.bucket):
@@ -197,7 +204,7 @@ class Conversation:
         """Whether a bucket is one of ours, as far as can be said."""
         if not bucket:
             return False
-        if self._behind.has(bucket):
+        if self._buckets.has(bucket):
             return True
         asked = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (
             bucket,
@@ -212,7 +219,7 @@ class Conversation:
             self._drop(_BUCKETS)
         if status_of(answer) == b"404":
             return False
-        self._behind.note(bucket)
+        self._buckets.note(bucket)
         return True
 
     def _answered(self, host: bytes, request: bytes) -> "messages.Head | None":
@@ -241,7 +248,7 @@ class Conversation:
             return server
         self._drop(host)
         if host == _BUCKETS:
-            made = self._behind.connected()
+            made = self._buckets.connected()
             if made is None:
                 self._failing.unreachable(_RETRY_SECONDS)
         elif host == _SERVICE:
@@ -340,11 +347,7 @@ def has_token(text: bytes) -> bool:
 
 
 class Request:
-    """A client's request, put right. Raises NotHttp.
-
-    `bucket`: as its path has it, b"" = it names none; `length`: of its body; `is_read`: it may be made twice; `is_api`: the
-    service's APIs answer it, not the buckets.
-    """
+    """A client's request, put right, and whom it may concern. Raises NotHttp."""
 
     __slots__ = (
         "bucket",
@@ -363,17 +366,21 @@ class Request:
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             raise messages.NotHttp("a request of another kind")
         self.head = head
+        #: Bytes of its body.
         self.length = head.put_right()
         self.method = words[0]
         # Clients may say the whole address.
         self.path = re.sub(rb"^[a-zA-Z]+://[^/?]*", b"", words[1].partition(b"?")[0])
         self.host = b"".join(head.values(b"host")[:1]).lower().partition(b":")[0]
+        #: Whether it may be made twice.
         self.is_read = self.method in (b"GET", b"HEAD") and not self.length
         # Older clients ask one host what all the APIs are like.
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
+        #: Whether the service's APIs answer it, not the buckets.
         self.is_api = is_discovery or bool(_API.match(self.host))
         storage = _STORAGE.match(self.path)
         self.is_storage = bool(storage) or self.host != HOSTS[1]
+        #: As its path has it; b"" = it names none.
         self.bucket = (storage.group(1) or b"") if storage else self._first()
 
     def may_go_out(self) -> bool:

@@ -1,7 +1,8 @@
-"""Google's own hosts, as reached from this machine and not from a replica: names, proxy and roots are the machine's.
+"""Google's own hosts, as reached from this machine and not from a replica: names, proxy and roots are the
+machine's.
 
-Whoever asks is not kept waiting where there is no way out: a host that was not reached counts as away for a while. Safe
-to use from several threads. Runs on Python 3.6.
+Whoever asks is not kept waiting where there is no way out: a host that was not reached counts as away for a
+while. Safe to use from several threads. Runs on Python 3.6.
 """
 
 import base64
@@ -29,8 +30,8 @@ _ANSWER_SECONDS = 120.0
 
 
 class Outside:
-    """`proxy`: URL of an HTTP proxy that all goes through, "" = none. `trust`: file of whom to believe, "" = whom the
-    system believes. `hosts`: where a host is instead of where its name leads."""
+    """`proxy`: URL of an HTTP proxy that all goes through, "" = none. `trust`: file of whom to believe, "" =
+    whom the system believes. `hosts`: where a host is instead of where its name leads."""
 
     __slots__ = ("_away", "_context", "_hosts", "_proxy", "_trust")
 

@@ -1,8 +1,9 @@
-"""The secure side of a replica's endpoint, for clients that call Google's hosts by name and cannot be told another
-address: TLS ends here, by a certificate that the replica's programs are made to trust. HTTP/1.1 is read, and answered by
-whom it concerns; HTTP/2, which is gRPC, is handed on to the service as it is.
+"""The secure side of a replica's endpoint, for clients that call Google's hosts by name and cannot be told
+another address: TLS ends here, by a certificate that the replica's programs are made to trust. HTTP/1.1 is
+read, and answered by whom it concerns; HTTP/2, which is gRPC, is handed on to the service as it is.
 
-Loaded by a relay process, and only if there is a certificate. Runs on Python 3.6.
+Also passes a connection over TLS and a plain one on to each other. Loaded by a relay process, and only if
+there is a certificate. Runs on Python 3.6.
 """
 
 import json
@@ -11,7 +12,7 @@ import socket
 import ssl
 import threading
 
-from trainshed.replica.endpoint import connections, conversation, storage_failures
+from trainshed.replica.endpoint import conversation, endings, storage_failures
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,30 +26,31 @@ def preamble(line: bytes) -> bytes:
     return json.dumps({**json.loads(line.decode("utf-8")), "scheme": "https"}).encode() + b"\n"
 
 
-class Door:
+class TlsFront:
     """Where clients come in over TLS, each with a thread of its own."""
 
-    __slots__ = ("_behind", "_context", "_failing", "_grpc", "_out", "_rest")
+    __slots__ = ("_buckets", "_context", "_failing", "_grpc", "_out", "_rest")
 
     def __init__(
         self,
         certificate: str,
-        behind: conversation.Behind,
+        buckets: conversation.Backend,
         out: "google_hosts.Outside | None" = None,
-        rest: "conversation.Behind | None" = None,
-        grpc: "conversation.Behind | None" = None,
+        rest: "conversation.Backend | None" = None,
+        grpc: "conversation.Backend | None" = None,
         *,
         failing: "storage_failures.Failures | None" = None,
     ) -> None:
-        """`certificate`: a PEM file with the key and the chain. Without a good one everybody is turned away: the rest of
-        the endpoint is of use all the same. `out`: the way to the real hosts; `rest`, `grpc`: whoever answers for the
-        service's APIs; None = there is none. `failing` is told of handshakes and of answers."""
+        """`certificate`: a PEM file with the key and the chain. Without a good one everybody is turned away:
+        the rest of the endpoint is of use all the same. `out`: the way to the real hosts; `rest`, `grpc`:
+        whoever answers for the service's APIs; None = there is none. `failing` is told of handshakes and of
+        answers."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Who speaks both is answered over HTTP/1.1; clients of gRPC offer nothing but HTTP/2.
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
         self._context: "ssl.SSLContext | None" = made
         self._failing = failing or storage_failures.Failures()
-        self._behind = behind
+        self._buckets = buckets
         self._out = out
         self._rest = rest
         self._grpc = grpc
@@ -66,7 +68,7 @@ class Door:
 
     def refuse(self, connection: socket.socket) -> None:
         """Tell whoever is behind an accepted connection that he does not belong here."""
-        connections.send_away(connection, self._secured)
+        endings.send_away(connection, self._secured)
 
     def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
         """Raises OSError: there is no certificate, the client does not trust it, or does not speak TLS."""
@@ -87,18 +89,19 @@ class Door:
             pass_on(client, self._grpc.connected())
             return
         client.settimeout(None)
-        conversation.Conversation(client, self._behind, self._out, self._rest, self._failing).run()
+        conversation.Conversation(client, self._buckets, self._out, self._rest, self._failing).run()
 
 
 _CHUNK = 64 << 10
-"""More than a record of TLS holds: what is read at once leaves nothing behind that `poll` would not tell of."""
+"""More than a record of TLS holds: what is read at once leaves nothing behind that `poll` would not tell
+of."""
 _LAST_SECONDS = 5.0
 """For what one side said last, until the other has taken it."""
 
 
 def pass_on(client: ssl.SSLSocket, server: "socket.socket | None") -> None:
-    """Until one of the two hangs up, and the other has what it said; both are closed then. `server`: None = there is none.
-    Blocks, with at most a chunk per direction in memory."""
+    """Until one of the two hangs up, and the other has what it said; both are closed then. `server`: None =
+    there is none. Blocks, with at most a chunk per direction in memory."""
     try:
         if server is not None:
             _Stream(client, server).run()

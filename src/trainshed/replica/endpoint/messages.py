@@ -1,7 +1,7 @@
 """HTTP/1.1 as it comes over a connection: heads, and bodies whose end is known. Decides nothing.
 
-Requests of TensorFlow's client contradict themselves about their length, which servers refuse; they are put right here.
-Runs on Python 3.6.
+Requests of TensorFlow's client contradict themselves about their length, which servers refuse; they are put
+right here. Runs on Python 3.6.
 """
 
 TYPE_CHECKING = False
@@ -50,7 +50,8 @@ class Head:
         return option in [word.strip() for word in said.split(b",")]
 
     def length(self, without: int) -> int:
-        """Of the body, or one of the constants above; `without`: where nothing is said of it. Raises NotHttp."""
+        """Of the body, or one of the constants above; `without`: where nothing is said of it. Raises
+        NotHttp."""
         if any(b"chunked" in coding.lower() for coding in self.values(b"transfer-encoding")):
             return CHUNKED
         lengths = self.values(b"content-length")
@@ -71,7 +72,8 @@ class Head:
 
 
 class Incoming:
-    """What comes in over a connection. `receive`: returns at most so many bytes, b"" at the end; may raise OSError."""
+    """What comes in over a connection. `receive`: returns at most so many bytes, b"" at the end; may raise
+    OSError."""
 
     __slots__ = ("_held", "_receive")
 

@@ -1,8 +1,10 @@
-"""Who calls a replica's endpoint: a process of the replica, or one of the others that share the machine's loopback.
+"""Who calls a replica's endpoint: a process of the replica, or one of the others that share the machine's
+loopback.
 
-The kernel knows whose the client's end of a connection is: the user who made it (sock_diag(7), else /proc/net/tcp), and
-by its number the processes that hold it. Where a replica has users of its own they tell; elsewhere its processes, below
-its guardian. Who cannot be found (it has died meanwhile) does not belong to it. Runs on Python 3.6.
+The kernel knows whose the client's end of a connection is: the user who made it (sock_diag(7), else
+/proc/net/tcp), and by its number the processes that hold it. Where a replica has users of its own they tell;
+elsewhere its processes, below its guardian. Who cannot be found (it has died meanwhile) does not belong to
+it. Runs on Python 3.6.
 """
 
 import os
@@ -31,13 +33,14 @@ _RECENT = 32
 
 
 class Peers:
-    """The processes of one replica, to be told by their connections. macOS does not say whose one is: there all belong."""
+    """The processes of one replica, to be told by their connections. macOS does not say whose one is: there
+    all belong."""
 
     __slots__ = ("_asking", "_guardian", "_recent", "_users")
 
     def __init__(self, guardian: int, users: "Sequence[int]" = ()) -> None:
-        """`guardian`: its process id as this process's /proc has it; `users`: (first, count) of the machine's users that
-        are the replica's own, () = it has none. Opens nothing."""
+        """`guardian`: its process id as this process's /proc has it; `users`: (first, count) of the machine's
+        users that are the replica's own, () = it has none. Opens nothing."""
         self._guardian = guardian
         self._users = range(users[0], users[0] + users[1]) if users else None
         self._recent: "list[int]" = []
@@ -60,7 +63,8 @@ class Peers:
         return self._holds(inode)
 
     def _asked(self, own: "Address", other: "Address") -> "tuple[int, int] | None":
-        """User and number of the socket with these addresses, by asking the kernel; None if it does not say."""
+        """User and number of the socket with these addresses, by asking the kernel; None if it does not
+        say."""
         try:
             if self._asking is None:
                 kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -129,7 +133,8 @@ def _tuple(own: "Address", other: "Address") -> bytes:
 
 
 def _listed(own: "Address", other: "Address") -> "tuple[int, int]":
-    """User and number of the socket with these addresses, from the kernel's tables; (0, 0) = there is none."""
+    """User and number of the socket with these addresses, from the kernel's tables; (0, 0) = there is
+    none."""
     for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
         ends = [
             "%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(h)), p) for h, p in (own, other)

@@ -1,10 +1,10 @@
-"""A replica's own endpoint: TCP connections passed on, byte for byte, to the bucket process, behind a line that says
-whose they are. What comes over TLS is `interception`'s.
+"""A replica's own endpoint: TCP connections passed on, byte for byte, to the bucket process, behind a line
+that says whose they are. What comes over TLS is `interception`'s.
 
-That line is what makes a program's calls its job's: the bucket process's Unix socket is out of its reach. The socket
-stays where it is when the service restarts; a connection that comes while nobody listens there is retried. The
-listening sockets are made before the program starts; a relay process exists only from the first connection on, so that
-the shim's log loop carries no bulk data. Runs on Python 3.6.
+That line is what makes a program's calls its job's: the bucket process's Unix socket is out of its reach. The
+socket stays where it is when the service restarts; a connection that comes while nobody listens there is
+retried. The listening sockets are made before the program starts; a relay process exists only from the first
+connection on, so that the shim's log loop carries no bulk data. Runs on Python 3.6.
 """
 
 import errno
@@ -73,11 +73,12 @@ class Endpoint:
         service: "Service" = NO_SERVICE,
         note: "storage_failures.Note" = storage_failures.ignored,
     ) -> None:
-        """`target`: the bucket process's Unix socket. `identity`: what every connection to it begins with, as a line;
-        b"" = nothing does. With a `certificate` (a PEM file with key and chain) the port behind `port` is served as
-        well, over TLS; `proxy` and `trust` are for what is passed on from there (`google_hosts.Outside`), `service` answers for
-        its APIs. `peers`: who may come, None = everybody. `note` is told (name, severity, text) what people should know
-        of calls that fail, each name once. Raises OSError if somebody else has a port."""
+        """`target`: the bucket process's Unix socket. `identity`: what every connection to it begins with, as
+        a line; b"" = nothing does. With a `certificate` (a PEM file with key and chain) the port behind
+        `port` is served as well, over TLS; `proxy` and `trust` are for what is passed on from there
+        (`google_hosts.Outside`), `service` answers for its APIs. `peers`: who may come, None = everybody.
+        `note` is told (name, severity, text) what people should know of calls that fail, each name once.
+        Raises OSError if somebody else has a port."""
         self._listeners = [listen(address, port)]
         if certificate:
             try:
@@ -100,8 +101,9 @@ class Endpoint:
         self.refused = 0
         """How many connections came from somebody else."""
         if kernel.LINUX:
-            # The relay is born like this. It runs among the program's processes, perhaps as the same user, and sees
-            # all that the program must not: who could trace it would speak for others, and read their files.
+            # The relay is born like this. It runs among the program's processes, perhaps as the same user,
+            # and sees all that the program must not: who could trace it would speak for others, and read
+            # their files.
             kernel.forbid_inspection()
         self._listen()
 
@@ -224,10 +226,11 @@ class Relay:
         refused: "Callable[[], None]" = lambda: None,
         failing: "storage_failures.Failures | None" = None,
     ) -> None:
-        """`preamble`: the line that connections to `target` begin with. `secure`: the listener of connections over TLS,
-        which `certificate` is for; their line, a JSON object, says so; `out` makes the way that requests go from there
-        which are not for us, `service` answers for its APIs. `peers`: who may come, None = everybody; `refused`: called
-        when somebody else comes; `failing` is told what comes of the calls."""
+        """`preamble`: the line that connections to `target` begin with. `secure`: the listener of connections
+        over TLS, which `certificate` is for; their line, a JSON object, says so; `out` makes the way that
+        requests go from there which are not for us, `service` answers for its APIs. `peers`: who may come,
+        None = everybody; `refused`: called when somebody else comes; `failing` is told what comes of the
+        calls."""
         self._target = target
         self._preamble = preamble
         self._certificate = certificate
@@ -240,7 +243,7 @@ class Relay:
         self._secure = secure.fileno() if secure is not None else -1
         if secure is not None:
             self._listeners[self._secure] = secure
-        self._door: "interception.Door | None" = None
+        self._tls_front: "interception.TlsFront | None" = None
         self._waiting: "list[tuple[socket.socket, float]]" = []
         self._poll = select.poll()
         self._pairs = connections.Pairs(self._poll, self._failing.answered)
@@ -273,7 +276,8 @@ class Relay:
         except (BlockingIOError, ConnectionAbortedError):
             return  # The client went away between its call and our answer.
         except OSError:
-            # No handle or no memory for it: whoever calls waits, and we do not turn round and round meanwhile.
+            # No handle or no memory for it: whoever calls waits, and we do not turn round and round
+            # meanwhile.
             for each in self._listeners:
                 self._poll.unregister(each)
             self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
@@ -284,9 +288,9 @@ class Relay:
             if door is not None:
                 door.refuse(connection)
             else:
-                from trainshed.replica.endpoint import connections
+                from trainshed.replica.endpoint import endings
 
-                connections.send_away(connection)
+                endings.send_away(connection)
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if door is not None:
@@ -295,17 +299,17 @@ class Relay:
             connection.setblocking(False)
             self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
 
-    def _opened(self) -> "interception.Door":
+    def _opened(self) -> "interception.TlsFront":
         """Made for the first who comes over TLS: it takes large libraries."""
-        if self._door is None:
+        if self._tls_front is None:
             from trainshed.replica.endpoint import conversation, interception
 
-            rest, grpc = (conversation.Behind(path) if path else None for path in self._service)
-            behind = conversation.Behind(self._target, interception.preamble(self._preamble))
-            self._door = interception.Door(
-                self._certificate, behind, self._out(), rest, grpc, failing=self._failing
+            rest, grpc = (conversation.Backend(path) if path else None for path in self._service)
+            buckets = conversation.Backend(self._target, interception.preamble(self._preamble))
+            self._tls_front = interception.TlsFront(
+                self._certificate, buckets, self._out(), rest, grpc, failing=self._failing
             )
-        return self._door
+        return self._tls_front
 
     def _connect_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -1,7 +1,7 @@
 """Storage calls of one program that fail again and again: what people are told of them, once for each cause.
 
-A failure is normal: whoever asks whether an object exists is answered 404 if it does not. Many in a row are not. Runs on
-Python 3.6.
+A failure is normal: whoever asks whether an object exists is answered 404 if it does not. Many in a row are
+not. Runs on Python 3.6.
 """
 
 import re
@@ -74,8 +74,8 @@ class Failures:
         elif status == 404:
             self._count(
                 NOT_FOUND,
-                "it asks again and again for objects that are not there: %s. Whoever waits for a file does so."
-                % said,
+                "it asks again and again for objects that are not there: %s. Whoever waits for a file does "
+                "so." % said,
                 severity="INFO",
             )
         elif status == 429 or status >= 500:
@@ -85,8 +85,10 @@ class Failures:
         """A client has broken the handshake off: it does not believe our certificate."""
         self._count(
             UNTRUSTED,
-            "it does not believe the certificate by which this service answers for Google's hosts (%s): its calls of "
-            "gs:// over TLS fail. What brings roots of its own must be told where the service's are: SSL_CERT_FILE and "
+            "it does not believe the certificate by which this service answers for Google's hosts (%s): "
+            "its calls of "
+            "gs:// over TLS fail. What brings roots of its own must be told where the service's are: "
+            "SSL_CERT_FILE and "
             "CURL_CA_BUNDLE name the file." % cause,
         )
 
@@ -95,7 +97,8 @@ class Failures:
         self._tell(
             UNREACHABLE,
             "WARNING",
-            "its storage calls fail: the service's storage has taken no connection for %d seconds. It is back with the "
+            "its storage calls fail: the service's storage has taken no connection for %d seconds. It is "
+            "back with the "
             "service: trainshed up" % seconds,
         )
 

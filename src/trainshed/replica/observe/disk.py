@@ -28,7 +28,8 @@ ROOM_AGAIN = "disk_room_again"
 LOG_WAITS = "disk_log_waits"
 """Of the one that what the program says cannot be written down, so that it waits with what it says next."""
 LOG_WAITS_TEXT = (
-    "the disk that its log is written to is full: the program waits with its next output until there is room, and nothing"
+    "the disk that its log is written to is full: the program waits with its next output until there is "
+    "room, and nothing"
     " is lost. Make room on this machine."
 )
 LOG_GOES_ON = "disk_log_goes_on"
@@ -59,11 +60,7 @@ _MOST_NOTES = 20
 
 
 class Disk:
-    """One incarnation's. `files`: the directory of all that it may write; `limit`: bytes of the disk that was
-    asked for, 0 = that is not known; `every`: seconds between two looks. `end`: called once, if its files
-    take more than that (None: nobody is ended). `note` is told (name, is it a warning, text). `free_space`:
-    bytes of the file system of a path, (free for programs, in all).
-    """
+    """Looks at the disk of one incarnation."""
 
     __slots__ = (
         "_end",
@@ -95,12 +92,18 @@ class Disk:
         """Touches nothing."""
         self.used = 0
         """Bytes that its files took when all of them had been looked at; 0 = they have not been yet."""
+        #: The directory of all that the replica may write.
         self._files = files
+        #: Bytes of the disk that were asked for; 0 = that is not known.
         self._limit = limit
+        #: Called once, if its files take more than that; None: nobody is ended.
         self._end = end if limit else None
+        #: Seconds between two looks.
         self._every = min(every, _ENFORCED_EVERY) if self._end is not None else every
         self._events = events
+        #: Told (name, whether it is a warning, text).
         self._note = note
+        #: Bytes of the file system of a path: free for programs, in all.
         self._free_space = free_space or _free_space_of
         self._extent: "trees.Extent | None" = None
         self._tenths_told = 0
@@ -180,8 +183,8 @@ class Disk:
         elif tenths == 9 > self._tenths_told:
             self._tell(
                 NEARLY_FULL,
-                "its files take %s of the %s of its disk: on the public service writes fail once it is full. %s"
-                % (used, limit, advice),
+                "its files take %s of the %s of its disk: on the public service writes fail once it is "
+                "full. %s" % (used, limit, advice),
             )
         self._tenths_told = max(self._tenths_told, tenths)
 

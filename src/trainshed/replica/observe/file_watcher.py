@@ -1,8 +1,9 @@
-"""A file that a program rewrites: when it may have changed, and what was in it at one moment.
+"""A file that a program rewrites: when it may have changed, when it is looked at, and what was in it at one
+moment.
 
-Linux tells (inotify); elsewhere, or when a user has no inotify left, the file is looked at a few times a second. The
-file and its directory are the program's to replace by anything: no link of its is followed out of its own directory,
-and nothing but a plain file that has no other name is read. Runs on Python 3.6.
+Linux tells (inotify); elsewhere, or when a user has no inotify left, the file is looked at a few times a
+second. The file and its directory are the program's to replace by anything: no link of its is followed out of
+its own directory, and nothing but a plain file that has no other name is read. Runs on Python 3.6.
 """
 
 import errno
@@ -39,9 +40,9 @@ class Changing(Exception):
 
 
 class FileWatcher:
-    """Over `workspace`/`directory`/`name`; `workspace` is ours, the directory in it the program's. Neither need be there yet.
-    `changed`: called when the file may be another one now, once at the beginning as well. `mask`: what nobody is to read
-    in it."""
+    """Over `workspace`/`directory`/`name`; `workspace` is ours, the directory in it the program's. Neither
+    need be there yet. `changed`: called when the file may be another one now, once at the beginning as well.
+    `mask`: what nobody is to read in it."""
 
     __slots__ = (
         "_changed",
@@ -100,7 +101,8 @@ class FileWatcher:
             self._handle = -1
 
     def read(self) -> bytes:
-        """What the file holds: whole, and of one moment. b"" if there is none. Raises Unreadable, Changing."""
+        """What the file holds: whole, and of one moment. b"" if there is none. Raises Unreadable,
+        Changing."""
         try:
             directory = self._open_directory()
         except FileNotFoundError:

@@ -1,8 +1,9 @@
 """How busy a replica's own GPUs are, asked of the driver's library (NVML) through ctypes.
 
-Loading and first waking the library may take seconds, and a sick GPU may let any call wait; so a forked helper asks,
-and the shim reads what it has found out from memory that both share. Without library, driver or GPU there is nothing to
-read. The helper looks once a second, or so seldom that it takes a thousandth of a processor. Runs on Python 3.6.
+Loading and first waking the library may take seconds, and a sick GPU may let any call wait; so a forked
+helper asks, and the shim reads what it has found out from memory that both share. Without library, driver or
+GPU there is nothing to read. The helper looks once a second, or so seldom that it takes a thousandth of a
+processor. Runs on Python 3.6.
 """
 
 import ctypes
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Sequence
 
     Look = tuple[float, float, float]
-    """How much of the last moments a GPU was at work (0 to 1), bytes of memory in use, bytes that it has. What it does
-    not tell is not a number: parts of GPUs do not say how busy they are."""
+    """How much of the last moments a GPU was at work (0 to 1), bytes of memory in use, bytes that it has.
+    What it does not tell is not a number: parts of GPUs do not say how busy they are."""
 
 LIBRARIES = ["libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"]
 """Where it is looked for; the second is where a driver lies that came in a container."""
@@ -87,8 +88,9 @@ def _load() -> "Any":
 
 
 class Gpu:
-    """What is known of one GPU since the program's start. `busy`: seconds for which it has been at work; `used` and
-    `total`: bytes of its memory; `peak`: the most of it that was in use at once. None: it does not tell."""
+    """What is known of one GPU since the program's start. `busy`: seconds for which it has been at work;
+    `used` and `total`: bytes of its memory; `peak`: the most of it that was in use at once. None: it does not
+    tell."""
 
     __slots__ = ("busy", "peak", "total", "used")
 

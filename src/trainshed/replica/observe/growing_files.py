@@ -1,6 +1,8 @@
-"""A file that grows at its end, over times when its disk is full as well: what does not fit waits in memory, in its order.
+"""Files that grow at their end while a replica runs, over times when their disk is full as well.
 
-Runs on Python 3.6.
+`Appender` keeps what does not fit in memory, in its order; `DiskRetries` tries again. `Sheet` is a file of
+JSON lines that is thinned to a bearable length: the newest looks stay, and of the others as many as are of
+use. Runs on Python 3.6.
 """
 
 import errno
@@ -23,7 +25,8 @@ _LONGEST_PAUSE = 1.0
 
 
 def is_full(error: OSError) -> bool:
-    """Whether it says that there is no room, which may come back; other errors of a disk do not go by themselves."""
+    """Whether it says that there is no room, which may come back; other errors of a disk do not go by
+    themselves."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -47,8 +50,8 @@ class Appender:
         return len(self._waiting)
 
     def append(self, data: bytes) -> bool:
-        """Add it, at once or as soon as there is room (`flush`); True: all is in the file. Raises OSError: it is no
-        matter of room."""
+        """Add it, at once or as soon as there is room (`flush`); True: all is in the file. Raises OSError: it
+        is no matter of room."""
         if self._waiting:
             self._waiting += data
             return self.flush()
@@ -56,7 +59,8 @@ class Appender:
         return not self._waiting
 
     def flush(self) -> bool:
-        """Write what waits, as far as there is room; True: all is in the file. Raises OSError as `append` does."""
+        """Write what waits, as far as there is room; True: all is in the file. Raises OSError as `append`
+        does."""
         self._waiting = self._left_of(self._waiting)
         return not self._waiting
 
@@ -70,8 +74,8 @@ class Appender:
         return data
 
     def sync(self) -> bool:
-        """Have what is in the file survive a power cut. False: there is no room for that now (file systems of a network
-        notice late); to be tried again. Raises OSError."""
+        """Have what is in the file survive a power cut. False: there is no room for that now (file systems of
+        a network notice late); to be tried again. Raises OSError."""
         try:
             getattr(os, "fdatasync", os.fsync)(self._handle)
         except OSError as error:
@@ -86,8 +90,8 @@ class Appender:
 
 
 class DiskRetries:
-    """Tries again what found a disk full, soon at first, then each second, until it is written. `told` is called with True
-    when something begins to wait, and with False when nothing does any more."""
+    """Tries again what found a disk full, soon at first, then each second, until it is written. `told` is
+    called with True when something begins to wait, and with False when nothing does any more."""
 
     __slots__ = ("_events", "_is_asked_for", "_pause", "_told", "_tries")
 
@@ -103,7 +107,8 @@ class DiskRetries:
         return bool(self._tries)
 
     def wait(self, write: "Callable[[], bool]") -> None:
-        """Call `write` until it says that it is done, or raises. Once it waits, asking again changes nothing."""
+        """Call `write` until it says that it is done, or raises. Once it waits, asking again changes
+        nothing."""
         if write in self._tries:
             return
         begins = not self._tries
@@ -149,8 +154,8 @@ _SPREAD = 1000
 
 
 class Sheet:
-    """A file of JSON lines that is thinned when it has too many. Not synced: what a power cut takes decides nothing. While its
-    disk is full lines are left out, but for the first that did not fit."""
+    """A file of JSON lines that is thinned when it has too many. Not synced: what a power cut takes decides
+    nothing. While its disk is full lines are left out, but for the first that did not fit."""
 
     __slots__ = ("_file", "_lines", "_path")
 
@@ -219,8 +224,8 @@ def read_lines(text: str) -> "list[Entry]":
 
 
 def thinned(entries: "Sequence[Entry]") -> "list[Entry]":
-    """The newest ones, and of the others as many as are of use: each start and end, and the last look of each piece of
-    time."""
+    """The newest ones, and of the others as many as are of use: each start and end, and the last look of each
+    piece of time."""
     older, newest = entries[:-_NEWEST], entries[-_NEWEST:]
     times = [entry["at"] for entry in older if "at" in entry]
     if not times:

@@ -1,8 +1,8 @@
 """Keeps secrets out of a program's log: whatever shows one is replaced before it is written anywhere.
 
-A secret is found as it is, line by line, and in the forms in which programs commonly show one: as a text of JSON or
-Python, percent-encoded, in base64, also in the middle of a longer base64 text. What a program itself takes apart or
-transforms otherwise is not found. Runs on Python 3.6.
+A secret is found as it is, line by line, and in the forms in which programs commonly show one: as a text of
+JSON or Python, percent-encoded, in base64, also in the middle of a longer base64 text. What a program itself
+takes apart or transforms otherwise is not found. Runs on Python 3.6.
 """
 
 import binascii
@@ -53,7 +53,8 @@ class Mask:
         return self.apply(data).decode("utf-8", "surrogatepass")
 
     def last(self, data: bytes) -> bytes:
-        """As `apply`, of a text that may break off in the middle of a secret: its program may have been killed."""
+        """As `apply`, of a text that may break off in the middle of a secret: its program may have been
+        killed."""
         data = self.apply(data)
         for form in self._forms:
             for size in range(min(len(form) - 1, len(data)), _LEAST_BROKEN - 1, -1):
@@ -99,8 +100,8 @@ def _percent_encoded(data: bytes, kept: bytes) -> str:
 
 
 def _in_base64(data: bytes) -> "set[str]":
-    """What is the same in every base64 text that has these bytes in it, at each of the three places that they may begin
-    at, with its end where they are the last; in both alphabets."""
+    """What is the same in every base64 text that has these bytes in it, at each of the three places that they
+    may begin at, with its end where they are the last; in both alphabets."""
     found: "set[str]" = set()
     for before in range(3):
         # Six bits a character: of those that other bytes have a part in, nothing is known.

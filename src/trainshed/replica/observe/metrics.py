@@ -72,9 +72,7 @@ class _Recent:
 
 
 class Metrics:
-    """One incarnation's. `say` writes a line of ours to the replica's log; `tell` is called when there is
-    something new to read, at most every 20 ms. `retries` tries again what found a full disk, and until then
-    nothing more is taken down. `mask`: what must not be."""
+    """What one incarnation of a trial reports. `mask`: what must not be taken down."""
 
     __slots__ = (
         "_begun",
@@ -111,8 +109,11 @@ class Metrics:
         """Before the program is started. `logs`: the directory of the replica's log. Raises OSError."""
         self._incarnation = incarnation
         self._events = events
+        #: Writes a line of ours to the replica's log.
         self._say = say
+        #: Called when there is something new to read, at most every 20 ms.
         self._tell = tell
+        #: Tries again what found a full disk; until then nothing more is taken down.
         self._retries = retries
         self._pacing = file_watcher.Pacing(events, self._look)
         self._watcher = file_watcher.FileWatcher(
@@ -228,7 +229,8 @@ class Metrics:
             self._left_out += 1
             self._notice(
                 tag,
-                "The metric %s was reported as %s at step %d. Only finite numbers count, under names of at most %d"
+                "The metric %s was reported as %s at step %d. Only finite numbers count, under names of at "
+                "most %d"
                 " characters: this one is left out, and so are others like it."
                 % (json.dumps(tag)[:SHOWN], given, report.step, LONGEST_TAG),
             )
@@ -247,7 +249,8 @@ class Metrics:
             if not self._full:
                 self._full = True
                 self._say(
-                    "This trial has reported %d MB of measurements: no more are taken down. Report less often, such as"
+                    "This trial has reported %d MB of measurements: no more are taken down. Report less "
+                    "often, such as"
                     " once per epoch." % (_MOST_BYTES >> 20)
                 )
             return
@@ -295,7 +298,8 @@ class Metrics:
         shown = json.dumps(line[:SHOWN].decode("utf-8", "replace"))
         self._notice(
             "{}",
-            "A line of the trial's metrics file is no report and is left out, and so are others like it: %s. One is a"
+            "A line of the trial's metrics file is no report and is left out, and so are others like it: "
+            "%s. One is a"
             ' JSON object like {"global_step": "5", "acc": "0.9"}.' % shown,
         )
 

@@ -1,6 +1,6 @@
-"""What people should know of one incarnation: each note is written to the slot's journal and told to whoever listens,
-again to whoever comes later, since only the number of a note says whether it is known. What a full disk does not take is
-written down later. Runs on Python 3.6.
+"""What people should know of one incarnation: each note is written to the slot's journal and told to whoever
+listens, again to whoever comes later, since only the number of a note says whether it is known. What a full
+disk does not take is written down later. Runs on Python 3.6.
 """
 
 from trainshed.replica import protocol
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Notes:
-    """`keep` writes a note to the slot's journal, `tell` sends a message to whoever listens, `retries` tries again what found
-    no room."""
+    """`keep` writes a note to the slot's journal, `tell` sends a message to whoever listens, `retries` tries
+    again what found no room."""
 
     __slots__ = ("_keep", "_kept", "_notes", "_retries", "_tell")
 

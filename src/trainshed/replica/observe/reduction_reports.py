@@ -1,10 +1,10 @@
 """What reducers and workers of a job with reducers report, taken down for good (spec/reduction#reports).
 
-Their programs replace one small file as a whole (`reduction_reports`). Each of its notes goes, once, to the
-replica's log and to where people are told (`notes`). Its metrics go to `reduction.jsonl` beside the log,
-every few seconds. A worker whose program notes nothing is looked at for whether it can use reducers at all
-(`verdicts`). Nothing here may hurt the program or its record: what cannot be written is not written. Runs on
-Python 3.6.
+Their programs replace one small file as a whole (`Report`). Each of its notes goes, once, to the replica's
+log and to where people are told (`notes`). Its metrics go to `reduction.jsonl` beside the log, every few
+seconds. A worker whose program notes nothing is looked at for whether it can use reducers at all
+(`reduction_verdicts`). Nothing here may hurt the program or its record: what cannot be written is not
+written. Runs on Python 3.6.
 
 A line of `reduction.jsonl` is one of
 
@@ -66,8 +66,7 @@ _SHORT = 0.25
 
 
 class Reduction:
-    """One incarnation's. `say` writes a line of ours to the replica's log; `told`: where its notes go.
-    `has_ended`: whether the main process is known to have ended. `mask`: what must not be taken down."""
+    """What one incarnation's program reports of a reduction. `mask`: what must not be taken down."""
 
     __slots__ = (
         "_events",
@@ -80,6 +79,7 @@ class Reduction:
         "_known",
         "_looks",
         "_metrics",
+        "_notes",
         "_owed_after",
         "_pacing",
         "_pause",
@@ -87,7 +87,6 @@ class Reduction:
         "_say",
         "_sheet",
         "_suspect",
-        "_told",
         "_watcher",
     )
 
@@ -99,7 +98,7 @@ class Reduction:
         *,
         has_ended: "Callable[[], bool]",
         say: "Callable[[str], None]",
-        told: notes.Notes,
+        notes: notes.Notes,
         mask: "masking.Mask | None" = None,
     ) -> None:
         """Before the program is started. `plan`: one with `reducers`."""
@@ -108,9 +107,12 @@ class Reduction:
         self._pause = plan.verdict_after
         self._guardian = guardian
         self._events = events
+        #: Whether the main process is known to have ended.
         self._has_ended = has_ended
+        #: Writes a line of ours to the replica's log.
         self._say = say
-        self._told = told
+        #: Where what people should know goes.
+        self._notes = notes
         self._sheet = growing_files.Sheet(os.path.join(plan.logs, FILE))
         self._pacing = file_watcher.Pacing(events, self._look)
         self._watcher = file_watcher.FileWatcher(
@@ -196,7 +198,7 @@ class Reduction:
         self._known.add(note.name)
         # As a program would say it: with how bad it is.
         self._say(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
-        self._told.add(note.name, note.severity, note.text)
+        self._notes.add(note.name, note.severity, note.text)
 
     # --- metrics ---
 

@@ -1,5 +1,5 @@
-"""Whether a worker's program can use reducers at all, by the libraries that its processes have loaded
-(spec/reduction#frameworks).
+"""Whether a worker's program can use reducers at all, by the libraries that its processes have loaded (SPEC
+§7).
 
 Never silently idle reducers: a program that cannot use them, or not as it is, is told so once. What there is
 to know of frameworks stands here and nowhere else in this room. Pure; runs on Python 3.6.
@@ -33,15 +33,21 @@ _CANNOT = {
 }
 _WHAT_TO_DO = "Take worker pool 2 out of the job, or train with PyTorch's DistributedDataParallel."
 _NOT_HEARD = (
-    "This program has loaded PyTorch, but nothing was heard of the Reduction Server's plug-in: as it is, %s. It needs NumPy, "
-    "PYTHONPATH as the service sets it, and versions of PyTorch and Python that `trainshed reducers support` names; if it "
-    "was loaded and could not be used, a line of this log says why. With an older PyTorch use its communication hook, "
+    "This program has loaded PyTorch, but nothing was heard of the Reduction Server's plug-in: as it is, "
+    "%s. It needs NumPy, "
+    "PYTHONPATH as the service sets it, and versions of PyTorch and Python that `trainshed reducers "
+    "support` names; if it "
+    "was loaded and could not be used, a line of this log says why. With an older PyTorch use its "
+    "communication hook, "
     "trainshed_reduction.pytorch.allreduce_hook."
 )
 _ENDED = (
-    "This program ended without using the job's %s: no process of it reported the Reduction Server's plug-in. It works for "
-    "PyTorch's torch.distributed and for calls of trainshed_reduction.allreduce, in Pythons that have NumPy and the "
-    "PYTHONPATH that the service sets; `trainshed reducers support` says more. Take worker pool 2 out of the job if it "
+    "This program ended without using the job's %s: no process of it reported the Reduction Server's "
+    "plug-in. It works for "
+    "PyTorch's torch.distributed and for calls of trainshed_reduction.allreduce, in Pythons that have "
+    "NumPy and the "
+    "PYTHONPATH that the service sets; `trainshed reducers support` says more. Take worker pool 2 out of "
+    "the job if it "
     "does without."
 )
 _STARTS = (
@@ -90,8 +96,8 @@ def text(kind: str, reducers: int) -> str:
         return _NOT_HEARD % idle
     if kind == NOTHING:
         return (
-            "No process of this program has loaded PyTorch so far, nor another framework that is known here: %s."
-            % idle
+            "No process of this program has loaded PyTorch so far, nor another framework that is known"
+            " here: %s." % idle
         )
     return "This program %s: %s. %s" % (_CANNOT[kind], idle, _WHAT_TO_DO)
 

@@ -1,13 +1,14 @@
 """A replica's log: what two pipes bring becomes numbered, timed JSON lines in segment files.
 
-Owns the format and the numbering; knows no process. Runs on Python 3.6.
+Owns the format and the numbering; `Transcript` reads the pipes and tells listeners how far the log is. Runs
+on Python 3.6.
 
 Files are named by the number of their first line (`000000000000.jsonl`) and closed at 8 MB. A line is
 `{"n":17,"t":NS,"s":"o|e|b","m":"TEXT"}`: n without gaps from 0, t nanoseconds since the epoch, strictly
 ascending, s the stream (b: said by the service). A line longer than 64 KiB is cut, `"p":1` on all parts but
-the last. A write reaches the file at once, so that nothing read from a pipe lives in this process alone, unless its disk
-is full: then lines wait in memory until `flush` finds room, and nothing more should be read. `sync` makes what is written
-survive a power cut.
+the last. A write reaches the file at once, so that nothing read from a pipe lives in this process alone,
+unless its disk is full: then lines wait in memory until `flush` finds room, and nothing more should be read.
+`sync` makes what is written survive a power cut.
 """
 
 import json
@@ -45,8 +46,8 @@ now = getattr(time, "time_ns", wall_clock)
 
 
 class Segments:
-    """The writer. One per log directory at a time; an existing log is continued, a torn end cut off. `mask`: what must
-    not get into it, which its streams see to."""
+    """The writer. One per log directory at a time; an existing log is continued, a torn end cut off. `mask`:
+    what must not get into it, which its streams see to."""
 
     __slots__ = (
         "_directory",
@@ -73,7 +74,8 @@ class Segments:
         self._unsynced = False
         self._size = 0
         names = sorted(name for name in os.listdir(directory) if name[: -len(_SUFFIX)].isdigit())
-        # The last segment may have been opened and never written to: the clock then goes on from the one before.
+        # The last segment may have been opened and never written to: the clock then goes on from the one
+        # before.
         for name in names[-2:]:
             self._read_end(os.path.join(directory, name))
         self.readable = self.lines
@@ -149,7 +151,8 @@ class Segments:
         return self._file.waits
 
     def flush(self) -> bool:
-        """Write what waits, as far as there is room; True: nothing waits. Raises OSError: it is no matter of room."""
+        """Write what waits, as far as there is room; True: nothing waits. Raises OSError: it is no matter of
+        room."""
         if self._file.flush():
             self._written()
         return not self._file.waits
@@ -174,7 +177,8 @@ class Segments:
         return self._unsynced
 
     def sync(self) -> bool:
-        """True: what is written survives a power cut. False: there is no room for that now; to be tried again."""
+        """True: what is written survives a power cut. False: there is no room for that now; to be tried
+        again."""
         if self._unsynced:
             self._unsynced = not self._file.sync()
         return not self._unsynced
@@ -184,8 +188,8 @@ class Segments:
         self._file.close()
 
     def seal(self) -> "tuple[int, str]":
-        """Close for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the number of lines and
-        the tail (at most 2 kB, "…" where it is cut)."""
+        """Close for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the number
+        of lines and the tail (at most 2 kB, "…" where it is cut)."""
         self.sync()
         self._file.close()
         durable.sync_directory(self._directory)
@@ -196,8 +200,8 @@ class Segments:
 
 
 class Stream:
-    """One pipe's bytes on their way to being lines. Holds at most one line's beginning (64 KiB, and as much as the
-    longest text that the log's mask looks for, so that none is cut in two before it is found).
+    """One pipe's bytes on their way to being lines. Holds at most one line's beginning (64 KiB, and as much
+    as the longest text that the log's mask looks for, so that none is cut in two before it is found).
 
     Bytes that are not UTF-8 are replaced. A carriage return inside a line starts the line anew, as on a
     terminal: of a progress bar's states the last one stays, and of one that goes on for long a state now and
@@ -286,9 +290,10 @@ _SYNC_EVERY = 1.0
 
 
 class Transcript:
-    """One incarnation's. `logs`: the directory of the log; `mask`: what must not be written down; `retries`: of whom its lines
-    are written once a full disk has room again, until when no pipe is read; `tell` is called with how many lines can be
-    read."""
+    """What one incarnation prints, and what listeners are told of it.
+
+    `logs`: the directory of the log; `mask`: what must not be written down.
+    """
 
     def __init__(
         self,
@@ -300,7 +305,9 @@ class Transcript:
     ) -> None:
         self._log = Segments(logs, mask)
         self._loop = events
+        #: Called with how many lines can be read.
         self._tell = tell
+        #: Has lines written once a full disk has room again; until then no pipe is read.
         self._retries = retries
         self._streams: "dict[int, Stream]" = {}
         self._telling = False
@@ -409,7 +416,8 @@ class Transcript:
         self._heed_room()
 
     def _heed_room(self) -> None:
-        """Read nothing more while lines wait: the program then waits with its next output, as for any slow reader."""
+        """Read nothing more while lines wait: the program then waits with its next output, as for any slow
+        reader."""
         if self._log.waits:
             for handle in self._streams:
                 self._loop.drop(handle)

@@ -1,15 +1,16 @@
-"""The stall watchdog: a program that does nothing any more is told from one that is merely quiet, and leaves its stacks.
+"""The stall watchdog: a program that does nothing any more is told from one that is merely quiet, and leaves
+its stacks.
 
-Progress is any output; any byte read or written by the replica's processes (`rchar` and `wchar` of proc(5): files and
-pipes, not what goes through sockets by `send`) or through its storage endpoint; or more than 0.5 % of one processor,
-since the last look or since the last progress. Without /proc only output counts. A program that waits for its
-peers by spinning, or that polls something all the time, is thus not stalled to us.
+Progress is any output; any byte read or written by the replica's processes (`rchar` and `wchar` of proc(5):
+files and pipes, not what goes through sockets by `send`) or through its storage endpoint; or more than 0.5 %
+of one processor, since the last look or since the last progress. Without /proc only output counts. A program
+that waits for its peers by spinning, or that polls something all the time, is thus not stalled to us.
 
-At the end of its patience every process is frozen, so that the stacks are of one moment and nobody acts on another's
-death, the guardian included; then the Pythons are woken one by one, the main process first and children after their
-parents, with SIGABRT, which `faulthandler` (switched on in the program's environment) answers with the stacks of all
-threads. Children first would be no better: a thread that waits for one would be past its wait before it is printed.
-Runs on Python 3.6.
+At the end of its patience every process is frozen, so that the stacks are of one moment and nobody acts on
+another's death, the guardian included; then the Pythons are woken one by one, the main process first and
+children after their parents, with SIGABRT, which `faulthandler` (switched on in the program's environment)
+answers with the stacks of all threads. Children first would be no better: a thread that waits for one would
+be past its wait before it is printed. Runs on Python 3.6.
 """
 
 import signal
@@ -78,9 +79,7 @@ class Patience:
 
 
 class Watchdog:
-    """Watches from the program's start on. `relay`: process id of the storage endpoint's relay, 0 = there is none now.
-    `has_ended`: whether it is no longer to be watched; `excused`: whether it waits through no fault of its own. `bark`: called
-    once, when patience is over."""
+    """Watches one program from its start on."""
 
     __slots__ = (
         "_after",
@@ -106,13 +105,19 @@ class Watchdog:
         excused: "Callable[[], bool]",
         bark: "Callable[[], None]",
     ) -> None:
+        #: Seconds without progress that are too long.
         self._after = after
+        #: Whether it waits through no fault of its own.
         self._excused = excused
         self._guardian = guardian
         self._events = events
+        #: Bytes that the program has written.
         self._output = output
+        #: Process id of the storage endpoint's relay; 0 = there is none now.
         self._relay = relay
+        #: Whether it is no longer to be watched.
         self._has_ended = has_ended
+        #: Called once, when patience has run out.
         self._bark = bark
         self._patience = Patience(after, time.monotonic(), self._sample())
         events.after(self._patience.pause, self._look)
@@ -135,8 +140,8 @@ class Watchdog:
 
 
 class Dump:
-    """Has the stacks of a replica's Pythons printed, which ends them. `say` writes a line of ours to its log; `done` is
-    called when the last one is over or time is up, and has to end all that is left."""
+    """Has the stacks of a replica's Pythons printed, which ends them. `say` writes a line of ours to its log;
+    `done` is called when the last one is over or time is up, and has to end all that is left."""
 
     __slots__ = (
         "_deadline",

@@ -1,21 +1,24 @@
 """What a replica uses while it runs: processor time, memory, its GPUs, written down beside its log.
 
-Looks at it soon after the start and then every so many seconds; a look is followed by a rest of at least a thousand
-times its own length. By control groups where the kernel counts there, else by adding up processes. Nothing here may
-hurt the program or its record: what cannot be written is not written. Runs on Python 3.6.
+Looks at it soon after the start and then every so many seconds; a look is followed by a rest of at least a
+thousand times its own length. By control groups where the kernel counts there, else by adding up processes.
+Nothing here may hurt the program or its record: what cannot be written is not written. Runs on Python 3.6.
 
 A line of `usage.jsonl` is one of
 
-    {"started": NS, "incarnation": N, "limit": BYTES, "cpus": N, "gpus": [UUID]}            the program was started
-    {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU], "disk": BYTES}     used by then
+    {"started": NS, "incarnation": N, "limit": BYTES, "cpus": N, "gpus": [UUID]}            the program was
+    started
+    {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU], "disk": BYTES}
+    used by then
 
-`limit`: of memory, 0 = none; `cpus`: processors that this machine has for it. `cpu`: seconds of processor time since
-the start. `memory`: without cached files. `peak`: the most that a look has found, or that a single process ever had.
-GPU: [seconds for which it was at work, bytes in use, bytes in all, most bytes in use], null where it does not tell; the
-list is empty where nobody could be asked. `disk`: what its files took when they were last measured, 0 = they were not. The last line of an incarnation has "last": true.
+`limit`: of memory, 0 = none; `cpus`: processors that this machine has for it. `cpu`: seconds of processor
+time since the start. `memory`: without cached files. `peak`: the most that a look has found, or that a single
+process ever had. GPU: [seconds for which it was at work, bytes in use, bytes in all, most bytes in use], null
+where it does not tell; the list is empty where nobody could be asked. `disk`: what its files took when they
+were last measured, 0 = they were not. The last line of an incarnation has "last": true.
 
-What only grows, grows over thinning as well: of more than 2,000 lines the newest 500 stay, and of the others 500 to
-1,000, evenly spread over time.
+What only grows, grows over thinning as well: of more than 2,000 lines the newest 500 stay, and of the others
+500 to 1,000, evenly spread over time.
 """
 
 import os
@@ -41,8 +44,7 @@ _SHARE = 1000
 
 
 class Usage:
-    """One incarnation's. `every`: seconds between two looks; `limit`: bytes, 0 = none; `gpus`: uuids of its own;
-    `directories`: its control groups. `disk`: bytes of its files (`Disk.used`). `watch`: who looks at GPUs."""
+    """What one incarnation uses, look by look."""
 
     __slots__ = (
         "_cpu",
@@ -79,13 +81,19 @@ class Usage:
         """Touches nothing. `logs`: the directory of the replica's log."""
         self._sheet = growing_files.Sheet(os.path.join(logs, FILE))
         self._incarnation = incarnation
+        #: Seconds between two looks.
         self._every = every
+        #: Bytes of memory; 0 = none.
         self._limit = limit
+        #: Uuids of its own.
         self._gpus = list(gpus)
+        #: Its control groups.
         self._directories = list(directories)
         self._guardian = guardian
         self._events = events
+        #: Says how many bytes its files take (`Disk.used`).
         self._disk = disk
+        #: Makes who looks at its GPUs.
         self._watched = watch
         self._watch: "gpus.Watch | None" = None
         self._first = [min(every, pause) for pause in _FIRST]
@@ -117,14 +125,15 @@ class Usage:
         self._look_after(0.0)
 
     def stop(self) -> None:
-        """The program is over, its control groups are still there: look for the last time, and leave no process."""
+        """The program is over, its control groups are still there: look for the last time, and leave no
+        process."""
         if self._sheet.is_open:
             self._see()
         self._end_watch()
 
     def seal(self, used: "Any") -> None:
-        """The guardian was waited for, and with it all that it had waited for: these are the resources that they
-        `used` (`os.wait4`)."""
+        """The guardian was waited for, and with it all that it had waited for: these are the resources that
+        they `used` (`os.wait4`)."""
         last = self._seen
         if not self._sheet.is_open or not last:
             return

@@ -1,1 +1,2 @@
-"""What a replica is kept apart by: its view of the files, its user, its namespaces and the filter of its calls."""
+"""What a replica is kept apart by: its view of the files, its user, its namespaces and the filter of its
+calls."""

@@ -1,10 +1,12 @@
-"""The filter of a replica's system calls: which the shim is asked about, and which would go round the question.
+"""The filter of a replica's system calls: which the shim is asked about, and which would go round the
+question.
 
-A bind and a connect are asked about (`socket_calls`). Refused as by a kernel that does not have them, which is what libraries
-are prepared for: io_uring, whose requests are no system calls of the program's; x32 numbers; a bind by the calls of 32-bit
-programs, which otherwise run; MPTCP and SMC sockets, over which TCP ports can be had that Landlock does not look at.
-Landlock, where the kernel has it for the network (Linux 6.7), then forbids each bind of TCP that the kernel would make itself:
-no argument that changes after it was looked at gets past that. Runs on Python 3.6.
+A bind and a connect are asked about (`socket_calls`). Refused as by a kernel that does not have them, which
+is what libraries are prepared for: io_uring, whose requests are no system calls of the program's; x32
+numbers; a bind by the calls of 32-bit programs, which otherwise run; MPTCP and SMC sockets, over which TCP
+ports can be had that Landlock does not look at. Landlock, where the kernel has it for the network (Linux
+6.7), then forbids each bind of TCP that the kernel would make itself: no argument that changes after it was
+looked at gets past that. Runs on Python 3.6.
 """
 
 import ctypes
@@ -49,7 +51,8 @@ _AT_NUMBER, _AT_ARCHITECTURE, _AT_FAMILY, _AT_PROTOCOL = 0, 4, 16, 32
 
 
 def number_of(call: str) -> "int | None":
-    """This machine's number of a system call that is asked about; None on machines that are not known here."""
+    """This machine's number of a system call that is asked about; None on machines that are not known
+    here."""
     return _MACHINES[platform.machine()][1][call] if is_known() else None
 
 
@@ -59,8 +62,8 @@ def is_known() -> bool:
 
 
 def install(*, connect: bool) -> int:
-    """Filter the calls of this process and all its descendants; `connect`: be asked about that as well. Returns the handle
-    that is asked by; -1 on machines whose numbers are not known here. Raises OSError."""
+    """Filter the calls of this process and all its descendants; `connect`: be asked about that as well.
+    Returns the handle that is asked by; -1 on machines whose numbers are not known here. Raises OSError."""
     if not is_known():
         return -1
     seccomp = _MACHINES[platform.machine()][1]["seccomp"]
@@ -81,7 +84,8 @@ def install(*, connect: bool) -> int:
 
 
 def can_take_part() -> bool:
-    """Whether a supervisor of the same user may take a handle of another process's, as far as can be known beforehand."""
+    """Whether a supervisor of the same user may take a handle of another process's, as far as can be known
+    beforehand."""
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope not in (b"", b"0", b"1"):
         return False

@@ -1,11 +1,11 @@
 """How far a replica can be kept apart on this machine: the levels, and which of them work.
 
-Four levels, the strongest first: `own-user` (the service is root, each replica runs as users of its own), `root` (its
-programs are root, in namespaces), `user` (an ordinary user's, in namespaces), `session` (only a session of its own: macOS,
-hosts that forbid user namespaces). Runs on Python 3.6.
+Four levels, the strongest first: `own-user` (the service is root, each replica runs as users of its own),
+`root` (its programs are root, in namespaces), `user` (an ordinary user's, in namespaces), `session` (only a
+session of its own: macOS, hosts that forbid user namespaces). Runs on Python 3.6.
 
-Order: `detach` in the shim, then a fork, whose child is the first process of the namespace; there `View.enter` (`view`
-module), then `drop`.
+Order: `detach` in the shim, then a fork, whose child is the first process of the namespace; there
+`View.enter` (`view` module), then `drop`.
 """
 
 import errno
@@ -48,8 +48,8 @@ def detach(level: str) -> None:
 
 
 def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
-    """Give up, in the view, the rights that making it took. Programs of an image find themselves root, as they expect.
-    Raises OSError."""
+    """Give up, in the view, the rights that making it took. Programs of an image find themselves root, as
+    they expect. Raises OSError."""
     if owners is not None:
         owners.enter()
         users.drop_capabilities()
@@ -64,15 +64,17 @@ def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
 
 
 class ProbeFailed(Exception):
-    """Whether a level works could not be found out: the machine is short of something, most likely for a while."""
+    """Whether a level works could not be found out: the machine is short of something, most likely for a
+    while."""
 
 
 def probe(
     scratch: str, wanted: "Sequence[str]" = LEVELS, pauses: "Sequence[float]" = _PAUSES
 ) -> "tuple[str, dict[str, str]]":
-    """The strongest of the `wanted` levels that works here ("" = none), found by trying each in a child; and why those
-    before it do not. `scratch`: an empty directory. `pauses`: seconds before each new try of a level while the machine is
-    short of something. Raises ProbeFailed if it stays so: a weaker level is never taken for want of a file handle."""
+    """The strongest of the `wanted` levels that works here ("" = none), found by trying each in a child; and
+    why those before it do not. `scratch`: an empty directory. `pauses`: seconds before each new try of a
+    level while the machine is short of something. Raises ProbeFailed if it stays so: a weaker level is never
+    taken for want of a file handle."""
     refused: "dict[str, str]" = {}
     for level in wanted:
         cause = _lasting_cause(level, scratch, pauses)
@@ -112,7 +114,8 @@ def _cause(level: str, scratch: str) -> str:
 
 
 def _in_child(attempt: "Callable[[], str]") -> str:
-    """What `attempt` returns in a child process, or how that was killed. Raises OSError: there is no child."""
+    """What `attempt` returns in a child process, or how that was killed. Raises OSError: there is no
+    child."""
     answer, say = os.pipe()
     try:
         child = os.fork()

@@ -1,6 +1,7 @@
-"""The pieces that a view is put together from: things held open to be shown elsewhere, and the places they are shown in.
+"""The pieces that a view is put together from: things held open to be shown elsewhere, the places they are
+shown in, and a container image as a root file system.
 
-Runs on Python 3.6.
+An image stays unchanged below; what the program changes goes to a layer of its own above. Runs on Python 3.6.
 """
 
 import errno
@@ -50,16 +51,16 @@ class Source:
         os.close(self._handle)
 
     def lend(self, target: str) -> None:
-        """Show what is only to be read: as the program's own, if its file system can do that, else to whom its own bits
-        let read it."""
+        """Show what is only to be read: as the program's own, if its file system can do that, else to whom
+        its own bits let read it."""
         try:
             self.show(target)
         except OSError:
             self.bind(target)
 
     def make_place(self, way: str, directory: bool) -> None:
-        """Make what something else can be shown on: `way` leads there from this directory, in which the program may have
-        made links; none is followed. Raises OSError."""
+        """Make what something else can be shown on: `way` leads there from this directory, in which the
+        program may have made links; none is followed. Raises OSError."""
         above, last = way.split("/"), ""
         if not directory:
             last = above.pop()
@@ -86,7 +87,8 @@ def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
 
 
 def freeze(place: str) -> None:
-    """What is mounted at `place` and below can only be read there from here on; who holds it open already may write."""
+    """What is mounted at `place` and below can only be read there from here on; who holds it open already may
+    write."""
     if not os.path.isdir(place):
         return
     kernel.bind(place, place)
@@ -98,8 +100,8 @@ def freeze(place: str) -> None:
 
 
 def freeze_all(kept: "Iterable[str]") -> None:
-    """Nothing that is mounted can be written to from here on but what is mounted at the `kept` places; needs Linux 5.12,
-    without which nothing happens. Raises OSError."""
+    """Nothing that is mounted can be written to from here on but what is mounted at the `kept` places; needs
+    Linux 5.12, without which nothing happens. Raises OSError."""
     try:
         _set_read_only("/", _MOUNT_ATTR_RDONLY, 0, _AT_RECURSIVE)
     except OSError as error:
@@ -189,7 +191,8 @@ def add_file(path: str, scratch: str) -> None:
 def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> None:
     """Cover `parent` by a copy of itself, made of mounts, that has one more directory, or an empty file.
 
-    What needs no right on the real directory: an in-memory directory, every entry of the old one bound into it.
+    What needs no right on the real directory: an in-memory directory, every entry of the old one bound into
+    it.
     """
     os.makedirs(scratch, exist_ok=True)
     kernel.mount("tmpfs", scratch, "tmpfs", SAFE, "mode=755,size=1m")
@@ -211,9 +214,9 @@ def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> N
         kernel.bind(scratch, parent)
 
 
-def show(image: str, layer: str, scratch: str, owners: "users.Users | None") -> str:
-    """Mount it; returns where. `layer`: a directory that keeps the changes, made if needed; the same one again shows
-    them again. Raises OSError."""
+def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None") -> str:
+    """Mount it; returns where. `layer`: a directory that keeps the changes, made if needed; the same one
+    again shows them again. Raises OSError."""
     upper, work = os.path.join(layer, "upper"), os.path.join(layer, "work")
     lower, root = os.path.join(scratch, "image"), os.path.join(scratch, "root")
     for path in (upper, work, lower, root):
@@ -238,7 +241,8 @@ def show(image: str, layer: str, scratch: str, owners: "users.Users | None") -> 
 
 
 def make_directory(path: str, mode: int, owners: "users.Users | None") -> None:
-    """A directory of the image that is the root by now, and those above it, if they are not there: the program's own."""
+    """A directory of the image that is the root by now, and those above it, if they are not there: the
+    program's own."""
     way = ""
     for part in path.strip("/").split("/"):
         way += "/" + part
@@ -250,8 +254,8 @@ def make_directory(path: str, mode: int, owners: "users.Users | None") -> None:
 
 
 def user_of(text: str, root: str) -> "tuple[int, int, str]":
-    """(user, group, home directory) of `USER[:GROUP]`, names and numbers as in the image at `root`; "" is root. Raises
-    OSError: it knows no such name."""
+    """(user, group, home directory) of `USER[:GROUP]`, names and numbers as in the image at `root`; "" is
+    root. Raises OSError: it knows no such name."""
     name, _, group = text.partition(":")
     name = name or "0"
     found = _entry(inside(root, "/etc/passwd"), name, 7)
@@ -281,8 +285,8 @@ def _entry(path: str, wanted: str, width: int) -> "list[str] | None":
 
 
 def inside(root: str, path: str) -> str:
-    """Where `path` of an image lies below `root`, with the image's own links followed as they will be once it is the root:
-    none of them leads out."""
+    """Where `path` of an image lies below `root`, with the image's own links followed as they will be once it
+    is the root: none of them leads out."""
     place = root
     parts = path.strip("/").split("/")[::-1]
     for _ in range(255):

@@ -68,9 +68,7 @@ def redirected(own: str, port: int) -> "dict[Address, Address]":
 
 
 class Calls:
-    """The shim's side. `handle`: what `listen` returned, ours from here on. `own`: the replica's address;
-    `port`: the cluster port. `redirected`: calls that go elsewhere. `kept`: ports that can be had on the
-    replica's own address alone."""
+    """The shim's side: makes the calls that it is asked about."""
 
     def __init__(
         self,
@@ -80,10 +78,15 @@ class Calls:
         redirected: "Mapping[Address, Address]",
         kept: "Container[int]" = (),
     ) -> None:
+        #: What `listen` returned, ours from here on.
         self._handle = handle
+        #: The replica's address.
         self._own = own
+        #: The cluster port.
         self._port = port
+        #: Where calls go that go elsewhere.
         self._redirected = redirected
+        #: Ports that can be had on the replica's own address alone.
         self._kept = kept
         self._buffer = bytearray(_REQUEST.size)
         self._bind = call_filter.number_of(call_filter.BIND) or 0

@@ -1,8 +1,9 @@
-"""Users of a replica's own: a user namespace with a range of the machine's user numbers, and the files that belong to it.
+"""Users of a replica's own: a user namespace with a range of the machine's user numbers, and the files that
+belong to it.
 
-A program that is root in it is nobody outside. Files need not change hands: a mount is shown with its owners mapped
-(mount_setattr(2)), so that what the service owns is the program's, and what the program writes the service's.
-Needs root; runs on Python 3.6.
+A program that is root in it is nobody outside. Files need not change hands: a mount is shown with its owners
+mapped (mount_setattr(2)), so that what the service owns is the program's, and what the program writes the
+service's. Needs root; runs on Python 3.6.
 """
 
 import errno
@@ -23,12 +24,14 @@ _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MOUNT_ATTR_IDMAP = 0x00100000
 
 # Of root's capabilities, those that harmless programs use: owners and modes of files, other users, low ports.
-# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD, SETFCAP
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD,
+# SETFCAP
 _CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 31)
 
 
 class Namespace:
-    """A user namespace whose users are still to be said: it can be made before anybody knows whose it will be.
+    """A user namespace whose users are still to be said: it can be made before anybody knows whose it will
+    be.
 
     What is held open are its maps and itself; no process has to stay in it.
     """
@@ -76,7 +79,8 @@ class Namespace:
         self.handle = opened[-1]
 
     def settle(self, first: int, count: int) -> None:
-        """Its users and groups 0, 1, ... are the machine's `first`, `first` + 1, ... from here on. Raises OSError."""
+        """Its users and groups 0, 1, ... are the machine's `first`, `first` + 1, ... from here on. Raises
+        OSError."""
         for handle in self.handles[:-1]:
             os.write(handle, b"0 %d %d" % (first, count))
             os.close(handle)
@@ -100,16 +104,16 @@ class Users:
     __slots__ = ("_handle", "first")
 
     def __init__(self, first: int, count: int, made: "Namespace | None" = None) -> None:
-        """Its users 0, 1, ... are the machine's `first`, `first` + 1, ... `made`: one that was made for it. Raises
-        OSError."""
+        """Its users 0, 1, ... are the machine's `first`, `first` + 1, ... `made`: one that was made for it.
+        Raises OSError."""
         self.first = first
         namespace = made or Namespace()
         namespace.settle(first, count)
         self._handle = namespace.handle
 
     def show(self, source: str, target: str) -> None:
-        """Bind `source` on `target` so that what root owns there belongs to root of the namespace. Raises OSError: the
-        file system, or the kernel, cannot do it."""
+        """Bind `source` on `target` so that what root owns there belongs to root of the namespace. Raises
+        OSError: the file system, or the kernel, cannot do it."""
         tree = kernel.syscall(
             _OPEN_TREE,
             "open_tree %s" % source,
@@ -145,8 +149,8 @@ class Users:
         os.chown(path, self.first, self.first)
 
     def enter(self) -> None:
-        """Become root of the namespace, with a harmless program's capabilities only. Nothing outside can be changed
-        from here on, mounts included."""
+        """Become root of the namespace, with a harmless program's capabilities only. Nothing outside can be
+        changed from here on, mounts included."""
         kernel.enter_namespace(self._handle, kernel.CLONE_NEWUSER)
         os.close(self._handle)
         os.setgroups([])

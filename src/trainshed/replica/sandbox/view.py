@@ -1,6 +1,8 @@
-"""The file system as one program shall see it: what is hidden, what is shown, whose files are whose.
+"""The file system as one program shall see it: what is hidden, what is shown, whose files are whose, and its
+/dev.
 
-Owns the mounts of a replica. `View.enter` is called in the first process of a process namespace. Runs on Python 3.6.
+Owns the mounts of a replica. `View.enter` is called in the first process of a process namespace. Runs on
+Python 3.6.
 """
 
 import os
@@ -18,21 +20,7 @@ HYPERTUNE = "/var/hypertune"
 
 
 class View:
-    """All paths absolute; targets as the program sees them.
-
-    `files`: the slot's directory, shown under its own path whatever is `hidden`. `scratch`: a directory of the slot that
-    mounts may be put together in, made if needed. `hidden`: directories that look empty; `covered`: files that look so.
-    `binds`: (source, target) shown writable; `read_only`: shown at their own paths, not writable. `buckets`: (name,
-    directory) below /gcs. `mounts`: (source, target, whether it is read-only) besides. `roots`: a file shown where systems
-    keep whom their programs believe, "" = none. `device_files`: shown in /dev
-    beside the harmless ones. `user_range`: the machine's users that are the program's own, as (first, count); () = it
-    keeps this process's user. `namespace`: theirs, if it was made ahead.
-    `image`: directory of the root file system, "" = the machine's; `layer`: where what is changed in it is kept;
-    `image_user`: as whom its program runs. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice.
-
-    After `enter`: `owners`: the namespace of the program's own users, which who becomes the program enters last; `user`:
-    (user, group, home directory) of an image's program.
-    """
+    """What one program shall see. All paths are absolute, targets as the program sees them."""
 
     def __init__(
         self,
@@ -58,26 +46,45 @@ class View:
     ) -> None:
         self._hostname = hostname
         self._hosts_file = hosts_file
+        #: The slot's directory, shown under its own path whatever is hidden.
         self._files = files
+        #: A directory of the slot that mounts may be put together in, made if needed.
         self._scratch = scratch
+        #: (source, target), shown writable.
         self._binds = list(binds)
+        #: Directories that look empty.
         self._hidden = list(hidden)
+        #: Files that look empty.
         self._covered = covered
+        #: Shown at their own paths, not writable.
         self._read_only = [path for path in read_only if os.path.isdir(path)]
+        #: (name, directory) below /gcs.
         self._buckets = buckets
-        # What belongs into /dev would be covered by the one that is made here.
+        #: (source, target, whether it is read-only), shown besides. What belongs into /dev would be covered
+        #: by the one that is made here.
         self._mounts = [mount for mount in mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in mounts if mount[1].startswith("/dev/")]
+        #: A file shown where systems keep whom their programs believe; "" = none.
         self._roots = roots
+        #: Shown in /dev beside the harmless ones.
         self._device_files = device_files
+        #: The machine's users that are the program's own, as (first, count); () = it keeps this process's
+        #: user.
         self._user_range = user_range
+        #: The namespace of these users, if it was made ahead.
         self._namespace = namespace
+        #: Directory of the root file system; "" = the machine's.
         self._image = image
+        #: Where what the program changes in the image is kept.
         self._layer = layer
+        #: As whom the program of an image runs.
         self._image_user = image_user
+        #: Size of /dev/shm; 0 = the kernel's choice.
         self._shm_bytes = shm_bytes
         self._root = ""
+        #: After `enter`: the namespace of the program's own users, which who becomes the program enters last.
         self.owners: "users.Users | None" = None
+        #: After `enter`: user, group and home directory of an image's program.
         self.user = (0, 0, "/")
         self._file_owner: "users.Users | None" = None
 
@@ -102,7 +109,7 @@ class View:
         else:
             self._hide()
         late = [(mounts.open_path(source), target) for source, target, _ in self._device_mounts]
-        show(self._place("/dev"), self._device_files, self._shm_bytes)
+        _show_devices(self._place("/dev"), self._device_files, self._shm_bytes)
         for handle, target in late:
             source, place = mounts.Source(handle, None), self._place(target)
             mounts.make_target(place, source.is_directory)
@@ -143,8 +150,8 @@ class View:
                     source.make_place(path[len(target) + 1 :], directory)
             source.show(target)
         hosts.bind("/etc/hosts")
-        # Last, since what was covered so far (a private /tmp, say) must not cover these. What has something hidden in it
-        # before all others: there it is hidden again.
+        # Last, since what was covered so far (a private /tmp, say) must not cover these. What has something
+        # hidden in it before all others: there it is hidden again.
         around = [each for each in bound if mounts.holds(each[1], places)]
         again = self._show_around(around, places)
         for source, path in kept:
@@ -181,8 +188,8 @@ class View:
                 source.show(target)
 
     def _root_mounts(self) -> "list[tuple[str, str, bool]]":
-        """What `roots` is shown on: each file of the machine's own, and the one place that some programs know even if there
-        is none."""
+        """What `roots` is shown on: each file of the machine's own, and the one place that some programs know
+        even if there is none."""
         if not self._roots:
             return []
         place = os.path.realpath(roots.PLACE)
@@ -191,8 +198,8 @@ class View:
         return [(self._roots, path, True) for path in dict.fromkeys([place, *others])]
 
     def _closed_ways(self) -> "list[str]":
-        """Directories on the way to what is shown that a user of the program's own could not pass: they are covered, and
-        only what is shown is put back."""
+        """Directories on the way to what is shown that a user of the program's own could not pass: they are
+        covered, and only what is shown is put back."""
         if self.owners is None:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
@@ -219,7 +226,7 @@ class View:
     # --- an image's ---
 
     def _show_image(self) -> None:
-        self._root = mounts.show(self._image, self._layer, self._scratch, self.owners)
+        self._root = mounts.show_image(self._image, self._layer, self._scratch, self.owners)
         self.user = mounts.user_of(self._image_user, self._root)
         hosts = self._source(self._hosts_file)
         shown = [(self._own(source), target, False) for source, target in self._binds]
@@ -319,9 +326,9 @@ _LINKS = (
 )
 
 
-def show(place: str, given: "Sequence[str]", shm_bytes: int) -> None:
-    """Mount it on `place`. `given`: device files of the machine's, by path; those that are not there are left out.
-    `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
+def _show_devices(place: str, given: "Sequence[str]", shm_bytes: int) -> None:
+    """Mount it on `place`. `given`: device files of the machine's, by path; those that are not there are left
+    out. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
     wanted = ["/dev/" + name for name in _HARMLESS] + list(given)
     handles = [(_open(path), path) for path in wanted]
     os.makedirs(place, exist_ok=True)

@@ -1,7 +1,8 @@
-"""A sandbox without a program: one shell over the files that a failed replica left, in the view that its program had.
+"""A sandbox without a program: one shell over the files that a failed replica left, in the view that its
+program had.
 
-One process for each such shell, forked by the zygote. It keeps no record: what it is for is over. If its caller goes
-away the shell is hung up, and with the shell everything here ends. Runs on Python 3.6.
+One process for each such shell, forked by the zygote. It keeps no record: what it is for is over. If its
+caller goes away the shell is hung up, and with the shell everything here ends. Runs on Python 3.6.
 """
 
 import json
@@ -15,9 +16,9 @@ from trainshed.replica.system import cgroups, loop, processes, unix_sockets
 
 
 def main(order: bytes, connection: socket.socket) -> None:
-    """Do what an order says, which is also the guardian's: JSON, {"autopsy": true, "slot": the directory with the files,
-    "plan": a `LaunchDocument` without a program, "shell": an order for a shell}. Answers on `connection` as the shim of a
-    live replica does (`terminal`)."""
+    """Do what an order says, which is also the guardian's: JSON, {"autopsy": true, "slot": the directory with
+    the files, "plan": a `LaunchDocument` without a program, "shell": an order for a shell}. Answers on
+    `connection` as the shim of a live replica does (`shells`)."""
     message = json.loads(order.decode("utf-8"))
     os.chdir(message["slot"])
     sandbox = Sandbox(protocol.LaunchDocument(**message["plan"]), message["shell"], connection)

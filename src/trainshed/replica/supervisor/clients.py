@@ -92,8 +92,8 @@ class Clients:
 
 
 class Reception:
-    """Takes the calls of services on the loop. `obey`: called with every order and who gave it; `greet`: called when
-    somebody new is there."""
+    """Takes the calls of services on the loop. `obey`: called with every order and who gave it; `greet`:
+    called when somebody new is there."""
 
     __slots__ = ("_clients", "_events", "_greet", "_listener", "_obey")
 

@@ -1,6 +1,7 @@
 """Installs a job's packages inside a container image, then becomes the job's program. Runs on Python 3.6.
 
-Its own text is handed to the image's Python on the command line, so that nothing of ours has to be in the image.
+Its own text is handed to the image's Python on the command line, so that nothing of ours has to be in the
+image.
 """
 
 import importlib.util
@@ -55,7 +56,8 @@ def settle_base() -> None:
 
 
 def fetched(uri: str, directory: str) -> str:
-    """A file with the package: in the bucket's directory where that is shown, else a copy from the storage endpoint."""
+    """A file with the package: in the bucket's directory where that is shown, else a copy from the storage
+    endpoint."""
     bucket, _, name = uri[len(_SCHEME) :].partition("/")
     shown = os.path.join("/gcs", bucket, name)
     if os.path.isfile(shown):
@@ -77,7 +79,8 @@ def fetched(uri: str, directory: str) -> str:
 
 
 def install(path: str) -> None:
-    """By pip, as the public service does: the package itself whatever is there already, then what it needs."""
+    """By pip, as the public service does: the package itself whatever is there already, then what it
+    needs."""
     pip = [sys.executable, "-m", "pip", "install"]
     # A virtual environment has no user base of its own.
     if sys.prefix == sys.base_prefix:
@@ -100,7 +103,8 @@ def install(path: str) -> None:
 
 
 def is_plain(path: str) -> bool:
-    """Whether it is a source package that the image's own setuptools build: then no index has to be reached for others."""
+    """Whether it is a source package that the image's own setuptools build: then no index has to be reached
+    for others."""
     can_build = importlib.util.find_spec("setuptools") is not None and (
         importlib.util.find_spec("wheel") is not None
         or importlib.util.find_spec("setuptools.command.bdist_wheel") is not None

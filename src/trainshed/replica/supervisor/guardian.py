@@ -1,15 +1,18 @@
 """The process between shim and program: first process of the replica's namespace, reaper of its orphans.
 
-The program is never process 1 itself, because the kernel keeps process 1 from dying of its own signals and the
-way it dies decides what happens to the job. The guardian starts the main process when told to, passes on the
-request to stop, notes how the main process ended, leaves no other process of the replica behind, reports and
-ends. If the shim dies, it dies with all that is below it. Runs on Python 3.6.
+The program is never process 1 itself, because the kernel keeps process 1 from dying of its own signals and
+the way it dies decides what happens to the job. The guardian starts the main process when told to, passes on
+the request to stop, notes how the main process ended, leaves no other process of the replica behind, reports
+and ends. If the shim dies, it dies with all that is below it. Runs on Python 3.6.
 
-Spoken over a socket pair, one line each. Shim to guardian: `go`, `stop` (SIGTERM to the main process's group),
-`kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process), `shell ORDER` with a file handle beside it
-(`terminal`). Guardian to shim: `asked` with a file handle beside
-it (`socket_calls`), `started NS`, then `ended STATUS NS` (STATUS as of wait), `failed TEXT` if the sandbox could not be
-made, or `full TEXT` if that is for want of room on the disk.
+`GuardianHandle` is the shim's side. It can be forked before anybody knows for what, so that a start need not
+wait for that.
+
+Spoken over a socket pair, one line each. Shim to guardian: `go`, `stop` (SIGTERM to the main process's
+group), `kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process), `shell ORDER` with a file handle
+beside it (`shells`). Guardian to shim: `asked` with a file handle beside it (`socket_calls`), `started NS`,
+then `ended STATUS NS` (STATUS as of wait), `failed TEXT` if the sandbox could not be made, or `full TEXT` if
+that is for want of room on the disk.
 """
 
 import json
@@ -31,8 +34,9 @@ if TYPE_CHECKING:
 
 
 class Guardian:
-    """`heard`: what was read from `control` already. `namespaced`: this process is process 1 of a process namespace. `prepare` makes the sandbox;
-    `settle` gives up what the program may not have, in whichever process becomes or starts it. `outputs`: handles to be closed here once the program has them."""
+    """`heard`: what was read from `control` already. `namespaced`: this process is process 1 of a process
+    namespace. `prepare` makes the sandbox; `settle` gives up what the program may not have, in whichever
+    process becomes or starts it. `outputs`: handles to be closed here once the program has them."""
 
     def __init__(
         self,
@@ -157,8 +161,8 @@ class Guardian:
         self._inbox = self._inbox.replace(b"go\n", b"", 1)
 
     def _watch(self, children: int) -> int:
-        """Serve the shim and reap orphans until the main process is over; returns its wait status. Where there is none:
-        until there are no more shells."""
+        """Serve the shim and reap orphans until the main process is over; returns its wait status. Where
+        there is none: until there are no more shells."""
         poll = select.poll()
         poll.register(children, select.POLLIN)
         poll.register(self._control, select.POLLIN)
@@ -304,8 +308,8 @@ class GuardianHandle:
             namespace.close()
 
     def tell(self, order: bytes, lock: int) -> None:
-        """Let it make the sandbox for `order`, the line that the shim itself was given. From here on it holds the
-        slot's lock as well. Raises OSError: it is dead."""
+        """Let it make the sandbox for `order`, the line that the shim itself was given. From here on it holds
+        the slot's lock as well. Raises OSError: it is dead."""
         unix_sockets.send(self.control, order + b"\n", lock)
 
     def give_up(self) -> None:
@@ -315,8 +319,8 @@ class GuardianHandle:
 
 
 def _namespace(level: str) -> "users.Namespace | None":
-    """Of the program's own users: made with the guardian, since it takes a process. None where there is none, or where
-    it cannot be made, which is told when it is needed."""
+    """Of the program's own users: made with the guardian, since it takes a process. None where there is none,
+    or where it cannot be made, which is told when it is needed."""
     if level != protocol.LEVEL_OWN:
         return None
     try:
@@ -351,7 +355,8 @@ def _guard(
     seen = _view(plan, message["slot"], files, namespace)
 
     def prepare() -> None:
-        # The service keeps what it makes to itself; directories on the way to what is shown are for everybody.
+        # The service keeps what it makes to itself; directories on the way to what is shown are for
+        # everybody.
         os.umask(0o022)
         kernel.leave_keyring()
         program.make_directories(files)

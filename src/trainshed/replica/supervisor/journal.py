@@ -1,11 +1,14 @@
 """What became of a slot's incarnations: one file of JSON lines, whose lock is the fence. Runs on Python 3.6.
 
-Only the holder of the lock appends; anybody reads. One small file, because making a file costs a start more than
-anything that is written into one. An entry is one of
+At most one incarnation of a replica lives: `claim`, called in the slot's directory, takes the lock and checks
+under it that this incarnation may start; `expel` ends one whose shim does not answer.
 
-    {"starting": N, "shim": PID, "shim_since": START}  incarnation N is over if nobody holds the lock
+Only the holder of the lock appends; anybody reads. One small file, because making a file costs a start more
+than anything that is written into one. An entry is one of
+
+    {"starting": N, "shim": PID, "shim_since": START}  incarnation N has ended if nobody holds the lock
     {"guardian": PID, "since": START, "groups": [..]}  what a successor has to clear away
-    {"noted": N, "note": {..}}                         a note of N (`reduction`)
+    {"noted": N, "note": {..}}                         a note of N (`notes`)
     {"over": N, "record": {..}}                        the attempt record of N
 """
 
@@ -42,7 +45,8 @@ class _TooLong(Exception):
 
 
 def wait_for_lock(slot: str, seconds: float) -> int:
-    """The same as soon as its holder lets go, or is gone. -1: not within `seconds`. Only for the main thread."""
+    """The same as soon as its holder lets go, or is gone. -1: not within `seconds`. Only for the main
+    thread."""
     path = os.path.join(slot, protocol.JOURNAL)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     before = signal.signal(signal.SIGALRM, _give_up)
@@ -73,7 +77,8 @@ def release(lock: int) -> None:
 def append(lock: int, entry: "dict[str, Any]") -> None:
     """Add an entry; it outlives this process at once, and a power cut after `os.fsync(lock)`.
 
-    Syncing the file is enough: the file systems in use (ext4, XFS, Btrfs) make a new file's name durable with it.
+    Syncing the file is enough: the file systems in use (ext4, XFS, Btrfs) make a new file's name durable with
+    it.
     """
     # Begun by a line's end as well: what a full disk or a power cut left unfinished then stands alone.
     view = memoryview(b"\n" + protocol.encode(entry))
@@ -93,7 +98,8 @@ class Entries:
         self.left: "dict[str, Any] | None" = None
         """Guardian and control groups of the latest incarnation, as far as it came."""
         self.shim = (0, 0)
-        """Process id and start of the shim of the latest incarnation; start 0: an earlier version did not write it."""
+        """Process id and start of the shim of the latest incarnation; start 0: an earlier version did not
+        write it."""
         self._records: "dict[int, protocol.Message]" = {}
         self._notes: "dict[int, list[protocol.Message]]" = {}
         for entry in _read(os.path.join(slot, protocol.JOURNAL)):
@@ -148,7 +154,8 @@ _GOES_BY_ITSELF = 0.5
 
 class Refused(Exception):
     """This incarnation must not start. `cause`: `protocol.REFUSED_HELD` (another shim serves the slot),
-    `REFUSED_KNOWN` (it, or a later one, was started before), `REFUSED_STOPPED` (it, or the attempt, was stopped)."""
+    `REFUSED_KNOWN` (it, or a later one, was started before), `REFUSED_STOPPED` (it, or the attempt, was
+    stopped)."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
@@ -185,8 +192,8 @@ class Claim:
         os.fsync(self.lock)
 
     def undo(self) -> None:
-        """Nothing of this incarnation ran, and nobody lives who could have it run: take back that it starts. Takes no
-        room on the disk. Raises OSError: it cannot be taken back."""
+        """Nothing of this incarnation ran, and nobody lives who could have it run: take back that it starts.
+        Takes no room on the disk. Raises OSError: it cannot be taken back."""
         os.ftruncate(self.lock, self._before)
 
     def release(self) -> None:
@@ -253,12 +260,12 @@ def clear(entries: Entries) -> bool:
 
 
 def expel(slot: str, incarnation: int, cause: str) -> bool:
-    """End an incarnation whose shim does not answer, and all before it: kill, clear away, record it as lost through
-    `cause`. It can never start after that, even if a request for it is still on its way. A later incarnation is left
-    in peace. Blocks for some seconds at most; safe to repeat.
+    """End an incarnation whose shim does not answer, and all before it: kill, clear away, record it as lost
+    through `cause`. It can never start after that, even if a request for it is still on its way. A later
+    incarnation is left in peace. Blocks for some seconds at most; safe to repeat.
 
-    True: nothing of it lives. False: something of it cannot die (it waits for a device); try again later. Raises
-    OSError: that it is lost cannot be written down.
+    True: nothing of it lives. False: something of it cannot die (it waits for a device); try again later.
+    Raises OSError: that it is lost cannot be written down.
     """
     begin = time.monotonic()
     lock = try_lock(slot)
@@ -288,7 +295,8 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
 
 
 def _end_holders(slot: str, entries: Entries, force: bool) -> None:
-    """Kill the shim of the latest incarnation; its guardian then ends all else, then itself, or is made to."""
+    """Kill the shim of the latest incarnation; its guardian then ends all else, then itself, or is made
+    to."""
     shim, since = entries.shim
     if shim and (protocol.is_process(shim, since) if since else _has_open(shim, slot)):
         processes.send(shim, signal.SIGKILL)
@@ -335,9 +343,9 @@ def ended_record(
 ) -> "Message":
     """The attempt record of a program that ran. Exactly one of exit_code and signal is not None.
 
-    `oom`: the main process died of the memory limit; `child_oom`: how many others did. `stopped`: the main process was
-    asked to stop before it ended. `stalled`: it was ended because it made no progress; `out_of_disk`: because of what its
-    files took.
+    `oom`: the main process died of the memory limit; `child_oom`: how many others did. `stopped`: the main
+    process was asked to stop before it ended. `stalled`: it was ended because it made no progress;
+    `out_of_disk`: because of what its files took.
     """
     return {
         "exit_code": exit_code,
@@ -357,6 +365,7 @@ def ended_record(
 def lost_record(cause: str, *, by_service: bool = False) -> "Message":
     """The attempt record of an incarnation that is gone through no fault of its program.
 
-    `by_service`: the service could not do its part (a sandbox, a template); otherwise something outside did it.
+    `by_service`: the service could not do its part (a sandbox, a template); otherwise something outside did
+    it.
     """
     return {"lost": cause, "by_service": by_service}

@@ -1,4 +1,5 @@
-"""The last steps before a program runs: its directories, its own Python, and becoming it.
+"""The last steps before a program runs: its directories, its own Python, holds on what it lives in, and
+becoming it.
 
 A copied Python is the shim's work, all else the guardian's and the main process's. Runs on Python 3.6.
 """
@@ -246,7 +247,7 @@ BUILT = ".built"
 """The file of a finished directory that is locked (`trainshed.runtimes.shelf`)."""
 
 
-def hold(places: "list[str]") -> "list[int]":
+def hold_leases(places: "list[str]") -> "list[int]":
     """Lock, shared, the finished directories that the `places` are, or lie in. The locks last until the
     descriptors are closed, at the latest with the process; other places, and file systems without locks, are
     passed over."""

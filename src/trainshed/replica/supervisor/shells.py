@@ -1,11 +1,13 @@
-"""Shells in a replica: forked beside its program with the program's own rights, each handed to whoever asked for it.
+"""Shells in a replica: forked beside its program with the program's own rights, each handed to whoever asked
+for it.
 
-Lives in the guardian, so that a shell has the view, the users and the control groups of the program, and ends with it. A
-shell never keeps a replica alive, and how it ends is not the program's end. Runs on Python 3.6.
+Lives in the guardian, so that a shell has the view, the users and the control groups of the program, and ends
+with it. A shell never keeps a replica alive, and how it ends is not the program's end. Runs on Python 3.6.
 
-An order (`protocol`) comes with the connection of who gave it, which is answered by one line: `shell`, beside which
-travels the handle of the terminal's other side (or of a stream, where no terminal is wanted), or `refused` (cause). When
-the shell is over `ended` (status, as a shell would say it) follows. A connection that is closed takes its shell with it.
+An order (`protocol`) comes with the connection of who gave it, which is answered by one line: `shell`, beside
+which travels the handle of the terminal's other side (or of a stream, where no terminal is wanted), or
+`refused` (cause). When the shell is over `ended` (status, as a shell would say it) follows. A connection that
+is closed takes its shell with it.
 """
 
 import fcntl
@@ -31,13 +33,14 @@ MOST = 8
 _GRACE = 2.0
 """Seconds for a shell that was hung up to end by itself."""
 
-# What runs before bash's first prompt, and only then: the files that bash reads at its start set a prompt as well.
+# What runs before bash's first prompt, and only then: the files that bash reads at its start set a prompt as
+# well.
 _PROMPT = r"""PS1='\[\e[2m\]%s\[\e[0m\] \w\$ '; unset PROMPT_COMMAND"""
 
 
 class Shells:
-    """The shells of one replica. `poll`: the guardian's, told of the connections. `take_leave`: called in each child before
-    anything else."""
+    """The shells of one replica. `poll`: the guardian's, told of the connections. `take_leave`: called in
+    each child before anything else."""
 
     __slots__ = ("_begun", "_connections", "_doomed", "_main", "_poll", "_take_leave")
 
@@ -90,7 +93,8 @@ class Shells:
         self._let_go(connection)
 
     def closed(self, handle: int) -> bool:
-        """Somebody has let go of the connection with that number: hang its shell up. False if it is none of ours."""
+        """Somebody has let go of the connection with that number: hang its shell up. False if it is none of
+        ours."""
         for child, connection in self._connections.items():
             if connection.fileno() == handle:
                 # Not twice: who is gone stays gone.

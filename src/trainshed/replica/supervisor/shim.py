@@ -1,7 +1,9 @@
-"""One replica's keeper: starts its program, writes its log, records how it ended, tells whoever listens.
+"""One replica's shim: from the order to start an incarnation to its attempt record and the report of its end.
 
-One process per replica, which outlives the service; its program dies with it. What it knows that matters is
-in the slot's files (`protocol`) before it is told to anybody. Runs on Python 3.6.
+One process per replica, which outlives the service; its program dies with it. It starts the program, writes
+its log, records how it ended and tells whoever listens. What it knows that matters is in the slot's files
+(`protocol`) before it is told to anybody. Where it cannot do its part the replica has ended, and that is
+recorded. Runs on Python 3.6.
 """
 
 import json
@@ -235,8 +237,8 @@ class Shim:
             return  # One that is being stopped has a time limit of its own.
         self._stalled = True
         self.say(
-            "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this replica."
-            % self._plan.stall_after
+            "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this "
+            "replica." % self._plan.stall_after
         )
         stall.Dump(self._child, self._loop, self.say, lambda: self._tell_guardian(b"kill\n"))
 
@@ -402,7 +404,7 @@ def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandl
         child.tell(order, claim.lock)
         # Whoever clears the cache leaves what a live program runs in alone. What was cleared away just
         # before, the guardian does not find, and says so.
-        program.hold([*plan.read_only, *([plan.image] if plan.image else [])])
+        program.hold_leases([*plan.read_only, *([plan.image] if plan.image else [])])
         shim = Shim(plan, listeners, claim, child)
         record, waits = shim.run(), shim
     except Exception as error:  # Whatever it is, the replica is over and that is recorded.

@@ -1,5 +1,5 @@
-"""What a shim does beside the program that it keeps: its endpoint, the calls made in its place, the memory limit, what it
-measures and what it uses, its disk, its part in a reduction, the stall watchdog. Runs on Python 3.6.
+"""The helpers that a shim runs beside its program: endpoint, calls made in the program's place, memory limit,
+metrics, usage, disk, the part in a reduction, the stall watchdog. Runs on Python 3.6.
 """
 
 from trainshed.replica import protocol
@@ -61,8 +61,8 @@ _LOOK_EVERY = 10.0
 class Sidecars:
     """The helpers of one incarnation: each is there only if the plan asks for it.
 
-    `guardian`: its process id. `retries`: tries again what found a full disk. `mask`: what must not be written down.
-    Raises OSError: the endpoint's port is somebody else's.
+    `guardian`: its process id. `retries`: tries again what found a full disk. `mask`: what must not be
+    written down. Raises OSError: the endpoint's port is somebody else's.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Sidecars:
                 events,
                 has_ended=reporter.has_ended,
                 say=reporter.say,
-                told=notes,
+                notes=notes,
                 mask=mask,
             )
         self._disk: "disk.Disk | None" = None
@@ -203,18 +203,20 @@ class Sidecars:
         self._notes.tell_again()
 
     def program_ends(self) -> None:
-        """Its processes are about to be reaped: see for the last time what they use, and leave none of ours among them."""
+        """Its processes are about to be reaped: see for the last time what they use, and leave none of ours
+        among them."""
         if self._disk is not None:
             self._disk.end()
         if self._usage is not None:
             self._usage.stop()
         if self._storage is not None:
-            # The first process of a namespace cannot end before all others in it are reaped, and the relay, forked
-            # after the namespace was made, is in it and is ours to reap.
+            # The first process of a namespace cannot end before all others in it are reaped, and the relay,
+            # forked after the namespace was made, is in it and is ours to reap.
             self._storage.stop()
 
     def program_ended(self, used: "Any") -> None:
-        """All is reaped; these are the resources that it `used` (`os.wait4`). The control groups may go after that."""
+        """All is reaped; these are the resources that it `used` (`os.wait4`). The control groups may go after
+        that."""
         if self._usage is not None:
             self._usage.seal(used)
         if self._calls is not None:
@@ -223,7 +225,8 @@ class Sidecars:
         self.memory.close()
 
     def seal(self, *, succeeded: bool) -> None:
-        """Write down what it measured last, to be saved. May have something to say in the log. `succeeded`: the program."""
+        """Write down what it measured last, to be saved. May have something to say in the log. `succeeded`:
+        the program."""
         if self._metrics is not None:
             self._metrics.seal()
         if self._reduction is not None:

@@ -1,4 +1,5 @@
-"""Control groups of a replica: memory limit, out-of-memory verdict, CPU share, process limit. Versions 1 and 2.
+"""Control groups of a replica: memory limit, out-of-memory verdict, CPU share, process limit. Versions 1 and
+2.
 
 Owns one directory per replica and controller; the directories under which they are made are found once by
 `find_bases`. Runs on Python 3.6.
@@ -23,10 +24,12 @@ def _is_v2(directory: str) -> bool:
 
 
 def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tuple[str, str, str]":
-    """Directories (memory, cpu, pids) under which this process may make groups with limits; "" where it may not.
+    """Directories (memory, cpu, pids) under which this process may make groups with limits; "" where it may
+    not.
 
-    Version 1: this process's own group, so that limits set on the service hold for its replicas. Version 2: its
-    parent group if that hands the controllers on, else its own (a group with processes cannot hand them on).
+    Version 1: this process's own group, so that limits set on the service hold for its replicas. Version 2:
+    its parent group if that hands the controllers on, else its own (a group with processes cannot hand them
+    on).
     """
     try:
         lines = _read(membership).splitlines()
@@ -121,7 +124,8 @@ class Groups:
         return self._cpu
 
     def create(self, memory_limit: int, cpu_weight: int, pids_limit: int = 0) -> None:
-        """Make the groups, empty ones of an earlier incarnation anew. Limits: bytes; 100 per vCPU; processes, 0 = none.
+        """Make the groups, empty ones of an earlier incarnation anew. Limits: bytes; 100 per vCPU; processes,
+        0 = none.
 
         Raises OSError: the limit that was promised cannot be set.
         """
@@ -155,8 +159,8 @@ class Groups:
                 continue  # A kernel without swap accounting: nothing to turn off.
 
     def keep_bases(self) -> None:
-        """Hold on to where they are made, for a process that will see it read-only when `hold` is called. Raises
-        OSError."""
+        """Hold on to where they are made, for a process that will see it read-only when `hold` is called.
+        Raises OSError."""
         for path in self.directories():
             base = os.path.dirname(path)
             if base not in self._bases:
@@ -164,7 +168,8 @@ class Groups:
                 self._bases[base] = os.open(base, flags)
 
     def hold(self) -> None:
-        """Open the ways in and out, for a process that will not be allowed to open them later. Raises OSError."""
+        """Open the ways in and out, for a process that will not be allowed to open them later. Raises
+        OSError."""
         for path in self.directories():
             # By thread where that can be done: moving a process waits for every processor to have
             # noticed (a grace period of some milliseconds), moving the calling thread does not.
@@ -193,12 +198,14 @@ class Groups:
         return not any(_is_v2(path) for path in self.directories())
 
     def leave(self) -> None:
-        """Move the calling process back to where groups are made. Only where `moves_cheaply`. Raises OSError."""
+        """Move the calling process back to where groups are made. Only where `moves_cheaply`. Raises
+        OSError."""
         for handle in self._outside:
             os.write(handle, b"0")
 
     def watch(self) -> int:
-        """A handle that polls as readable (or urgent) each time the memory limit is hit; -1 if there is none."""
+        """A handle that polls as readable (or urgent) each time the memory limit is hit; -1 if there is
+        none."""
         if not self._memory:
             return -1
         try:

@@ -24,7 +24,7 @@ def read_document(path: str) -> "dict[str, Any] | None":
             document = json.load(file)
     except (FileNotFoundError, ValueError):
         return None
-    return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType] - JSON
+    return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType]
 
 
 def write(path: str, text: str, sync: bool = True) -> None:

@@ -64,8 +64,8 @@ def _bytes(path: "str | None") -> "bytes | None":
 
 
 class NamespaceRefused(OSError):
-    """There may be no more namespaces of a kind: none at all is allowed here, most likely (`user.max_*_namespaces`). Its
-    error number is that of a full disk, which may be emptied; this lasts."""
+    """There may be no more namespaces of a kind: none at all is allowed here, most likely
+    (`user.max_*_namespaces`). Its error number is that of a full disk, which may be emptied; this lasts."""
 
 
 def unshare(flags: int) -> None:
@@ -84,8 +84,8 @@ def enter_namespace(handle: int, kind: int) -> None:
 
 
 def syscall(number: int, what: str, *arguments: "Any") -> int:
-    """A system call that the C library has no function for. Integers are passed as C longs, bytes as pointers to
-    them. Raises OSError."""
+    """A system call that the C library has no function for. Integers are passed as C longs, bytes as pointers
+    to them. Raises OSError."""
     if not LINUX:
         raise OSError(errno.ENOSYS, "%s: only Linux can do this" % what)
     passed = [
@@ -140,8 +140,8 @@ def die_with_parent(signal: int) -> None:
 
 
 def help_parent(parent: int) -> None:
-    """In a fork: be killed with `parent`, also if that has died already. One outside our namespace is not to be seen
-    (0); there the death of the namespace's first process is ours."""
+    """In a fork: be killed with `parent`, also if that has died already. One outside our namespace is not to
+    be seen (0); there the death of the namespace's first process is ours."""
     die_with_parent(SIGKILL)
     if os.getppid() not in (0, parent):
         os._exit(0)
@@ -168,7 +168,8 @@ def forbid_inspection() -> None:
 
 
 def keep_capabilities(kept: "Iterable[int]") -> None:
-    """Drop every capability but these from what programs run from here on can have, root in this namespace or not."""
+    """Drop every capability but these from what programs run from here on can have, root in this namespace or
+    not."""
     allowed = frozenset(kept)
     for number in range(64):
         if number not in allowed:
@@ -238,7 +239,8 @@ IN_ISDIR = 0x40000000
 
 
 def inotify_handle() -> int:
-    """A handle that brings inotify(7) events of what is added to it. Raises OSError (a user may have only so many)."""
+    """A handle that brings inotify(7) events of what is added to it. Raises OSError (a user may have only so
+    many)."""
     if not LINUX:
         raise OSError(errno.ENOSYS, "inotify: only Linux can do this")
     handle: int = _libc.inotify_init1(ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
@@ -247,8 +249,8 @@ def inotify_handle() -> int:
 
 
 def add_watch(handle: int, directory: str, mask: int) -> int:
-    """Have an inotify handle bring events of a directory and of the files in it, too; the number that they bear, the same
-    each time. Raises OSError."""
+    """Have an inotify handle bring events of a directory and of the files in it, too; the number that they
+    bear, the same each time. Raises OSError."""
     watch: int = _libc.inotify_add_watch(handle, _bytes(directory), ctypes.c_uint32(mask))
     _check(min(watch, 0), "watch %s" % directory)
     return watch

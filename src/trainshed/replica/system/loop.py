@@ -1,4 +1,5 @@
-"""The shim's event loop: handles that become readable, moments that come, and what is called then. Runs on Python 3.6."""
+"""The shim's event loop: handles that become readable, moments that come, and what is called then. Runs on
+Python 3.6."""
 
 import select
 import time
@@ -12,8 +13,8 @@ URGENT = select.POLLPRI
 
 
 class Loop:
-    """One handler per file handle, any number of handlers for moments to come. A handler may add and drop handles, its
-    own included, and ask for further moments."""
+    """One handler per file handle, any number of handlers for moments to come. A handler may add and drop
+    handles, its own included, and ask for further moments."""
 
     __slots__ = ("_handlers", "_moments", "_poll")
 

@@ -1,8 +1,9 @@
 """What the system's process table says of a replica's processes: who they are, what they use, how they stand.
 
-Reads, and ends nobody but a caller's own descendants. From outside the replica's process namespace the numbers are the
-outer ones. Where there is no /proc (macOS) nearly nothing is known: lists are empty, `resident` asks `ps`. A process may end between
-any two looks, so nothing here raises because of that. Runs on Python 3.6.
+Reads, and ends nobody but a caller's own descendants. From outside the replica's process namespace the
+numbers are the outer ones. Where there is no /proc (macOS) nearly nothing is known: lists are empty,
+`resident` asks `ps`. A process may end between any two looks, so nothing here raises because of that. Runs on
+Python 3.6.
 """
 
 import os
@@ -35,7 +36,8 @@ def read(path: str) -> bytes:
 
 
 def stat(process: int) -> "list[bytes]":
-    """The fields of /proc/PID/stat from the state (number 3 in proc(5)) on; [] if there is no such process."""
+    """The fields of /proc/PID/stat from the state (number 3 in proc(5)) on; [] if there is no such
+    process."""
     return read("/proc/%d/stat" % process).rpartition(b")")[2].split()
 
 
@@ -55,7 +57,8 @@ def parents() -> "dict[int, int]":
 
 
 def descendants(process: int) -> "list[int]":
-    """Every process below `process`, parents before their children, by a look at all processes of the machine."""
+    """Every process below `process`, parents before their children, by a look at all processes of the
+    machine."""
     return _below(process, parents())
 
 
@@ -102,8 +105,8 @@ def _children(process: int) -> "list[int]":
 
 
 def oldest_child(process: int) -> int:
-    """The child that has lived longest; 0 = none is known. A guardian's is the replica's main process: what a guardian
-    adopts descends from that, and is younger."""
+    """The child that has lived longest; 0 = none is known. A guardian's is the replica's main process: what a
+    guardian adopts descends from that, and is younger."""
     ages = [(protocol.process_start(child), child) for child in _children(process)]
     if not ages:
         ages = [(protocol.process_start(c), c) for c, p in parents().items() if p == process]
@@ -132,7 +135,8 @@ def _has(line: bytes, number: int) -> bool:
 
 
 def libraries(process: int) -> "set[str]":
-    """Paths of the shared libraries that it has mapped, as it sees them; nothing where it may not be looked at."""
+    """Paths of the shared libraries that it has mapped, as it sees them; nothing where it may not be looked
+    at."""
     found: "set[str]" = set()
     for line in read("/proc/%d/maps" % process).splitlines():
         fields = line.split(None, 5)
@@ -171,14 +175,15 @@ def used(guardian: int) -> "tuple[float, int]":
 
 
 def running_time(process: int) -> int:
-    """How long a process with one thread has been on a processor, in the finest unit that there is; 0 = not known."""
+    """How long a process with one thread has been on a processor, in the finest unit that there is; 0 = not
+    known."""
     fields = read("/proc/%d/schedstat" % process).split()
     return int(fields[0]) if fields else sum(map(int, stat(process)[11:13]))
 
 
 def resident(guardian: int) -> "dict[int, int]":
-    """Bytes of memory of each process below a guardian, at most: what they share is counted for each of them, and so
-    are mapped files."""
+    """Bytes of memory of each process below a guardian, at most: what they share is counted for each of them,
+    and so are mapped files."""
     page = os.sysconf("SC_PAGE_SIZE")
     found: "dict[int, int]" = {}
     for process in family(guardian):
@@ -203,8 +208,8 @@ def _asked_for(guardian: int) -> "dict[int, int]":
 
 
 def own_memory(process: int) -> int:
-    """Bytes that a process has for itself: memory without mapped files, what is shared by halves (or as many parts as
-    share it), as control groups would count it. Dearer than `resident`; -1 = not known."""
+    """Bytes that a process has for itself: memory without mapped files, what is shared by halves (or as many
+    parts as share it), as control groups would count it. Dearer than `resident`; -1 = not known."""
     total = -1
     for line in read("/proc/%d/smaps_rollup" % process).splitlines():
         if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
@@ -226,7 +231,8 @@ def send(process: int, number: int) -> None:
 
 
 def end_descendants() -> None:
-    """Kill and reap every descendant of this process, which adopts orphans; new ones that they make as well."""
+    """Kill and reap every descendant of this process, which adopts orphans; new ones that they make as
+    well."""
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

@@ -4,7 +4,8 @@ import os
 import stat
 
 PLACE = "/etc/ssl/certs/ca-certificates.crt"
-"""Debian's, which is compiled into much that was built to run on any system: the libcurl within TensorFlow, say."""
+"""Debian's, which is compiled into much that was built to run on any system: the libcurl within TensorFlow,
+say."""
 PLACES = (
     PLACE,
     "/etc/pki/tls/certs/ca-bundle.crt",

@@ -1,7 +1,8 @@
-"""How many bytes a directory's content takes on the disk, added up a little at a time.
+"""Directory trees that a program made: how many bytes they take on the disk, and how they are deleted.
 
-A program chose every name in there and goes on choosing while it is looked at: no link is followed, no path of more than
-one step is opened, and what lies on another file system does not count. Runs on Python 3.6.
+A program chose every name in there and goes on choosing while its tree is measured: no link is followed, no
+path of more than one step is opened, and what lies on another file system does not count. What was thrown
+away is deleted in a process of its own that everybody else goes before. Runs on Python 3.6.
 """
 
 import os
@@ -37,8 +38,8 @@ class _Level:
 
 
 class Extent:
-    """Of what is below `top`. `found`: bytes so far; a file with several names counts by parts, a part for each name.
-    `names`: how many files and directories they were."""
+    """Of what is below `top`. `found`: bytes so far; a file with several names counts by parts, a part for
+    each name. `names`: how many files and directories they were."""
 
     __slots__ = ("_device", "_levels", "found", "names")
 
@@ -51,7 +52,8 @@ class Extent:
         self._descend(handle)
 
     def go_on(self, seconds: float) -> bool:
-        """Look for about so long; whether all of it has been seen. What cannot be looked at counts nothing."""
+        """Look for about so long; whether all of it has been seen. What cannot be looked at counts
+        nothing."""
         until = time.monotonic() + seconds
         while self._levels:
             self._step(self._levels[-1])
@@ -102,8 +104,8 @@ def sweep(trash: str) -> None:
 
 
 def delete(directory: str) -> None:
-    """Delete a tree even where a program took away its owner's rights, however deep it made it, and if somebody else
-    deletes it too."""
+    """Delete a tree even where a program took away its owner's rights, however deep it made it, and if
+    somebody else deletes it too."""
     import shutil  # Only here: every module imported before makes every fork dearer.
 
     opened: "list[str]" = []

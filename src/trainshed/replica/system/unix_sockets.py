@@ -1,4 +1,7 @@
-"""Lines that travel with one file handle each over a Unix stream socket. Runs on Python 3.6."""
+"""Unix stream sockets: lines that travel with one file handle each, and connections to paths of any length.
+
+The kernel takes about a hundred bytes of a path; data directories nest deeper. Runs on Python 3.6.
+"""
 
 import array
 import os
@@ -17,8 +20,8 @@ def send(connection: socket.socket, line: bytes, handle: int) -> None:
 
 
 def send_some(connection: socket.socket, line: bytes, handle: int) -> int:
-    """As much of a line as can be handed over now, its first byte with a copy of `handle`; how much that was. Raises
-    BlockingIOError: nothing can; OSError: the receiver is dead."""
+    """As much of a line as can be handed over now, its first byte with a copy of `handle`; how much that was.
+    Raises BlockingIOError: nothing can; OSError: the receiver is dead."""
     return connection.sendmsg([line], _with(handle), socket.MSG_DONTWAIT)
 
 
@@ -27,8 +30,8 @@ def _with(handle: int) -> "list[tuple[int, int, array.array[int]]]":
 
 
 def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
-    """What can be read now, and the handles that came with it, which are the caller's. Raises BlockingIOError: nothing
-    can; OSError."""
+    """What can be read now, and the handles that came with it, which are the caller's. Raises
+    BlockingIOError: nothing can; OSError."""
     space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
     data, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_DONTWAIT)
     handles = _handles(ancillary)
@@ -58,7 +61,8 @@ class Receiver:
         self.rest = b""
 
     def receive(self) -> "list[tuple[bytes, int]]":
-        """Wait for lines; each with its handle, which is the caller's from here on. [] = the sender is gone."""
+        """Wait for lines; each with its handle, which is the caller's from here on. [] = the sender is
+        gone."""
         space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
         while True:
             data, ancillary, _, _ = self._connection.recvmsg(65536, space)
@@ -66,8 +70,9 @@ class Receiver:
             if not data:
                 return []
             *lines, rest = (self.rest + data).split(b"\n")
-            # A line's handle comes with its first byte, so handles without a line stay for later. Of a long line the
-            # last piece may bring along what was said after it, in lines that have no handle: those stay as well.
+            # A line's handle comes with its first byte, so handles without a line stay for later. Of a long
+            # line the last piece may bring along what was said after it, in lines that have no handle: those
+            # stay as well.
             count = min(len(lines), len(self._handles))
             handles, self._handles = self._handles[:count], self._handles[count:]
             self.rest = b"\n".join([*lines[count:], rest])
@@ -85,8 +90,8 @@ _KERNEL_LIMIT = 100
 
 
 def connected(path: str, preamble: bytes = b"") -> "socket.socket | None":
-    """A connection on which `preamble`, which is short, has been said; None: not now (nobody listens there, or there is
-    no handle left)."""
+    """A connection on which `preamble`, which is short, has been said; None: not now (nobody listens there,
+    or there is no handle left)."""
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError:

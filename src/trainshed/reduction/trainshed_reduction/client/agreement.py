@@ -1,5 +1,5 @@
-"""A rank's membership of its group, and what the ranks tell each other over the group's board: the generation, and what
-to do when reducers are lost.
+"""A rank's membership of its group, and what the ranks tell each other over the group's board: the
+generation, and what to do when reducers are lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Beginning(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a worker's own reducer listens (HOST:PORT), or, without an address, what keeps the worker from having one."""
+    """Where a worker's own reducer listens (HOST:PORT), or, without an address, what keeps the worker from
+    having one."""
 
     address: str
     lack: str = ""
@@ -87,8 +88,8 @@ class Agreement:
         return found
 
     def is_called_for(self, generation: int, epoch: int) -> bool:
-        """Whether some rank wants to begin this epoch; not if the board cannot be read, which is no reason to fail for a
-        rank that may need nothing of it."""
+        """Whether some rank wants to begin this epoch; not if the board cannot be read, which is no reason to
+        fail for a rank that may need nothing of it."""
         try:
             return self._board.read(self._full(_call(generation, epoch)), 0) is not None
         except Exception as error:
@@ -96,7 +97,8 @@ class Agreement:
             return False
 
     def exchange(self, generation: int, epoch: int, own: Post, seconds: float) -> List[Post]:
-        """All ranks' posts for this epoch, by rank. Raises ReductionFailed, which names who has said nothing."""
+        """All ranks' posts for this epoch, by rank. Raises ReductionFailed, which names who has said
+        nothing."""
         self._post(_call(generation, epoch), self._world)
         self._post(
             _key(generation, epoch, self._rank),

@@ -1,4 +1,5 @@
-"""One group of ranks and its reducers, as the rest of a worker's program sees it, and what they can gain in one line."""
+"""One group of ranks and its reducers, as the rest of a worker's program sees it, and what they can gain in
+one line."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ def _to_nowhere(_: str) -> None:
 class Communicator:
     """A rank's part of a group: `start` once, `issue` as often as one likes, `close` once.
 
-    `group`: a name that all ranks give alike and no other group of the job has. `board`: without one, a reducer that is
-    lost for good ends the group, and workers reduce nothing themselves. `native`: how to finish when the last reducer is
-    lost; `finish` is called in the communicator's thread, and no `issue` returns until it has. `apart`: what the program
-    sums without the communicator, to tell ranks that disagree on that. `log`: takes a line.
+    `group`: a name that all ranks give alike and no other group of the job has. `board`: without one, a
+    reducer that is lost for good ends the group, and workers reduce nothing themselves. `native`: how to
+    finish when the last reducer is lost; `finish` is called in the communicator's thread, and no `issue`
+    returns until it has. `apart`: what the program sums without the communicator, to tell ranks that disagree
+    on that. `log`: takes a line.
     """
 
     def __init__(
@@ -58,21 +60,23 @@ class Communicator:
         )
 
     def start(self) -> None:
-        """Connect to all reducers and wait for all ranks to have done so. Blocks for `settings.start_limit` seconds at
-        most. Raises ReductionFailed, which names the reducers or ranks that are missing; the communicator is closed
-        then. That one rank starts does not say that all do: the caller agrees on it with the others."""
+        """Connect to all reducers and wait for all ranks to have done so. Blocks for `settings.start_limit`
+        seconds at most. Raises ReductionFailed, which names the reducers or ranks that are missing; the
+        communicator is closed then. That one rank starts does not say that all do: the caller agrees on it
+        with the others."""
         self._thread.start()
         self._desk.await_open()
 
     def issue(
         self, data: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int] = None
     ) -> Optional[Operation]:
-        """Begin an all-reduce in place. `data`: writable, contiguous bytes, not to be touched until the operation is
-        done, not empty, a multiple of the element's size. Every rank issues the same operations in the same order; the
-        order of calls is that of the operations. `ordinal`: by which ranks compare their places and messages name it; by
-        itself it counts from 1. Thread-safe; returns at once but while the ranks agree on the loss of
-        a reducer. None: no reducer is left, and this operation and all later ones are the native backend's. Raises
-        ReductionFailed where the group cannot go on; ValueError (read-only, not contiguous, AVERAGE of integers)."""
+        """Begin an all-reduce in place. `data`: writable, contiguous bytes, not to be touched until the
+        operation is done, not empty, a multiple of the element's size. Every rank issues the same operations
+        in the same order; the order of calls is that of the operations. `ordinal`: by which ranks compare
+        their places and messages name it; by itself it counts from 1. Thread-safe; returns at once but while
+        the ranks agree on the loss of a reducer. None: no reducer is left, and this operation and all later
+        ones are the native backend's. Raises ReductionFailed where the group cannot go on; ValueError
+        (read-only, not contiguous, AVERAGE of integers)."""
         view = memoryview(data)
         if (
             view.readonly
@@ -90,7 +94,8 @@ class Communicator:
         return self._desk.hand_in(view.cast("B"), dtype, reduction, ordinal)
 
     def close(self) -> None:
-        """Leave the group: operations that are not done fail. Waits for nothing that cannot come; may be called again."""
+        """Leave the group: operations that are not done fail. Waits for nothing that cannot come; may be
+        called again."""
         self._desk.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -111,7 +116,8 @@ class Communicator:
         )
 
     def metrics(self) -> Dict[str, Metric]:
-        """Numbers since `start`: operations, bytes sent and received by kind, lost connections, seconds of waiting."""
+        """Numbers since `start`: operations, bytes sent and received by kind, lost connections, seconds of
+        waiting."""
         return self._session.metrics()
 
 
@@ -124,7 +130,8 @@ def describe(
     *,
     lack: str = "",
 ) -> str:
-    """`reducers`: replicas of the pool, of `processes` in all. `lack`: why workers do not reduce though it would pay."""
+    """`reducers`: replicas of the pool, of `processes` in all. `lack`: why workers do not reduce though it
+    would pay."""
     known = settings.worker_gbps > 0 and settings.reducer_gbps > 0
     # Where nothing is known of the links, reducers are taken to have what they need.
     speed = settings.reducer_gbps / settings.worker_gbps if known else world / reducers

@@ -1,4 +1,5 @@
-"""Connections to reducers: each attempt in a short-lived thread, so that one that does not answer delays no other."""
+"""Connections to reducers: each attempt in a short-lived thread, so that one that does not answer delays no
+other."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _SILENCE = 10.0
 
 
 class Target(NamedTuple):
-    """Process `process` of the reducer whose first process listens at `first`. `guess`: where it was seen last."""
+    """Process `process` of the reducer whose first process listens at `first`. `guess`: where it was seen
+    last."""
 
     first: Address
     process: int
@@ -61,8 +63,8 @@ News = Union[Greeted, Waiting, Started, Failed]
 
 
 class Attempt:
-    """Connects once, says HELLO and waits until all ranks have. `tell` is called in the attempt's thread, last with
-    Started or Failed, and not at all after `stop`."""
+    """Connects once, says HELLO and waits until all ranks have. `tell` is called in the attempt's thread,
+    last with Started or Failed, and not at all after `stop`."""
 
     def __init__(
         self,
@@ -139,7 +141,8 @@ class Attempt:
                 self._tell(self, Waiting(text))
 
     def _reach(self) -> "Tuple[Accept, Address]":
-        """Where a process listens may have changed; the first one of its host knows. Raises as `proof.connect`."""
+        """Where a process listens may have changed; the first one of its host knows. Raises as
+        `proof.connect`."""
         first, process, address = self._target
         if process:
             try:
@@ -193,8 +196,8 @@ def trust(settings: Settings) -> Optional[ssl.SSLContext]:
 
 
 def nothing_to_show(settings: Settings, tls: Optional[ssl.SSLContext]) -> str:
-    """Why the other workers could not believe a reducer of this worker's own, if they believe whom it does itself; "" if they
-    could, or all is plain TCP."""
+    """Why the other workers could not believe a reducer of this worker's own, if they believe whom it does
+    itself; "" if they could, or all is plain TCP."""
     if tls is None:
         return ""
     if not settings.cert_file and not settings.cert:

@@ -1,4 +1,5 @@
-"""Where callers hand operations in and the communicator's thread takes them: the desk, and an operation under way.
+"""Where callers hand operations in and the communicator's thread takes them: the desk, and an operation under
+way.
 
 This is all that the threads share.
 """
@@ -153,7 +154,8 @@ class Desk:
             self._changed.notify_all()
 
     def await_issued(self, number: int, seconds: float) -> bool:
-        """Operations below this number are taken, later ones held. Whether all of them were handed in in time."""
+        """Operations below this number are taken, later ones held. Whether all of them were handed in in
+        time."""
         deadline = time.monotonic() + seconds
         with self._changed:
             self._native_from = number
@@ -172,7 +174,8 @@ class Desk:
         return self._native
 
     def fail(self, failure: ReductionFailed) -> None:
-        """All that is not done fails with it, and so does what is handed in later; the first failure stays."""
+        """All that is not done fails with it, and so does what is handed in later; the first failure
+        stays."""
         with self._changed:
             if self._failure is None:
                 self._failure = failure

@@ -48,7 +48,8 @@ class Inbox:
         self.wake()
 
     def take(self, seconds: float = 0.0) -> "List[Lane]":
-        """Handles what has come, waiting so long for the first; gives the lanes concerned. Raises ReductionFailed."""
+        """Handles what has come, waiting so long for the first; gives the lanes concerned. Raises
+        ReductionFailed."""
         lanes: List[Lane] = []
         try:
             while True:

@@ -1,10 +1,10 @@
-"""What was issued, where each chunk of it went, which results are here, and what others may still need. Pure: it knows
-no socket, thread or clock.
+"""What was issued, where each chunk of it went, which results are here, and what others may still need. Pure:
+it knows no socket, thread or clock.
 
-An operation is cut into chunks, a chunk goes to the next position of a lane; every rank keeps the same account. A chunk's
-entry stays until all ranks have its result: before that its reducer may be lost, and what was sent must be sent again:
-own input while the result is not here, the result itself afterwards. The result is in the user's memory until the
-operation is done and in a copy from then on.
+An operation is cut into chunks, a chunk goes to the next position of a lane; every rank keeps the same
+account. A chunk's entry stays until all ranks have its result: before that its reducer may be lost, and what
+was sent must be sent again: own input while the result is not here, the result itself afterwards. The result
+is in the user's memory until the operation is done and in a copy from then on.
 
 Where lanes are lost for good, an *epoch* ends: all chunks that some rank has no result of are dealt anew.
 """
@@ -28,11 +28,11 @@ class Place(NamedTuple):
 
 
 class Dealer:
-    """Deals out chunk after chunk by the weights of the lanes; lanes of weight 0 get none. A row has as many chunks as
-    there are lanes to get some.
+    """Deals out chunk after chunk by the weights of the lanes; lanes of weight 0 get none. A row has as many
+    chunks as there are lanes to get some.
 
-    Lanes and positions are the same on all ranks; the order over the lanes is a rank's own (stagger): each begins every row
-    of chunks somewhere else, so that the ranks do not all send to one reducer at a time.
+    Lanes and positions are the same on all ranks; the order over the lanes is a rank's own (stagger): each
+    begins every row of chunks somewhere else, so that the ranks do not all send to one reducer at a time.
     """
 
     def __init__(self, weights: Sequence[float], rank: int, world: int) -> None:
@@ -88,8 +88,8 @@ class Work:
 
 
 class Entry:
-    """A chunk. `here`: this rank has its result; `owner`: a rank that has it, of those that an agreement told of, or -1;
-    `everywhere`: all have."""
+    """A chunk. `here`: this rank has its result; `owner`: a rank that has it, of those that an agreement told
+    of, or -1; `everywhere`: all have."""
 
     __slots__ = ("chunk", "everywhere", "here", "kept", "owner", "row", "work")
 
@@ -115,7 +115,8 @@ class Entry:
             self.kept = memoryview(bytearray(self.data()))
 
     def frame(self) -> Frame:
-        """Sends the input, or the result where it is here: a copy of it, for the operation may be done before it is sent."""
+        """Sends the input, or the result where it is here: a copy of it, for the operation may be done before
+        it is sent."""
         work = self.work
         if self.here:
             self.keep()
@@ -150,16 +151,16 @@ class Push(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a rank tells the others when an epoch ends. By lane of that epoch: the positions below which it has all
-    results; `issued`: operations."""
+    """What a rank tells the others when an epoch ends. By lane of that epoch: the positions below which it
+    has all results; `issued`: operations."""
 
     received: Sequence[int]
     issued: int
 
 
 class Ledger:
-    """`weights`: by lane. `largest`: bytes of a chunk. How many lanes there are at the beginning decides, with the size
-    of the operation, the size of its chunks for good."""
+    """`weights`: by lane. `largest`: bytes of a chunk. How many lanes there are at the beginning decides,
+    with the size of the operation, the size of its chunks for good."""
 
     def __init__(self, weights: Sequence[float], rank: int, world: int, largest: int) -> None:
         self._rank = rank
@@ -223,7 +224,8 @@ class Ledger:
         return entry.work if not entry.work.left else None
 
     def release(self, work: Work) -> None:
-        """All of this operation is here: keep copies of what others may need, and let go of the user's memory."""
+        """All of this operation is here: keep copies of what others may need, and let go of the user's
+        memory."""
         for entry in work.entries:
             if not entry.everywhere:
                 entry.keep()
@@ -239,7 +241,8 @@ class Ledger:
             state.base += 1
 
     def replay(self, lane: int, position: int) -> Optional[List[Frame]]:
-        """All that a reducer needs from this position on; None: that is no position which it could begin at."""
+        """All that a reducer needs from this position on; None: that is no position which it could begin
+        at."""
         state = self._lanes[lane]
         if not state.base <= position <= state.received:
             return None
@@ -255,8 +258,8 @@ class Ledger:
         return any(weight > 0 and on for weight, on in zip(self._weights, alive))
 
     def deal_anew(self, alive: Sequence[bool], shares: Sequence[Share]) -> None:
-        """Begin an epoch on these lanes. `shares`: by rank, at the end of the one before. Every position begins at 0;
-        what to send is in `replay`."""
+        """Begin an epoch on these lanes. `shares`: by rank, at the end of the one before. Every position
+        begins at 0; what to send is in `replay`."""
         rest = self._unfinished(shares)
         self._weights = [weight if on else 0.0 for weight, on in zip(self._weights, alive)]
         self._dealer = Dealer(self._weights, self._rank, self._world)
@@ -267,8 +270,8 @@ class Ledger:
             _advance(lane)
 
     def pieces(self, shares: Sequence[Share]) -> List[Piece]:
-        """What is left for the native backend where no lane is. All ranks' operations must have been issued here too:
-        `issued` is the greatest of all shares'."""
+        """What is left for the native backend where no lane is. All ranks' operations must have been issued
+        here too: `issued` is the greatest of all shares'."""
         return [
             Piece(
                 entry.data(),
@@ -281,8 +284,8 @@ class Ledger:
         ]
 
     def _unfinished(self, shares: Sequence[Share]) -> List[Entry]:
-        """The entries that some rank has no result of, in the order of operations and chunks, the same on all ranks
-        as far as each has issued operations."""
+        """The entries that some rank has no result of, in the order of operations and chunks, the same on all
+        ranks as far as each has issued operations."""
         rest: List[Entry] = []
         for index, lane in enumerate(self._lanes):
             common = min(share.received[index] for share in shares)

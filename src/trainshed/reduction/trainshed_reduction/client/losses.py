@@ -21,7 +21,8 @@ _FIRST_COMPLAINT = 10.0
 
 
 class Patience:
-    """`limit`: seconds without a result of a lane, while one is due; `absence`: without a rank, of which no reducer hears."""
+    """`limit`: seconds without a result of a lane, while one is due; `absence`: without a rank, of which no
+    reducer hears."""
 
     def __init__(self, limit: float, absence: float, log: "Callable[[str], None]") -> None:
         self._limit = limit
@@ -33,7 +34,8 @@ class Patience:
         """Seconds that the longest wait has lasted so far."""
 
     def look(self, ledger: Ledger, lanes: "Sequence[Lane]", now: float) -> List[Lane]:
-        """The lanes whose reducers owe something and have fallen silent. Raises ReductionFailed when it is too long."""
+        """The lanes whose reducers owe something and have fallen silent. Raises ReductionFailed when it is
+        too long."""
         silent: List[Lane] = []
         longest: Optional[Tuple[float, Lane, Entry]] = None
         for lane in lanes:
@@ -53,8 +55,9 @@ class Patience:
         return silent
 
     def look_for_absent(self, ledger: Ledger, lanes: "Sequence[Lane]", now: float) -> None:
-        """A worker that is gone is missed by all reducers alike, unlike one that is slow, or that cannot reach one of
-        them; it does not come back into its group. Raises ReductionFailed when that has lasted too long."""
+        """A worker that is gone is missed by all reducers alike, unlike one that is slow, or that cannot
+        reach one of them; it does not come back into its group. Raises ReductionFailed when that has lasted
+        too long."""
         used = [lane for lane in lanes if not lane.dropped]
         # A worker's own reducer is gone with it, and tells nothing then.
         asked = [lane for lane in used if lane.owner is None or lane.is_greeted]
@@ -63,10 +66,10 @@ class Patience:
         since = max((lane.greeted for lane in asked), default=now)
         if now - since > self._absence:
             raise ReductionFailed(
-                "a rank is gone: no reducer has heard of it for {:.0f} s ({}). Its program has ended or its host is lost; "
-                "the other ranks have to begin anew with it (restartJobOnWorkerRestart in a job's scheduling sees to that)".format(
-                    now - since, _best(asked).complaint()
-                )
+                "a rank is gone: no reducer has heard of it for {:.0f} s ({}). Its program has ended or "
+                "its host is lost; "
+                "the other ranks have to begin anew with it (restartJobOnWorkerRestart in a job's "
+                "scheduling sees to that)".format(now - since, _best(asked).complaint())
             )
 
     def _judge(self, longest: "Optional[Tuple[float, Lane, Entry]]") -> None:
@@ -113,8 +116,9 @@ class Losses:
         self.epoch = 0
 
     def found(self, now: float) -> List[Lane]:
-        """Those that were without an answer for too long, or that the service has given up. Not workers' own while no lane
-        runs: a worker may be gone with its own, and then cannot agree on anything (`Patience.look_for_absent`)."""
+        """Those that were without an answer for too long, or that the service has given up. Not workers' own
+        while no lane runs: a worker may be gone with its own, and then cannot agree on anything
+        (`Patience.look_for_absent`)."""
         given_up = lost_reducers(self._settings.lost_file)
         lost: List[Lane] = []
         for lane in self._lanes:
@@ -132,14 +136,15 @@ class Losses:
         return lost
 
     def tell_silence(self, lane: Lane) -> None:
-        """In the report alone, where nothing else says why the program stands still. Not of workers' own: they are silent
-        with their worker, who may take his time."""
+        """In the report alone, where nothing else says why the program stands still. Not of workers' own:
+        they are silent with their worker, who may take his time."""
         reports = self._membership.reports
         if reports is None or lane.owner is not None:
             return
         # Nothing that differs between ranks: the service tells what they say alike once for all.
         text = (
-            "reducer {}:{} has fallen silent: it is connected to again, and given up if it does not answer for "
+            "reducer {}:{} has fallen silent: it is connected to again, and given up if it does not answer "
+            "for "
             "{:g} s more".format(*lane.first, self._settings.lost_after)
         )
         reports.note("silent {}:{}".format(*lane.first), text, "WARNING")
@@ -151,8 +156,8 @@ class Losses:
         )
 
     def agree(self, lost: "Sequence[Lane]", issue: "Callable[[Handed], object]") -> List[Work]:
-        """End the epoch: no lane is in use any more when this is called, and callers wait. What was finished on the way.
-        `issue`: enters an operation. Raises ReductionFailed."""
+        """End the epoch: no lane is in use any more when this is called, and callers wait. What was finished
+        on the way. `issue`: enters an operation. Raises ReductionFailed."""
         if self._agreement is None:
             raise ReductionFailed(
                 "{} is lost ({}), and without a store the ranks cannot agree to go on without it".format(
@@ -202,7 +207,8 @@ class Losses:
         began = time.monotonic()
         if not self._desk.await_issued(number, self._settings.wait_limit):
             raise ReductionFailed(
-                "all reducers are lost, and this rank did not come to the operation after {} within {:.0f} s, which "
+                "all reducers are lost, and this rank did not come to the operation after {} within {:.0f} "
+                "s, which "
                 "other ranks have begun".format(self._ledger.ordinal, time.monotonic() - began)
             )
         for handed in self._desk.take():

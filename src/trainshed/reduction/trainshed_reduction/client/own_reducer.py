@@ -1,6 +1,8 @@
-"""A worker's own reducer, where the reducers' bandwidth is too small (hybrid): a child process, ended with the worker.
+"""A worker's own reducer, where the reducers' bandwidth is too small (hybrid): a child process, ended with
+the worker.
 
-The child watches a pipe whose other end only the worker holds; however the worker ends, even by SIGKILL, the pipe closes.
+The child watches a pipe whose other end only the worker holds; however the worker ends, even by SIGKILL, the
+pipe closes.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ _PAUSE = 0.5
 
 
 class OwnReducer:
-    """Starts it at once. `host`: the worker's address on its way to the reducers. `address`: where it listens, always
-    the same. Raises OSError."""
+    """Starts it at once. `host`: the worker's address on its way to the reducers. `address`: where it
+    listens, always the same. Raises OSError."""
 
     def __init__(self, host: str, settings: Settings, log: "Callable[[str], None]") -> None:
         self.address: Address = (host, _free_port(host))

@@ -6,7 +6,8 @@ from trainshed_reduction.wire import DType, Header, Reduction
 
 
 class ReductionFailed(RuntimeError):
-    """An all-reduce that cannot be finished: the message says which rank or reducer is to blame, and what to do."""
+    """An all-reduce that cannot be finished: the message says which rank or reducer is to blame, and what to
+    do."""
 
 
 class Operation(Protocol):
@@ -29,9 +30,9 @@ class Operation(Protocol):
 
 
 class Board(Protocol):
-    """Where the ranks of a group leave each other notes, by which they agree when a reducer is lost. Every key is
-    written once by one rank, or by several with the same value. PyTorch's store is one. Either method may raise whatever
-    it likes when nobody can be reached there any more."""
+    """Where the ranks of a group leave each other notes, by which they agree when a reducer is lost. Every
+    key is written once by one rank, or by several with the same value. PyTorch's store is one. Either method
+    may raise whatever it likes when nobody can be reached there any more."""
 
     def post(self, key: str, value: bytes) -> None: ...
 
@@ -43,8 +44,8 @@ class Board(Protocol):
 class Piece(NamedTuple):
     """What is left of an operation when no reducer is: a part of a tensor that is still to be summed.
 
-    `data`: writable bytes of `count` elements; `owner`: -1: every rank has its own input there; else the rank whose
-    bytes are already the result, for all others to copy."""
+    `data`: writable bytes of `count` elements; `owner`: -1: every rank has its own input there; else the rank
+    whose bytes are already the result, for all others to copy."""
 
     data: memoryview
     count: int  # pyright: ignore[reportIncompatibleMethodOverride] - nobody counts values in it
@@ -57,14 +58,16 @@ class Apart(Protocol):
     """What a rank's program leaves to its native backend, of the operations of the same group."""
 
     def text(self, ordinal: int, *, is_passed: bool) -> str:
-        """What the operation was, for people; "" if it was not left to it, has ended, or has only begun. From any thread.
-        `is_passed`: the reducers have done one of that number for this rank, and not the one that others mean: then an
-        earlier one that has surely not ended, if there is one, which they have not issued."""
+        """What the operation was, for people; "" if it was not left to it, has ended, or has only begun. From
+        any thread. `is_passed`: the reducers have done one of that number for this rank, and not the one that
+        others mean: then an earlier one that has surely not ended, if there is one, which they have not
+        issued."""
         ...
 
 
 class Native(Protocol):
-    """How a group finishes without reducers: called once by every rank, with the same pieces in the same order."""
+    """How a group finishes without reducers: called once by every rank, with the same pieces in the same
+    order."""
 
     def finish(self, pieces: Sequence[Piece]) -> None: ...
 
@@ -92,8 +95,8 @@ class Lost(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A chunk to send: DATA or FINAL, and where its result goes (None: it is here already, and the reducer will send
-    none). `row`: frames of lower rows go first (`stagger`)."""
+    """A chunk to send: DATA or FINAL, and where its result goes (None: it is here already, and the reducer
+    will send none). `row`: frames of lower rows go first (`stagger`)."""
 
     header: Header
     payload: memoryview
@@ -104,20 +107,20 @@ class Frame(NamedTuple):
 class Transfer(Protocol):
     """Moves frames and results over the lanes of one rank; not thread-safe but for `wake`.
 
-    Sends frames of a lane in the order of `push`, over all lanes by `row`, and no more than the credit beyond what came
-    back, but for a chunk on each lane that has none under way: else ranks whose credit is used up on different lanes
-    would wait for each other. A result is received whole into a buffer of its own and then copied to its target, so that a broken connection
-    never leaves half of one in a tensor. Fills in `acknowledged` when a header is sent: up to which position of the lane
-    all results are here, frames without a target included (they have theirs; no RESULT comes for them, no credit is
-    taken by them).
+    Sends frames of a lane in the order of `push`, over all lanes by `row`, and no more than the credit beyond
+    what came back, but for a chunk on each lane that has none under way: else ranks whose credit is used up
+    on different lanes would wait for each other. A result is received whole into a buffer of its own and then
+    copied to its target, so that a broken connection never leaves half of one in a tensor. Fills in
+    `acknowledged` when a header is sent: up to which position of the lane all results are here, frames
+    without a target included (they have theirs; no RESULT comes for them, no credit is taken by them).
     """
 
     acknowledged: List[int]
     """By lane: how many results all ranks have, as the reducer said last."""
 
     def attach(self, lane: int, handle: int, position: int, received: int) -> None:
-        """Use this connected socket, which is not closed here, from `position` on (START). Frames pushed before are
-        forgotten; results below `received` are here already and do not come."""
+        """Use this connected socket, which is not closed here, from `position` on (START). Frames pushed
+        before are forgotten; results below `received` are here already and do not come."""
         ...
 
     def detach(self, lane: int) -> None: ...
@@ -125,7 +128,8 @@ class Transfer(Protocol):
     def push(self, lane: int, frame: Frame) -> None: ...
 
     def run(self, seconds: float) -> "List[object]":
-        """Move bytes until there are events (Result, Message, Lost), `wake` was called, or the time is over."""
+        """Move bytes until there are events (Result, Message, Lost), `wake` was called, or the time is
+        over."""
         ...
 
     def unsent(self) -> int:

@@ -1,4 +1,5 @@
-"""A group that has come together, on one rank: hands chunks to the transfer and results to callers, and mends lanes."""
+"""A group that has come together, on one rank: hands chunks to the transfer and results to callers, and mends
+lanes."""
 
 from __future__ import annotations
 
@@ -180,13 +181,15 @@ class Running:
             self._lose(lane, "a {} frame came, which is not due".format(kind.name))
 
     def _answer(self, ordinal: int, others: str) -> None:
-        """The others wait for this rank with that operation. Not a sign of anything wrong, for it may only be slow; but if it has
-        given the very same one, or one too many before, to its native backend, it never comes. Raises ReductionFailed then."""
+        """The others wait for this rank with that operation. Not a sign of anything wrong, for it may only be
+        slow; but if it has given the very same one, or one too many before, to its native backend, it never
+        comes. Raises ReductionFailed then."""
         is_passed = not self.ledger.open and self.ledger.ordinal >= ordinal
         own = self._apart.text(ordinal, is_passed=is_passed) if self._apart is not None else ""
         if own:
             raise ReductionFailed(
-                "operation {}: {} at the reducers, rank {} has {} in its native backend, where it waits for them: every "
+                "operation {}: {} at the reducers, rank {} has {} in its native backend, where it waits "
+                "for them: every "
                 "rank must issue the same all-reduces, of the same size and type, in the same order".format(
                     ordinal, others, self._hello.rank, own
                 )
@@ -210,8 +213,8 @@ class Running:
         return now
 
     def _is_needed(self) -> bool:
-        """Whether a reducer that is being started again may want results that only this rank has. Not where the reducer is
-        back and says that it waits for others: they have left."""
+        """Whether a reducer that is being started again may want results that only this rank has. Not where
+        the reducer is back and says that it waits for others: they have left."""
         return any(
             not (lane.running or lane.dropped or lane.status) and self.ledger.keeps(lane.index)
             for lane in self._lanes
@@ -241,9 +244,8 @@ class Running:
         received = self.ledger.received(lane.index)
         if frames is None:
             raise ReductionFailed(
-                "{} would begin at position {}, which is none of those that some rank needs; this one has {}".format(
-                    lane, start.position, received
-                )
+                "{} would begin at position {}, which is none of those that some rank needs; this one has "
+                "{}".format(lane, start.position, received)
             )
         if isinstance(self._transfer, PythonTransfer):
             self._transfer.attach_socket(lane.index, connection, start.position, received)
@@ -314,11 +316,12 @@ _MOST = 64 << 20
 class Flow(NamedTuple):
     """How much a rank has under way: large enough to keep its link busy, small enough that queues stay short.
 
-    A chunk's result comes back when all ranks have sent it, about a row of chunks after the first did, so about three rows
-    have to be under way. Everything beyond only stands in queues, where the flows of a worker drift apart and the last
-    reducer's becomes the tail. Measured in shaped networks of 100 to 500 Mbit/s with 4 and 8 workers and as many reducers,
-    in parts of the bound: three rows of 512 KiB 92-97 %; rows of 1 MiB 85-90 %; eight rows 89 %; a row and a half 55-75 %.
-    On a quiet machine at 200 Mbit/s with 4 and 4, 32 MiB: rows of 500 kB 96.6 and 97.2 %, of 325 kB 97.8 %.
+    A chunk's result comes back when all ranks have sent it, about a row of chunks after the first did, so
+    about three rows have to be under way. Everything beyond only stands in queues, where the flows of a
+    worker drift apart and the last reducer's becomes the tail. Measured in shaped networks of 100 to 500
+    Mbit/s with 4 and 8 workers and as many reducers, in parts of the bound: three rows of 512 KiB 92-97 %;
+    rows of 1 MiB 85-90 %; eight rows 89 %; a row and a half 55-75 %. On a quiet machine at 200 Mbit/s with 4
+    and 4, 32 MiB: rows of 500 kB 96.6 and 97.2 %, of 325 kB 97.8 %.
     """
 
     #: Bytes of a chunk, at most.
@@ -342,11 +345,11 @@ _INTERVAL = 2e-4
 
 
 class Hurry:
-    """Has Python change threads more often while a transfer in Python moves bytes: between `begin` and `end`, which may be
-    nested, over all communicators of the process.
+    """Has Python change threads more often while a transfer in Python moves bytes: between `begin` and `end`,
+    which may be nested, over all communicators of the process.
 
-    A program that computes in pure Python gives its interpreter away every 5 ms only; a lane would then be idle for most
-    of the time (measured: 936 → 325 Mbit/s; 892 with 0.2 ms).
+    A program that computes in pure Python gives its interpreter away every 5 ms only; a lane would then be
+    idle for most of the time (measured: 936 → 325 Mbit/s; 892 with 0.2 ms).
     """
 
     def __init__(self) -> None:

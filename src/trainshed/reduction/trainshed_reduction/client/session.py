@@ -1,7 +1,7 @@
 """The communicator's thread from beginning to end: the group comes together, runs, and ends or fails.
 
-It comes together by a generation, reducers and their processes, workers' own reducers, and all lanes connected, before
-anything is summed.
+It comes together by a generation, reducers and their processes, workers' own reducers, and all lanes
+connected, before anything is summed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LONGEST_WAIT = 0.5
 
 
 class Formation(NamedTuple):
-    """`reducers`: replicas of the pool; `weights`: by lane. `lack`: why workers do not reduce beside them though it would
-    pay."""
+    """`reducers`: replicas of the pool; `weights`: by lane. `lack`: why workers do not reduce beside them
+    though it would pay."""
 
     generation: int
     lanes: List[Lane]
@@ -51,7 +51,8 @@ class Starting:
         self._lack = ""
 
     def form(self) -> Formation:
-        """Raises ReductionFailed, which names what is missing; `lanes` and `beside` are then the caller's to end."""
+        """Raises ReductionFailed, which names what is missing; `lanes` and `beside` are then the caller's to
+        end."""
         beginning = self._begin()
         hosts = [
             address

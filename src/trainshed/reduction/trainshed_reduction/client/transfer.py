@@ -238,7 +238,8 @@ def _cause(error: Exception) -> str:
 class Channel:
     """One lane: the frames that go out on its connection, and the results that are due.
 
-    `position`: of the first frame that is pushed. Credit, and the order over all lanes, are the transfer's to keep."""
+    `position`: of the first frame that is pushed. Credit, and the order over all lanes, are the transfer's to
+    keep."""
 
     __slots__ = (
         "awaited",

@@ -1,4 +1,5 @@
-"""python -m trainshed_reduction.native: build the library into the installed package, for images and the like."""
+"""python -m trainshed_reduction.native: build the library into the installed package, for images and the
+like."""
 
 import sys
 

@@ -31,8 +31,8 @@ FLAGS = (
 def build(directory: Path, flags: "Sequence[str]" = ()) -> "Tuple[Optional[Path], str]":
     """The library in `directory`, built there unless it is there already; or None, and why. Never raises.
 
-    Nothing of the machine that builds is assumed of the one that runs it but the architecture and the C library: what
-    more a processor can do is asked at run time. Takes at most LIMIT seconds.
+    Nothing of the machine that builds is assumed of the one that runs it but the architecture and the C
+    library: what more a processor can do is asked at run time. Takes at most LIMIT seconds.
     """
     try:
         path = directory / library.name()

@@ -65,11 +65,12 @@ _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
 
 
 class Library:
-    """The loaded one: its functions by name, typed. `functions` keep the interpreter's lock: they are short, and letting
-    go of it could cost more than they take. `unlocked`: the same without it."""
+    """The loaded one: its functions by name, typed. `functions` keep the interpreter's lock: they are short,
+    and letting go of it could cost more than they take. `unlocked`: the same without it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError or AttributeError (no library, or not this one), RuntimeError (another version of it)."""
+        """Raises OSError or AttributeError (no library, or not this one), RuntimeError (another version of
+        it)."""
         self.path = path
         self.functions = ctypes.PyDLL(str(path))
         self.unlocked = ctypes.CDLL(str(path))
@@ -125,7 +126,8 @@ def kernels() -> "Optional[Kernels]":
 
 
 def transfer(lanes: int, credit: int) -> "Optional[Transfer]":
-    """A transfer in C over plain sockets; None without the library. Raises OSError: no descriptors are left."""
+    """A transfer in C over plain sockets; None without the library. Raises OSError: no descriptors are
+    left."""
     found = load()
     if found is None:
         return None

@@ -48,9 +48,9 @@ class _Lane:
 
 
 class NativeTransfer:
-    """`port.Transfer` for plain TCP. Results of an operation that is not done yet may come a tenth of a second late:
-    Python's lock, which the caller waits for then, may be taken, and nothing moves meanwhile. `credit`: bytes over all
-    lanes. Raises OSError where there are no descriptors or no memory left."""
+    """`port.Transfer` for plain TCP. Results of an operation that is not done yet may come a tenth of a
+    second late: Python's lock, which the caller waits for then, may be taken, and nothing moves meanwhile.
+    `credit`: bytes over all lanes. Raises OSError where there are no descriptors or no memory left."""
 
     def __init__(self, library: Library, lanes: int, credit: int) -> None:
         self.acknowledged = [0] * lanes

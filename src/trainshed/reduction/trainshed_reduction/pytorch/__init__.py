@@ -1,7 +1,7 @@
 """Reducers for PyTorch: all-reduce of process groups, a backend by name, and a communication hook for DDP.
 
-Programs that use backend gloo or nccl need none of it (`trainshed_reduction.autoload`). Importing this registers the
-backend "trainshed".
+Programs that use backend gloo or nccl need none of it (`trainshed_reduction.autoload`). Importing this
+registers the backend "trainshed".
 """
 
 from trainshed_reduction import autoload

@@ -1,7 +1,7 @@
 """The backend by its name: init_process_group("trainshed"), for programs that say what they want.
 
-Groups made so use gloo for tensors of the CPU and NCCL for those of GPUs, and reducers as any other group does. Where
-no reducers are configured they are native, and a line says so: the same program runs anywhere.
+Groups made so use gloo for tensors of the CPU and NCCL for those of GPUs, and reducers as any other group
+does. Where no reducers are configured they are native, and a line says so: the same program runs anywhere.
 """
 
 from __future__ import annotations

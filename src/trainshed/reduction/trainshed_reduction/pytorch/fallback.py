@@ -1,4 +1,5 @@
-"""How a group goes on without reducers: by a gloo group of its own over the host's memory, made when it is needed."""
+"""How a group goes on without reducers: by a gloo group of its own over the host's memory, made when it is
+needed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from trainshed_reduction.wire import DType, Reduction
 
 
 class Fallback:
-    """A `client.port.Native`. Every rank makes the same calls in the same order, of each object in one thread."""
+    """A `client.port.Native`. Every rank makes the same calls in the same order, of each object in one
+    thread."""
 
     def __init__(
         self, store: dist.Store, prefix: str, rank: int, world: int, seconds: float
@@ -28,7 +30,8 @@ class Fallback:
         self._made: Optional[dist.ProcessGroupGloo] = None
 
     def finish(self, pieces: Sequence[Piece]) -> None:
-        """The same bits as the reducers would have made of each piece. Raises RuntimeError (another rank is gone)."""
+        """The same bits as the reducers would have made of each piece. Raises RuntimeError (another rank is
+        gone)."""
         for piece in pieces:
             raw = tensor_of(piece.data, torch.uint8)
             if piece.owner >= 0:

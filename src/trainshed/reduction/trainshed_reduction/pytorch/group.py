@@ -1,7 +1,7 @@
 """PyTorch's process group with one method replaced: all-reduce, where the reducers can do it.
 
-The native backends stay registered and do everything else, in the caller's order: other collectives, other reductions
-and element types, sparse or strided tensors, small ones.
+The native backends stay registered and do everything else, in the caller's order: other collectives, other
+reductions and element types, sparse or strided tensors, small ones.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ class _Made:
 
 
 class Sessions:
-    """A group's sessions by kind of device, each begun when the first tensor of that kind comes, or by `start`."""
+    """A group's sessions by kind of device, each begun when the first tensor of that kind comes, or by
+    `start`."""
 
     def __init__(self, settings: Settings, group: Group, backends: "Dict[str, type]") -> None:
-        """`backends`: the native ones' classes, by kind of device. Not the group itself: a cycle would leave it to the
-        garbage collector, which may run in a forked child, and gloo's threads are not there."""
+        """`backends`: the native ones' classes, by kind of device. Not the group itself: a cycle would leave
+        it to the garbage collector, which may run in a forked child, and gloo's threads are not there."""
         self.settings = settings
         self._group = group
         self._backends = backends
@@ -105,7 +106,8 @@ class Sessions:
     def went_native(
         self, tensors: Tuple[torch.Tensor, ...], operation: object, work: "Optional[dist.Work]"
     ) -> None:
-        """To be told of every all-reduce that the native backend has taken; `operation`: of AllreduceOptions."""
+        """To be told of every all-reduce that the native backend has taken; `operation`: of
+        AllreduceOptions."""
         if tensors:
             self._order(tensors[0].device.type).native(tensors, operation, work)
 
@@ -123,9 +125,9 @@ class Sessions:
 class ReducingGroup(dist.ProcessGroup):
     """Made in the place of PyTorch's own, with its arguments; `begin` once its backends are registered.
 
-    What is not for reducers goes to a group of PyTorch's that has the same backends, and not to this one's base: called
-    by way of a subclass the base holds the interpreter's lock while it waits for gloo's, which a thread of gloo's may
-    hold while it waits for the interpreter's to let go of a tensor."""
+    What is not for reducers goes to a group of PyTorch's that has the same backends, and not to this one's
+    base: called by way of a subclass the base holds the interpreter's lock while it waits for gloo's, which a
+    thread of gloo's may hold while it waits for the interpreter's to let go of a tensor."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
         # The constructor with a store makes an object that never calls methods of a subclass.
@@ -139,7 +141,8 @@ class ReducingGroup(dist.ProcessGroup):
         return self._sessions is not None
 
     def begin(self, settings: Settings, name: str, is_world: bool) -> None:
-        """Of the group of all ranks: connect now, all together. Others: with their first tensor for the reducers."""
+        """Of the group of all ranks: connect now, all together. Others: with their first tensor for the
+        reducers."""
         self._sessions = sessions_of(self, settings, name, self._store, is_world)
         if is_world:
             nccl = getattr(_backends(self).get("cuda"), "__name__", "") == "ProcessGroupNCCL"
@@ -254,22 +257,23 @@ def _is_captured(tensor: torch.Tensor) -> bool:
 _REMEMBERED = 256
 _PENDING = 0.5
 _UNKNOWN = 10.0
-"""Seconds after which an operation of the native backend is one that does not end: if it is known that it has not, and if
-that cannot be known, since nobody holds its Work any more, or it is NCCL's."""
+"""Seconds after which an operation of the native backend is one that does not end: if it is known that it has
+not, and if that cannot be known, since nobody holds its Work any more, or it is NCCL's."""
 
 
 class Order:
-    """A `client.port.Apart`: which of its group's all-reduces each is, whoever does it, for tensors of one kind of device.
-    Ranks that take different ways at one place are told by it.
+    """A `client.port.Apart`: which of its group's all-reduces each is, whoever does it, for tensors of one
+    kind of device. Ranks that take different ways at one place are told by it.
 
-    A tensor that is too small for the reducers, or of a type that they do not know, goes to the native backend. A rank that
-    does that where the others do not would wait there for ever, and they for it at the reducers.
+    A tensor that is too small for the reducers, or of a type that they do not know, goes to the native
+    backend. A rank that does that where the others do not would wait there for ever, and they for it at the
+    reducers.
 
-    Programs whose all-reduces follow one another are told for sure. Where callbacks of futures issue some, the ranks' orders
-    may differ, and nothing is wrong with that if they do not use the same way; so an order alone proves nothing, and only
-    what the native backend has for a while without an end is told of. So where one rank has a native operation too many, and
-    a next one for the reducers that is as large as the others' at that place, those two are added up; it is told when the
-    others wait.
+    Programs whose all-reduces follow one another are told for sure. Where callbacks of futures issue some,
+    the ranks' orders may differ, and nothing is wrong with that if they do not use the same way; so an order
+    alone proves nothing, and only what the native backend has for a while without an end is told of. So where
+    one rank has a native operation too many, and a next one for the reducers that is as large as the others'
+    at that place, those two are added up; it is told when the others wait.
     """
 
     def __init__(self) -> None:
@@ -283,8 +287,8 @@ class Order:
     def native(
         self, tensors: Tuple[torch.Tensor, ...], operation: object, work: "Optional[dist.Work]"
     ) -> None:
-        """One has been handed to the native backend. In the way of every small all-reduce: nothing is made of it yet, and
-        neither tensors nor `work` are kept alive."""
+        """One has been handed to the native backend. In the way of every small all-reduce: nothing is made of
+        it yet, and neither tensors nor `work` are kept alive."""
         ordinal = next(self._ordinals)
         first = tensors[0]
         form = "sparse" if first.layout is not torch.strided else ""

@@ -1,8 +1,8 @@
 """Several ranks on each node: they sum among themselves first, so that a byte leaves the node only once.
 
-Reduce-scatter within the node, all-reduce of each part among the ranks of the same place on all nodes (by the reducers),
-all-gather within the node. Sums are in the order of nodes then, and within a node as the local backend adds; half types
-are rounded there too. All ranks still have the same bits.
+Reduce-scatter within the node, all-reduce of each part among the ranks of the same place on all nodes (by the
+reducers), all-gather within the node. Sums are in the order of nodes then, and within a node as the local
+backend adds; half types are rounded there too. All ranks still have the same bits.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class Uneven(ValueError):
 def nodes_of(places: "Sequence[Dict[str, object]]") -> Optional[List[List[int]]]:
     """Ranks by node where nodes have several; None where each has one. Raises Uneven.
 
-    `places`: of each rank, the node's name, how many processes its launcher started there, and the replica that the
-    service calls it, "" where none does: what tells nodes apart where no launcher has anything to say (mp.spawn)."""
+    `places`: of each rank, the node's name, how many processes its launcher started there, and the replica
+    that the service calls it, "" where none does: what tells nodes apart where no launcher has anything to
+    say (mp.spawn)."""
     launched = any(place["processes"] not in ("", "1") for place in places)
     if not launched and not all(place["replica"] for place in places):
         return None
@@ -38,9 +39,10 @@ def nodes_of(places: "Sequence[Dict[str, object]]") -> Optional[List[List[int]]]
 
 
 class Node:
-    """This rank's node. `number`: among the nodes; `place`: this rank's among those of the node, whose parts it sums
-    with the ranks of the same place elsewhere. `scatter` and `gather` are each called in one thread, in the same order
-    on all ranks of the node; each has a communicator of its own, so that neither waits for the other."""
+    """This rank's node. `number`: among the nodes; `place`: this rank's among those of the node, whose parts
+    it sums with the ranks of the same place elsewhere. `scatter` and `gather` are each called in one thread,
+    in the same order on all ranks of the node; each has a communicator of its own, so that neither waits for
+    the other."""
 
     def __init__(self, backend: type, nodes: List[List[int]], rank: int, store: dist.Store) -> None:
         self.number = next(number for number, ranks in enumerate(nodes) if rank in ranks)
@@ -51,7 +53,8 @@ class Node:
         self._made: Dict[str, dist.Backend] = {}
 
     def padded(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The flat tensor, or a copy with zeros at the end, so that all ranks of the node have equal parts."""
+        """The flat tensor, or a copy with zeros at the end, so that all ranks of the node have equal
+        parts."""
         flat = tensor.view(-1)
         rest = -flat.numel() % self.size
         return torch.cat([flat, flat.new_zeros(rest)]) if rest else flat

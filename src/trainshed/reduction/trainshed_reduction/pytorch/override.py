@@ -1,6 +1,7 @@
 """Puts `ReducingGroup` in the place of PyTorch's ProcessGroup where groups of backend gloo or nccl are made.
 
-That is a private function of PyTorch's: it is looked at first, and where it is not as expected nothing is changed.
+That is a private function of PyTorch's: it is looked at first, and where it is not as expected nothing is
+changed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _OLDEST = (2, 7)
 
 
 def install() -> None:
-    """Once; later calls do nothing. Raises settings.Unusable, OSError; RuntimeError: this PyTorch is unlike those known."""
+    """Once; later calls do nothing. Raises settings.Unusable, OSError; RuntimeError: this PyTorch is unlike
+    those known."""
     if not dist.is_available():
         raise RuntimeError("this PyTorch is built without torch.distributed")
     settings = settings_module.from_environ(os.environ)
@@ -55,9 +57,8 @@ def _check(native: Any, group: Any) -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version < _OLDEST:
         raise RuntimeError(
-            "PyTorch {} is older than {}.{}; trainshed_reduction.pytorch.allreduce_hook serves DDP there".format(
-                torch.__version__, *_OLDEST
-            )
+            "PyTorch {} is older than {}.{}; trainshed_reduction.pytorch.allreduce_hook serves DDP "
+            "there".format(torch.__version__, *_OLDEST)
         )
     if group is not dist.ProcessGroup or native is None:
         raise RuntimeError(
@@ -115,7 +116,8 @@ def _begin(made: object, call: "Dict[str, Any]", settings: Settings) -> None:
 
 
 class _Kind(type):
-    """What is asked of the substitute's class is answered by PyTorch's: other threads see it too for that moment."""
+    """What is asked of the substitute's class is answered by PyTorch's: other threads see it too for that
+    moment."""
 
     def __call__(cls, *args: Any) -> object:
         from trainshed_reduction.pytorch.group import ReducingGroup

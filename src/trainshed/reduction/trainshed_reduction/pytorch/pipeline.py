@@ -1,7 +1,8 @@
-"""All-reduces that take more than one step, in two threads: one brings tensors down to the reducers, one brings sums up.
+"""All-reduces that take more than one step, in two threads: one brings tensors down to the reducers, one
+brings sums up.
 
-So that the copy of a slice, the way of the one before it, and what comes back of an earlier one overlap; and in the
-order of calls, on all ranks alike.
+So that the copy of a slice, the way of the one before it, and what comes back of an earlier one overlap; and
+in the order of calls, on all ranks alike.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Copies(Protocol):
     `receiving` and `up` to another."""
 
     def submitted(self, tensor: torch.Tensor) -> object:
-        """In the caller's thread, where its current stream tells when the tensor is ready; what `sending` waits for."""
+        """In the caller's thread, where its current stream tells when the tensor is ready; what `sending`
+        waits for."""
         ...
 
     def sending(self, ready: object) -> "contextlib.AbstractContextManager[object]": ...
@@ -167,7 +169,8 @@ class Pipeline:
                 return
             self._closed = True
             self._jobs.put(None)
-        # A thread that the interpreter's end finds in the middle of gloo's or CUDA's code would abort the process.
+        # A thread that the interpreter's end finds in the middle of gloo's or CUDA's code would abort the
+        # process.
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(_END_SECONDS)

@@ -1,7 +1,8 @@
-"""One group's way to the reducers for tensors of one kind of device: begun by all of its ranks together, or by none.
+"""One group's way to the reducers for tensors of one kind of device: begun by all of its ranks together, or
+by none.
 
-Three steps that every rank goes, each with a limit: agree on the settings and the layout of nodes; connect and add a
-few numbers; agree that all could. Whoever cannot says why, and the group is native on all ranks.
+Three steps that every rank goes, each with a limit: agree on the settings and the layout of nodes; connect
+and add a few numbers; agree that all could. Whoever cannot says why, and the group is native on all ranks.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from trainshed_reduction.wire import DType, Reduction
 
 
 class Group(NamedTuple):
-    """Of PyTorch's: its name, alike on all ranks; this rank; the store behind it, and what tells the group from others
-    of that name in it."""
+    """Of PyTorch's: its name, alike on all ranks; this rank; the store behind it, and what tells the group
+    from others of that name in it."""
 
     name: str
     rank: int
@@ -51,8 +52,8 @@ class Session:
         local: "Optional[type]",
         apart: Apart,
     ) -> None:
-        """`device`: cpu or cuda. `local`: the backend that could sum within a node first; None: it is not to. `apart`: what
-        the group does without the reducers."""
+        """`device`: cpu or cuda. `local`: the backend that could sum within a node first; None: it is not to.
+        `apart`: what the group does without the reducers."""
         self._settings = settings
         self._group = group
         self._device = device
@@ -69,9 +70,9 @@ class Session:
         """Whether it was this rank that could not."""
 
     def start(self) -> str:
-        """Why the group stays native, "" if it does not; alike on all ranks, but that a rank whose own failure it is
-        says more. Blocks for a few times the start limit at most. Raises ReductionFailed: the others count on this rank
-        and it cannot."""
+        """Why the group stays native, "" if it does not; alike on all ranks, but that a rank whose own
+        failure it is says more. Blocks for a few times the start limit at most. Raises ReductionFailed: the
+        others count on this rank and it cannot."""
         own = ""
         try:
             refusal = self._plan()
@@ -79,7 +80,8 @@ class Session:
                 return refusal
             self._connect()
             self._try_out()
-        except Exception as error:  # Whatever it is, the others wait for an answer, and the program can do without.
+        except Exception as error:
+            # Whatever it is, the others wait for an answer, and the program can do without.
             own = str(error) or type(error).__name__
         self._board.post("tried/{}".format(self._group.rank), own.encode()[:1000])
         refusal = self._conclude(own)
@@ -99,7 +101,8 @@ class Session:
     def allreduce(
         self, tensor: torch.Tensor, reduction: Reduction, ordinal: int
     ) -> Optional[ReductionWork]:
-        """Begin it in place. None: it is the native backend's, as all later ones are. Raises ReductionFailed."""
+        """Begin it in place. None: it is the native backend's, as all later ones are. Raises
+        ReductionFailed."""
         assert self._communicator is not None
         if self._pipeline is not None:
             return self._pipeline.submit(tensor, reduction, ordinal)
@@ -228,8 +231,8 @@ class Session:
 
 
 class _Speech:
-    """A communicator's lines for the log. Not a method of the session's: a cycle would keep the group's store, and with it
-    the server that the next group would meet at, until the garbage collector comes."""
+    """A communicator's lines for the log. Not a method of the session's: a cycle would keep the group's
+    store, and with it the server that the next group would meet at, until the garbage collector comes."""
 
     def __init__(self) -> None:
         self.is_due = False
@@ -273,11 +276,12 @@ _GRACE = 5.0
 
 
 class StoreBoard:
-    """A `client.port.Board` in a store; `prefix` is the group's alone, and new each time that the group is made.
+    """A `client.port.Board` in a store; `prefix` is the group's alone, and new each time that the group is
+    made.
 
-    The ranks agree by it on how to begin, on whether all can, and later on lost reducers. By a store and not the group's own
-    collectives, because a rank may be without this package (another image): its first collective must not meet one of ours,
-    and NCCL must not be used before the program has chosen its device.
+    The ranks agree by it on how to begin, on whether all can, and later on lost reducers. By a store and not
+    the group's own collectives, because a rank may be without this package (another image): its first
+    collective must not meet one of ours, and NCCL must not be used before the program has chosen its device.
     """
 
     def __init__(self, store: dist.Store, prefix: str) -> None:
@@ -322,7 +326,8 @@ class StoreBoard:
         ]
 
     def verdict(self, question: str, seconds: float) -> bytes:
-        """What rank 0 made of the answers. If rank 0 says nothing in time, all ranks learn that, rank 0 included."""
+        """What rank 0 made of the answers. If rank 0 says nothing in time, all ranks learn that, rank 0
+        included."""
         found = self.read(question, seconds + _GRACE)
         if found is None:
             found = self.settle(question, b"rank 0 does not answer")

@@ -1,4 +1,5 @@
-"""Whether this process has used its reducers, and if not, why as far as it can be known: said when it ends."""
+"""Whether this process has used its reducers, and if not, why as far as it can be known: said when it
+ends."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from trainshed_reduction import process
 from trainshed_reduction.variables import REPORT_FILE
 
 _OUTERMOST = "TRAINSHED_REDUCTION_OUTERMOST"
-"""Process that imported torch first of those that run in one another; torchrun, a script that starts others."""
+"""Process that imported torch first of those that run in one another; torchrun, a script that starts
+others."""
 
 
 class Record:
@@ -53,8 +55,9 @@ class Record:
                 return "Horovod brings its own all-reduce, which does not know reducers; use PyTorch's DDP"
             return "the program made no process group of PyTorch's (torch.distributed)"
         if not any(group == "" for group in self._groups):
-            return "they serve groups of several ranks with backend gloo or nccl; this program made: {}".format(
-                ", ".join(sorted(set(self._groups)))
+            return (
+                "they serve groups of several ranks with backend gloo or nccl; "
+                "this program made: {}".format(", ".join(sorted(set(self._groups))))
             )
         if not self._operations:
             return (
@@ -64,9 +67,8 @@ class Record:
         if self._largest < smallest:
             return (
                 "its largest all-reduce has {} bytes, and below {} the native way is faster "
-                "(TRAINSHED_REDUCTION_MIN_BYTES; larger buckets: DistributedDataParallel(bucket_cap_mb=64))".format(
-                    self._largest, smallest
-                )
+                "(TRAINSHED_REDUCTION_MIN_BYTES; larger buckets: "
+                "DistributedDataParallel(bucket_cap_mb=64))".format(self._largest, smallest)
             )
         return ""
 
@@ -75,8 +77,8 @@ record = Record()
 
 
 def report_at_exit(smallest: int) -> None:
-    """By rank 0, in the outermost process that imports torch or in those of torchrun: what else is started from there
-    may be a helper that has no use for reducers."""
+    """By rank 0, in the outermost process that imports torch or in those of torchrun: what else is started
+    from there may be a helper that has no use for reducers."""
     own = str(os.getpid())
     outermost = os.environ.setdefault(_OUTERMOST, own) == own
     if os.environ.get("RANK", "0") != "0" or not (outermost or "TORCHELASTIC_RUN_ID" in os.environ):
@@ -94,7 +96,8 @@ def report_at_exit(smallest: int) -> None:
 
 
 def _others_have_used() -> bool:
-    """Whether a process that was started from here says so in the replica's report, or may have (torchrun)."""
+    """Whether a process that was started from here says so in the replica's report, or may have
+    (torchrun)."""
     if "torch.distributed.run" in sys.modules:
         return True
     try:

@@ -58,13 +58,14 @@ class ReductionWork(dist.Work):
         raise RuntimeError("an all-reduce has no source")
 
     def get_future(self) -> "torch.futures.Future[List[torch.Tensor]]":
-        """Its value is [tensor]; what waits for it runs in a thread of its own, and may itself wait for others."""
+        """Its value is [tensor]; what waits for it runs in a thread of its own, and may itself wait for
+        others."""
         with self._lock:
             if self._future is None:
                 devices = [each.device for each in self._tensors if each.is_cuda]
                 begun: torch.futures.Future[object] = torch.futures.Future(devices=devices)
-                # A future that is given an exception from Python looks successful to C++; one whose callback raises
-                # does not.
+                # A future that is given an exception from Python looks successful to C++; one whose callback
+                # raises does not.
                 self._future = begun.then(self._value)
                 self._pending.on_done(lambda _: _completions.put(lambda: self._complete(begun)))
             return self._future
@@ -96,8 +97,9 @@ class Arrival(Protocol):
 
 
 class Completions:
-    """Runs what waits for futures, not in the thread that moves the bytes: users' callbacks may wait for further
-    all-reduces (PowerSGD's does). So there is always a thread that is free: one is made when all others are busy."""
+    """Runs what waits for futures, not in the thread that moves the bytes: users' callbacks may wait for
+    further all-reduces (PowerSGD's does). So there is always a thread that is free: one is made when all
+    others are busy."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

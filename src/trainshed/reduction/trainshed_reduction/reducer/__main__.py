@@ -1,4 +1,5 @@
-"""python -m trainshed_reduction.reducer: a reducer, until SIGTERM. All it needs to know is in its environment (`settings`)."""
+"""python -m trainshed_reduction.reducer: a reducer, until SIGTERM. All it needs to know is in its environment
+(`settings`)."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def _fail(text: str) -> int:
 
 
 def main(arguments: "Optional[Sequence[str]]" = None) -> int:
-    """The exit status: 0 after SIGTERM, 1 if one of its processes ended by itself, 2 if it could not begin."""
+    """The exit status: 0 after SIGTERM, 1 if one of its processes ended by itself, 2 if it could not
+    begin."""
     try:
         told = options(sys.argv[1:] if arguments is None else arguments, os.environ)
         tls = _tls(told)

@@ -23,7 +23,8 @@ class Block:
 
 
 class Buffers:
-    """Blocks, made as needed; who asks for them sets the bounds. Keeps 64 MiB of those that came back at most."""
+    """Blocks, made as needed; who asks for them sets the bounds. Keeps 64 MiB of those that came back at
+    most."""
 
     def __init__(self) -> None:
         self._spare: Dict[int, List[memoryview]] = {}

@@ -54,8 +54,8 @@ class Connection:
         return self._tls is not None and self.is_secured and self._tls.pending() > 0
 
     def read(self) -> "Tuple[int, List[Frame]]":
-        """What one call of the system gives: how many bytes (0: none is there yet), and the frames that are complete by
-        them. Raises Malformed, OSError (ConnectionResetError: the other side has closed it)."""
+        """What one call of the system gives: how many bytes (0: none is there yet), and the frames that are
+        complete by them. Raises Malformed, OSError (ConnectionResetError: the other side has closed it)."""
         try:
             if not self.is_secured and not self._secure():
                 return 0, []
@@ -121,7 +121,8 @@ class Connection:
             self._payload_rest = memoryview(self._payload)
 
     def queue(self, frame: bytes, block: Optional[Block] = None) -> None:
-        """To be sent after all that is queued already: a frame, or a header and the payload that belongs to it."""
+        """To be sent after all that is queued already: a frame, or a header and the payload that belongs to
+        it."""
         self._out.append((memoryview(frame), None))
         self.unsent += len(frame)
         if block is not None:

@@ -1,4 +1,5 @@
-"""What a reducer has done and what it waited for: of one process, and of all together, as people and the service see it.
+"""What a reducer has done and what it waited for: of one process, and of all together, as people and the
+service see it.
 
 Pure but for where an overview writes.
 """
@@ -141,9 +142,12 @@ class Overview:
         if self._idle_at and now >= self._idle_at:
             self._idle_at = 0.0
             text = (
-                "No worker has connected for {:.0f} s: the reducers of worker pool 2 serve PyTorch (torch >= 2.7, "
-                "DistributedDataParallel with gloo or nccl); TensorFlow, Horovod and programs that call NCCL themselves "
-                "do not use them. Take worker pool 2 out of the job, or see the guide on the Reduction Server for what "
+                "No worker has connected for {:.0f} s: the reducers of worker pool 2 serve PyTorch (torch "
+                ">= 2.7, "
+                "DistributedDataParallel with gloo or nccl); TensorFlow, Horovod and programs that call "
+                "NCCL themselves "
+                "do not use them. Take worker pool 2 out of the job, or see the guide on the Reduction "
+                "Server for what "
                 "the workers' image must have.".format(IDLE_SECONDS)
             )
             # The service puts a note into the log itself.

@@ -1,9 +1,9 @@
-"""One group of ranks at this reducer: who is there, how far each is, what is still to be added. Pure: what happens comes in
-as calls with the time, what is to be done goes out as effects.
+"""One group of ranks at this reducer: who is there, how far each is, what is still to be added. Pure: what
+happens comes in as calls with the time, what is to be done goes out as effects.
 
-It gathers until all ranks are there, or have left in good order before; then it runs, until a connection breaks and it
-gathers again. What was under way is forgotten then and comes once more: START tells from where on. Every rank sends
-something for every position, in order, so rows are finished in order.
+It gathers until all ranks are there, or have left in good order before; then it runs, until a connection
+breaks and it gathers again. What was under way is forgotten then and comes once more: START tells from where
+on. Every rank sends something for every position, in order, so rows are finished in order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Member:
 
 
 class Parted(NamedTuple):
-    """A rank that left in good order: it has sent what stands before `position`. `ordinal`: of its last operation."""
+    """A rank that left in good order: it has sent what stands before `position`. `ordinal`: of its last
+    operation."""
 
     position: int
     ordinal: int
@@ -353,7 +354,8 @@ class Group:
         return effects
 
     def _ask(self, row: Row, missing: List[int]) -> List[Effect]:
-        """Tell those that all wait for what it is: they may have given the same operation to their native backend."""
+        """Tell those that all wait for what it is: they may have given the same operation to their native
+        backend."""
         text = "{} {} {}".format(
             ranks(row.arrived), "have" if len(row.arrived) > 1 else "has", row.shape.text
         )

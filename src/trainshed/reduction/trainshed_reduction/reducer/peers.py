@@ -1,7 +1,8 @@
-"""Whoever is connected, and what their bytes lead to: frames go to the sessions, effects of that to connections.
+"""Whoever is connected, and what their bytes lead to: frames go to the sessions, effects of that to
+connections.
 
-A connection that breaks, or carries what is no protocol, is closed, and nobody else's. Who sends more than its window is
-not read from until results go out.
+A connection that breaks, or carries what is no protocol, is closed, and nobody else's. Who sends more than
+its window is not read from until results go out.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Peer:
 
 
 class Peers:
-    """`greet` is called with a stranger's HELLO; it may raise Malformed. `now`, `has_news`: for the caller to keep."""
+    """`greet` is called with a stranger's HELLO; it may raise Malformed. `now`, `has_news`: for the caller to
+    keep."""
 
     def __init__(
         self,

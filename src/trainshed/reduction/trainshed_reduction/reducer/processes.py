@@ -1,6 +1,8 @@
-"""The processes of a reducer: one that only watches, and one for each processor that serves a port of its own.
+"""The processes of a reducer: one that only watches, and one for each processor that serves a port of its
+own.
 
-They end together: workers count on all ports that they were told of, so a reducer without one of its processes is none.
+They end together: workers count on all ports that they were told of, so a reducer without one of its
+processes is none.
 """
 
 from __future__ import annotations
@@ -177,7 +179,8 @@ class Supervisor:
         server.watch(signals.fileno(), server.end)
         server.watch(self._alive_read, server.end)
         server.run()
-        # Whoever ends a whole group of processes tells this one twice, and where signals go to is closed from here on.
+        # Whoever ends a whole group of processes tells this one twice, and where signals go to is closed from
+        # here on.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def _watch(self, signals: Signals) -> int:

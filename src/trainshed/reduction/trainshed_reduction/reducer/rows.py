@@ -10,8 +10,8 @@ from trainshed_reduction.wire import DType, Header, Reduction
 
 
 class Shape(NamedTuple):
-    """What the ranks' headers for one position must agree in, but for the ordinal: where callbacks issue native all-reduces,
-    the ranks may have come by different numbers of those."""
+    """What the ranks' headers for one position must agree in, but for the ordinal: where callbacks issue
+    native all-reduces, the ranks may have come by different numbers of those."""
 
     ordinal: int
     operation: int
@@ -45,8 +45,8 @@ class Shape(NamedTuple):
 
 
 class Row:
-    """Adds each rank's chunk as soon as those of all lower ranks are in, so that the sum does not depend on who comes
-    first. Times are seconds of whatever clock the caller has."""
+    """Adds each rank's chunk as soon as those of all lower ranks are in, so that the sum does not depend on
+    who comes first. Times are seconds of whatever clock the caller has."""
 
     __slots__ = (
         "_accumulator",
@@ -83,7 +83,8 @@ class Row:
         self._final: Optional[Block] = None
 
     def add(self, rank: int, payload: Block, is_final: bool, now: float) -> None:
-        """`payload` is the row's from now on. `is_final`: it is the result already, and no rank's own chunk matters."""
+        """`payload` is the row's from now on. `is_final`: it is the result already, and no rank's own chunk
+        matters."""
         self.arrived.append(rank)
         self.latest = now
         if self._final is not None:
@@ -125,14 +126,15 @@ class Row:
 
 
 def disagreement(rank: int, shape: Shape, others: "List[int]", theirs: Shape) -> str:
-    """Says what one rank has and what the others have, each in full: of two nobody can tell who is wrong. Of two the
-    lower one is named first."""
+    """Says what one rank has and what the others have, each in full: of two nobody can tell who is wrong. Of
+    two the lower one is named first."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
     has = "have" if len(others) > 1 else "has"
     if shape.ordinal != theirs.ordinal:
         return (
-            "{} has {} as operation {}, {} {} {} as operation {}: every rank must issue the same all-reduces in the same "
+            "{} has {} as operation {}, {} {} {} as operation {}: every rank must issue the same "
+            "all-reduces in the same "
             "order".format(
                 ranks([rank]),
                 shape.text,

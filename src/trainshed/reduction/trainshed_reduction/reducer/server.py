@@ -1,7 +1,7 @@
 """One process of a reducer: a thread, a selector, and every connection that comes to its port.
 
-Whoever connects proves within seconds, and with a few bytes of memory, that it knows the job's token; only then may it
-send chunks. While nothing happens and nobody waits, nothing runs here.
+Whoever connects proves within seconds, and with a few bytes of memory, that it knows the job's token; only
+then may it send chunks. While nothing happens and nobody waits, nothing runs here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _OPTIONS = (
     ("TCP_KEEPCNT", 3),
     ("TCP_USER_TIMEOUT", 60000),
 )
-"""A host that vanished without a word is noticed within a minute. So is a worker that reads nothing for as long."""
+"""A host that vanished without a word is noticed within a minute. So is a worker that reads nothing for as
+long."""
 
 
 class Server:
@@ -85,7 +86,8 @@ class Server:
         self._ended = True
 
     def run(self) -> None:
-        """Serve until `end`. Connections are closed then without a word: workers come again, to whoever listens."""
+        """Serve until `end`. Connections are closed then without a word: workers come again, to whoever
+        listens."""
         peers = self._peers
         while not self._ended:
             self._keep_time()

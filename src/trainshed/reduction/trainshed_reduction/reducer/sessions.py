@@ -1,7 +1,7 @@
 """All groups at this reducer, and which generation and epoch of each counts. Pure: no sockets, no clock.
 
-Whoever calls holds the connections: it tells what came on them and when, and carries out the effects. An older generation
-or epoch is refused, a newer one ends what is left of the older.
+Whoever calls holds the connections: it tells what came on them and when, and carries out the effects. An
+older generation or epoch is refused, a newer one ends what is left of the older.
 """
 
 from __future__ import annotations
