@@ -1,8 +1,8 @@
 """The one permission table: which permission each API method asks for, and which role holds it.
 
 Every transport asks here, by the full name of the method. A method without a row cannot be called
-(tests/unit/test_access_permissions.py proves that every handler has one). Some principals work in one project only;
-what a request names must then lie there.
+(tests/unit/test_access_permissions.py proves that every handler has one). Some principals work in one project
+only; what a request names must then lie there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -160,8 +160,9 @@ _READ_BY_JOBS: Final = frozenset(
 )
 ROLES: Final[Mapping[Role, frozenset[str]]] = {
     Role.OWNER: frozenset(PERMISSIONS.values()),
-    # What a program does on the hosted services with the default account of its job, but for what would remove jobs and
-    # their logs: what people look at afterwards stays. That a job of its own has no more than it has, `api.delegation` sees to.
+    # What a program does on the hosted services with the default account of its job, but for what would
+    # remove jobs and their logs: what people look at afterwards stays. That a job of its own has no more than
+    # it has, `api.delegation` sees to.
     Role.JOB: _READ_BY_JOBS
     | {
         *(
@@ -202,8 +203,8 @@ def held(principal: Principal) -> frozenset[str]:
 def authorize(principal: Principal, method: str, projects: Iterable[str] | None = None) -> None:
     """Let `principal` call `method` (full name) or raise PermissionDenied, saying what is missing.
 
-    `projects`: all that the request names, by id or number; None: it is not read yet, and who may work in one project
-    only has to be asked for once more when it is.
+    `projects`: all that the request names, by id or number; None: it is not read yet, and who may work in one
+    project only has to be asked for once more when it is.
     """
     permission = PERMISSIONS.get(method)
     if permission is None or permission not in held(principal):

@@ -16,10 +16,12 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An identity that this service knows. `email` names it in the audit log and in answers. `project`: the only one
-    that it may work in, by its id; "" = any. `program`: which one it is, None = a person."""
+    """An identity that this service knows."""
 
+    #: Names it in the audit log and in answers.
     email: str
     role: Role = Role.OWNER
+    #: The only project that it may work in, by its id; "" = any.
     project: str = ""
+    #: Which program of a job it is; None = a person.
     program: JobClaims | None = None

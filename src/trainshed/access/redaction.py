@@ -1,4 +1,4 @@
-"""What of a program's environment may be kept or shown: everything but what is, or looks like, a credential. Pure."""
+"""Redaction of a program's environment: credentials, and what looks like one, are hidden. Pure."""
 
 import json
 import re
@@ -10,7 +10,8 @@ REDACTED: Final = "(redacted)"
 _ENDINGS: Final = re.compile(
     r"(?:AUTH|AUTHORIZATION|APIKEY|COOKIE|CREDENTIALS?|NETRC|PASSPHRASE|PASSWD|PASSWORD|SECRETS?|TOKENS?)$"
 )
-"""A part of a variable's name that ends so tells of a credential: GITHUB_TOKEN, MYSQL_PASSWORD_FILE, DBPASSWORD."""
+"""A part of a variable's name that ends so tells of a credential: GITHUB_TOKEN, MYSQL_PASSWORD_FILE,
+DBPASSWORD."""
 _KEYS: Final = frozenset({"KEY", "KEYS", "PAT", "PASS", "PWD"})
 """So does one of these as the last of several parts: WANDB_API_KEY, DB_PWD; PWD alone is a directory."""
 _KEY_IDS: Final = ("ACCESS_KEY", "PRIVATE_KEY")
@@ -23,9 +24,9 @@ _LEAST_REPEATED: Final = 6
 
 
 def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> dict[str, str]:
-    """The variables with `(redacted)` as the value of each that holds a secret (`secret_names`: the variables that do),
-    whose name looks like a credential's, or whose value does. CLUSTER_SPEC and TF_CONFIG, which repeat the job with its
-    variables, have it in the place of the same values."""
+    """The variables with `(redacted)` as the value of each that holds a secret (`secret_names`: the variables
+    that do), whose name looks like a credential's, or whose value does. CLUSTER_SPEC and TF_CONFIG, which
+    repeat the job with its variables, have it in the place of the same values."""
     hidden = {
         name for name, value in environ.items() if name in secret_names or _tells(name, value)
     }

@@ -1,12 +1,13 @@
-"""Seals the values of secrets, so that the database never holds one: AES-256-GCM under one key of the service.
+"""Seals secrets, so that the database never holds one: AES-256-GCM under one key of the service.
 
-Owns the key: given by the environment, or in a file of its own that is made when the first secret is. A sealed value
-is bound to its project, name and version, and says by which key it was sealed (that key's fingerprint, from which
-nothing follows). Blocks on the disk for a moment when the key is read, made or changed.
+Owns the key: given by the environment, or in a file of its own that is made when the first secret is. A
+sealed value is bound to its project, name and version, and says by which key it was sealed (that key's
+fingerprint, from which nothing follows). Blocks on the disk for a moment when the key is read, made or
+changed.
 
-While the key is changed there are several, in the file as in the variable: the first one seals, each opens what it has
-sealed. The file has the new one before anything is sealed with it, and loses the former ones when nothing is sealed with
-them any more; so what is stored can be opened at every moment.
+While the key is changed there are several, in the file as in the variable: the first one seals, each opens
+what it has sealed. The file has the new one before anything is sealed with it, and loses the former ones when
+nothing is sealed with them any more; so what is stored can be opened at every moment.
 """
 
 import base64
@@ -39,7 +40,7 @@ class KeyUnusable(Exception):
 
 
 class Unsealable(Exception):
-    """A stored value cannot be opened. The message names the secret and what to do, and nothing of its value."""
+    """A stored value cannot be opened. The message names the secret and what to do, never its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +61,16 @@ class SecretId:
 
 
 class Sealer:
-    """`file`: where the key is, unless `environ` gives it. Raises KeyUnusable for a key in `environ` that is none, and for
-    a file that holds none."""
+    """`file`: where the key is, unless `environ` gives it. Raises KeyUnusable for a key in `environ` that is
+    none, and for a file that holds none."""
 
     def __init__(self, file: Path, environ: Mapping[str, str]) -> None:
         self._file = file
         self._given = VARIABLE in environ
         self._keys: tuple[bytes, ...] = ()
         self._forgotten: tuple[bytes, ...] = ()
-        """Keys that the file has lost: what was read before that can be opened as long as the service lives."""
+        """Keys that the file has lost: what was read before that can be opened as long as the service
+        lives."""
         self._changing = threading.Lock()
         if self._given:
             self._keys = _decoded(environ[VARIABLE], f"The variable {VARIABLE}")
@@ -87,7 +89,8 @@ class Sealer:
         return _fingerprint(keys[0]).hex() if keys else ""
 
     def seal(self, value: str, secret: SecretId) -> bytes:
-        """Encrypt a value. Makes a key if there is none. Raises KeyUnusable, OSError (it cannot be written)."""
+        """Encrypt a value. Makes a key if there is none. Raises KeyUnusable, OSError (it cannot be
+        written)."""
         from cryptography.hazmat.primitives.ciphers.aead import (
             AESGCM,
         )  # Takes as long as all else here.
@@ -133,8 +136,9 @@ class Sealer:
         )
 
     def start_change(self) -> str:
-        """Seal with a new key from now on, the file's or the variable's first one; its fingerprint. All that is stored is
-        to be sealed anew then. Raises KeyUnusable (there is none, or no new one in the variable), OSError."""
+        """Seal with a new key from now on, the file's or the variable's first one; its fingerprint. All that
+        is stored is to be sealed anew then. Raises KeyUnusable (there is none, or no new one in the
+        variable), OSError."""
         with self._changing:
             # The file may have been changed by hand: what opens anything is kept, wherever it is.
             keys = tuple(dict.fromkeys((*self._keys, *self._read())))
@@ -153,8 +157,8 @@ class Sealer:
             return self.fingerprint
 
     def end_change(self, fingerprint: str) -> None:
-        """All that is stored is sealed with the key of that fingerprint: let the file forget the former ones. If the key
-        was changed once more meanwhile, that change does it. Raises OSError."""
+        """All that is stored is sealed with the key of that fingerprint: let the file forget the former ones.
+        If the key was changed once more meanwhile, that change does it. Raises OSError."""
         with self._changing:
             if not self._given and self.fingerprint == fingerprint:
                 self._forgotten += self._keys[1:]

@@ -1,8 +1,9 @@
 """The scheduler's snapshot, kept up to date from stored jobs, nodes and quotas; and what is asked of it.
 
-A decision counts from the moment it is made: it is put into the snapshot before the job has taken it, so that the
-next one does not give the same capacity away again. Whatever a job then makes of it corrects the snapshot; a job that is
-stored anew before it has taken the decision undoes it, and the decision must not be taken any more (`counts`).
+A decision counts from the moment it is made: it is put into the snapshot before the job has taken it, so that
+the next one does not give the same capacity away again. Whatever a job then makes of it corrects the
+snapshot; a job that is stored anew before it has taken the decision undoes it, and the decision must not be
+taken any more (`counts`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,7 +61,8 @@ class NodeNews:
 
 
 class CapacityTracker:
-    """One per controller. `wake_at`: called with the moment (ns) at which the passing of time alone may let a job start."""
+    """One per controller. `wake_at`: called with the moment (ns) at which the passing of time alone may let a
+    job start."""
 
     def __init__(self, policy: Policy, wake_at: Callable[[int], None]) -> None:
         self._wake_at = wake_at
@@ -125,7 +127,8 @@ class CapacityTracker:
     # --- what is asked ---
 
     def decide(self, now: int) -> tuple[Decision, ...]:
-        """What follows from everything that was told; each decision once. Costs nothing to speak of if nothing changed."""
+        """What follows from everything that was told; each decision once. Costs nothing to speak of if
+        nothing changed."""
         if not self._changed:
             return ()
         self._changed = False
@@ -138,8 +141,9 @@ class CapacityTracker:
         return made.decisions
 
     def counts(self, uid: JobUid, event: Event) -> bool:
-        """Whether the decision that `event` reports still counts; True for events that report none. If not, its capacity
-        may be another job's by now, and whatever is true instead has been, or will be, decided anew."""
+        """Whether the decision that `event` reports still counts; True for events that report none. If not,
+        its capacity may be another job's by now, and whatever is true instead has been, or will be, decided
+        anew."""
         standing = self._standing(uid)
         if standing is None:
             return True  # the job is over, and takes no notice

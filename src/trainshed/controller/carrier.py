@@ -1,7 +1,8 @@
 """Carries out what a stored job demands: one instruction at a time per job, each at least once.
 
-Never decides and never writes state: what comes of an instruction goes back as events. An instruction that is not demanded
-any more is given up where that harms nothing: while environments are built, and between two tries.
+Never decides and never writes state: what comes of an instruction goes back as events. An instruction that is
+not demanded any more is given up where that harms nothing: while environments are built, and between two
+tries.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ class JobCarrier:
     """Carries out one job's instructions in their order, one at a time, in one task."""
 
     def __init__(self, ports: Ports, job: Callable[[], Job], finished: Callable[[], None]) -> None:
-        """`job`: the job as it is stored now. `finished`: called when nothing is left to be done for the moment."""
+        """`job`: the job as it is stored now. `finished`: called when nothing is left to be done for now."""
         self._ports = ports
         self._job = job
         self._finished = finished
@@ -122,13 +123,14 @@ class JobCarrier:
         self._finished()
 
     async def _do(self, instruction: Instruction) -> bool:
-        """Carry it out, whatever goes wrong. Whether it was done, or reported as what cannot be done; False: given up,
-        because it is not demanded any more."""
+        """Carry it out, whatever goes wrong. Whether it was done, or reported as what cannot be done; False:
+        given up, because it is not demanded any more."""
         while True:
             try:
                 return await self._until_answered(instruction)
             except Exception as failure:
-                # As broad as this: what no port announces must not leave the job without anybody who carries it on.
+                # As broad as this: what no port announces must not leave the job without anybody who carries
+                # it on.
                 name = type(instruction).__name__
                 self._log(instruction).exception("%s could not be carried out", name)
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
@@ -167,7 +169,7 @@ class JobCarrier:
         return about(log, self._job().uid, attempt=instruction.attempt, replica=replica)
 
     def _failed(self, instruction: Instruction, message: str, *, by_user: bool) -> None:
-        """Report that it will never be done. The job may have gone on to another attempt, which is not to blame."""
+        """Report that it will never be done, by the attempt: the job may have gone on to another one."""
         failure = PreparationFailed(instruction.attempt, message, by_user)
         self._ports.report(self._job().uid, failure)
 
@@ -183,7 +185,8 @@ class JobCarrier:
 
 
 def _includes(done: Instruction, one: Instruction) -> bool:
-    """Whether what was done includes the other: of a gang that was handed over, some replicas are reported sooner."""
+    """Whether what was done includes the other: of a gang that was handed over, some replicas are reported
+    sooner."""
     if isinstance(done, StartReplicas) and isinstance(one, StartReplicas):
         return done.attempt == one.attempt and set(one.waiting) <= set(done.waiting)
     return done == one
@@ -249,8 +252,8 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
 
 
 async def _has_slots(engine: Engine, uid: JobUid, attempt: int) -> bool:
-    """Whether slots were ever given out. If not, nothing of the attempt ran, and nothing will: a job's instructions
-    are carried out one after the other, and there is no more start among them."""
+    """Whether slots were ever given out. If not, nothing of the attempt ran, and nothing will: a job's
+    instructions are carried out one after the other, and there is no more start among them."""
     return (uid, attempt) in await engine.allocations()
 
 

@@ -1,7 +1,8 @@
 """The only writer of state: wakes a job, applies its events in one guarded commit, lets the carrier act.
 
 Level-triggered: everything it does follows from the stored job, so a restart only has to look again. No
-polling: jobs are woken by requests, engine events, deadlines, decisions of the scheduler and their own carriers.
+polling: jobs are woken by requests, engine events, deadlines, decisions of the scheduler and their own
+carriers.
 """
 
 import asyncio
@@ -52,7 +53,8 @@ log = logging.getLogger(__name__)
 _TIDY = 1.0
 """Seconds that a stopping service gives to the clearing up after finished jobs."""
 _METRICS_SPAN = 0.2
-"""Seconds in which what trials measure is gathered, so that a tuning job is looked at a few times a second at most."""
+"""Seconds in which what trials measure is gathered, so that a tuning job is looked at a few times a second at
+most."""
 _CROWD = 100
 """Up to so many waiting jobs are told on their timelines why they wait."""
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
@@ -84,8 +86,8 @@ class Controller:
         scheduling: Policy,
         failures: FailurePolicy | None = None,
     ) -> None:
-        """`ports`: makes the carrier's ports, given where they report events to. `now`: ns since the epoch. `owner`: names
-        this service in the ledger."""
+        """`ports`: makes the carrier's ports, given where they report events to. `now`: ns since the epoch.
+        `owner`: names this service in the ledger."""
         self._ledger = ledger
         self._reader = reader
         self._ports = ports(self.report)
@@ -126,7 +128,8 @@ class Controller:
         await self._ports.engine.start()
         self._capacity.set_nodes(await self._ports.engine.capacity())
         await self._read_drains_and_quotas()
-        # As they were found: what is started from here on may get its slots while the engine is asked for them.
+        # As they were found: what is started from here on may get its slots while the engine is asked for
+        # them.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
         self._settling = keep(
             lambda: settle_leftovers(
@@ -302,7 +305,7 @@ class Controller:
         self._alarms.set(uid, deadlines)
 
     async def _abandon(self, tracked: _Tracked) -> None:
-        """Its record was set aside while it ran: nobody could end it any more, so what runs of it is ended now."""
+        """Its record was set aside while it ran: nobody could end it later, so what runs of it ends now."""
         job = tracked.live.job
         await self._ports.engine.stop(job.uid, job.attempt, self._ports.grace)
         tracked.carrier.cancel()
@@ -343,7 +346,8 @@ class Controller:
         try:
             outcome = step(job, event, self._now(), self._failures)
         except Exception as failure:
-            # As broad as this: whatever an event raises it would raise again each time, and the job would never end.
+            # As broad as this: whatever an event raises it would raise again each time, and the job would
+            # never end.
             about(log, job.uid, attempt=job.attempt).exception(
                 "%r could not be applied; the job is given up", event
             )
@@ -352,8 +356,8 @@ class Controller:
         return outcome.job
 
     def _schedule(self, job: Job, entries: list[TimelineEntry]) -> Job:
-        """Tell the scheduler where the job stands and take what it decides about it into the same commit. Capacity that
-        the job gives back is not given away before that is stored."""
+        """Tell the scheduler where the job stands and take what it decides about it into the same commit.
+        Capacity that the job gives back is not given away before that is stored."""
         if job.state.is_final or self._capacity.gives_back(job):
             return job
         self._capacity.put(job)
@@ -373,8 +377,8 @@ class Controller:
         return job
 
     def _tell_why(self, job: Job, entries: list[TimelineEntry]) -> None:
-        """The first entry of a job that has to wait. Not in a crowd: there it would cost every job a commit, and to be
-        one of many is all that it would say; whoever asks about the job is told in any case."""
+        """The first entry of a job that has to wait. Not in a crowd: there it would cost every job a commit,
+        and to be one of many is all that it would say; whoever asks about the job is told in any case."""
         if self._capacity.queue_length > _CROWD:
             return
         waiting = self._capacity.why(job.uid, self._now())
@@ -393,11 +397,13 @@ class Controller:
             for uid, event in self._decisions():
                 self.report(uid, event)
         except Exception:
-            # As broad as this: the caller has just stored a job, and must act on it whatever another job's plan runs into.
+            # As broad as this: the caller has just stored a job, and must act on it whatever another job's
+            # plan runs into.
             log.exception("the scheduler failed; it is asked again at the next change")
 
     def _decisions(self, current: Job | None = None) -> Iterator[tuple[JobUid, Event]]:
-        """New decisions as events of the jobs that they are about. `current`: a job as it is about to be stored."""
+        """New decisions as events of the jobs that they are about. `current`: a job as it is about to be
+        stored."""
         for decision in self._capacity.decide(self._now()):
             is_current = current is not None and current.uid == decision.uid
             job = current if is_current else self._stored(decision.uid)
@@ -445,7 +451,7 @@ class Controller:
                 self.report(seen.job_uid, seen.event)
 
     def _metrics_written(self, uid: JobUid) -> None:
-        """A trial has measured something: its tuning job is looked at once for all that its trials measure now."""
+        """A trial has measured something: its tuning job is woken once for all that its trials measure."""
         job = self._stored(uid)
         parent = parent_of(job) if job else None
         if parent is not None and parent not in self._measured and not self._closing:

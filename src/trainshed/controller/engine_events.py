@@ -1,4 +1,4 @@
-"""Events of the engine: as events of a job, and what is done about those of jobs that are over, or lost their slots."""
+"""Events of the engine as events of a job, and what is done about those of jobs that are over or slotless."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,8 @@ _PAUSE = 1.0
 def lost_without_slots(
     job: Job, allocated: Collection[tuple[JobUid, int]]
 ) -> Iterator[ReplicaLost]:
-    """The loss of what ran, by the record, of a job whose attempt has no slots: the data directory was restored from a
-    backup, or lost its slots. Nobody else would ever tell of it."""
+    """The loss of what ran, by the record, of a job whose attempt has no slots: the data directory was
+    restored from a backup, or lost its slots. Nobody else would ever tell of it."""
     if (job.uid, job.attempt) not in allocated:
         for replica in job.replicas:
             if replica.state in {ReplicaState.RUNNING, ReplicaState.STOPPING}:
@@ -36,9 +36,10 @@ async def settle_leftovers(
     stored: Callable[[JobUid], Job | None],
     lose_slotless: Callable[[Collection[tuple[JobUid, int]]], None],
 ) -> None:
-    """A start finds slots of jobs that ended just before the service did, or were set aside: stop what lives of them, and
-    give back what does not; what still has to die is settled as unknown when it does. And it finds jobs that have lost
-    their slots: `lose_slotless` is told what slots there are. Tries again while the engine cannot answer."""
+    """A start finds slots of jobs that ended just before the service did, or were set aside: stop what lives
+    of them, and give back what does not; what still has to die is settled as unknown when it does. And it
+    finds jobs that have lost their slots: `lose_slotless` is told what slots there are. Tries again while the
+    engine cannot answer."""
     while True:
         try:
             allocated = await engine.allocations()

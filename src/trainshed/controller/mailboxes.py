@@ -1,7 +1,7 @@
 """What wakes a job: events in its mailbox, and the alarm of its earliest deadline.
 
-Each job's mailbox is drained by a task of its own, so that no two changes of one job run together. Alarms are derived from
-the stored job, so nothing here has to survive a restart.
+Each job's mailbox is drained by a task of its own, so that no two changes of one job run together. Alarms are
+derived from the stored job, so nothing here has to survive a restart.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ _STALE_LIMIT = 20
 _GATHER = 0.01
 """Seconds in which events are gathered of which more are sure to come, so that they cost few commits."""
 _MOST = 50
-"""Events of one job that are taken in at once: each looks at all of its replicas, and others wait for the loop."""
+"""Events of one job that are taken in at once: each looks at all of its replicas, and others wait for the
+loop."""
 _PAUSE = 1.0
 """Seconds before what could not be stored is tried again."""
 _TOLD_EVERY = 60
@@ -46,8 +47,8 @@ class Mailbox:
 
 
 class Mailboxes:
-    """`apply`: takes in what came for a job; StaleCommit means that it is to be applied to the job as it is then.
-    `more_to_come`: whether these events are soon followed by others of their kind."""
+    """`apply`: takes in what came for a job; StaleCommit means that it is to be applied to the job as it is
+    then. `more_to_come`: whether these events are soon followed by others of their kind."""
 
     def __init__(
         self,
@@ -103,7 +104,8 @@ class Mailboxes:
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_PAUSE)
             except Exception:
-                # As broad as this: events are acknowledged once they are here, and must not be lost for a bug in one step.
+                # As broad as this: events are acknowledged once they are here, and must not be lost for a bug
+                # in one step.
                 about(log, uid).exception("events not stored; once more in a second")
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_PAUSE)

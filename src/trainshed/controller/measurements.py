@@ -1,7 +1,8 @@
 """Measurements of trials: which of all that a program reported count, and the learning curves that they make.
 
-Curves of trials that are over are kept until their tuning job is. A cache and nothing else: what is not kept is read from
-the store again, and what is kept never changes there, since a trial that is over measures nothing more.
+Curves of trials that are over are kept until their tuning job is. A cache and nothing else: what is not kept
+is read from the store again, and what is kept never changes there, since a trial that is over measures
+nothing more.
 """
 
 import math
@@ -25,7 +26,8 @@ _MOST_KEPT: Final = 200_000
 
 
 def of_summaries(metric: str, points: Points, started: int) -> tuple[Measurement, ...]:
-    """The finite values of a run, one measurement of each step, ascending by step. Elapsed times count from `started` (ns)."""
+    """The finite values of a run, one measurement of each step, ascending by step. Elapsed times count from
+    `started` (ns)."""
     return tuple(
         Measurement(((metric, point.value),), step, max(0, round(point.at * 1e9) - started))
         for step, point in sorted(points.items())
@@ -34,8 +36,9 @@ def of_summaries(metric: str, points: Points, started: int) -> tuple[Measurement
 
 
 def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
-    """So many that a trial which reports after each of a million batches costs what another one costs; which ones does
-    not change while more come in. Of a trial that is over the final one is among them, whichever it is."""
+    """So many that a trial which reports after each of a million batches costs what another one costs; which
+    ones does not change while more come in. Of a trial that is over the final one is among them, whichever it
+    is."""
     if len(measured) <= _MOST:
         return measured
     kept = measured[:: 1 << ((len(measured) - 1) // _MOST).bit_length()]
@@ -48,8 +51,8 @@ def known_metrics(
 ) -> list[Measurement]:
     """Only what the study asks for: a program may report whatever else it likes.
 
-    A step that is reported once more, as by a program that went back to a checkpoint, keeps its elapsed time: with it,
-    the new value takes the place of the stored one, and the trial has one measurement of each step.
+    A step that is reported once more, as by a program that went back to a checkpoint, keeps its elapsed time:
+    with it, the new value takes the place of the stored one, and the trial has one measurement of each step.
     """
     known = {metric.id for metric in study.metrics}
     elapsed = {one.step: one.elapsed for one in stored}
@@ -72,8 +75,8 @@ class Curves:
         """By trial number; None: it has no curve that counts."""
 
     async def of(self, transition: Transition, sights: Sequence[Sight]) -> list[Curve]:
-        """The curves of all trials of the transition's job that have one, ascending by number, as they are now. `sights`: of
-        every trial that ran when the transition began."""
+        """The curves of all trials of the transition's job that have one, ascending by number, as they are
+        now. `sights`: of every trial that ran when the transition began."""
         convex = transition.job.spec.study.convex_stopping
         found = await self._ended(transition, {sight.trial.number for sight in sights})
         for sight in sights:

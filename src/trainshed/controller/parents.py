@@ -1,8 +1,9 @@
-"""Works that run through other works, tuning jobs and pipelines: each time one is woken, it is looked at anew.
+"""Works that run through other works, tuning jobs and pipelines: each time one is woken, it is looked at
+anew.
 
-What is stored of them and of the jobs they made says what to do next; what reconcilers hold in memory beside it, learning
-curves and answers of the advisor, saves work and may be lost at any time. The loop that calls `apply` works
-off one work at a time by itself.
+What is stored of them and of the jobs they made says what to do next; what reconcilers hold in memory beside
+it, learning curves and answers of the advisor, saves work and may be lost at any time. The loop that calls
+`apply` works off one work at a time by itself.
 """
 
 import contextlib
@@ -38,7 +39,8 @@ PATIENCE = 5
 
 
 class TrialMetrics(Protocol):
-    """What the programs of jobs have measured (`store.logs.metrics.MetricsReader`). Blocking; called from a thread."""
+    """What the programs of jobs have measured (`store.logs.metrics.MetricsReader`). Blocking; called from a
+    thread."""
 
     def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
         """Ascending by step; elapsed times are counted from `started` (ns)."""
@@ -86,11 +88,14 @@ class ParentStores:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What a look came to: a commit, if anything changed; then jobs to cancel, and moments to look again at."""
+    """What reconciling came to."""
 
     job: Work
+    #: None: nothing has changed.
     commit: Commit | None = None
+    #: Jobs to cancel once that is stored.
     cancel: tuple[tuple[JobUid, CancelCause], ...] = ()
+    #: When to reconcile again.
     deadlines: tuple[Deadline, ...] = ()
 
 
@@ -101,7 +106,8 @@ class Reconciler(Protocol):
 
 
 class Parents:
-    """`commit`: stores a step and tells who waits for news. `wake`: looks at a work. `set_alarm`: see `Alarms.set`."""
+    """`commit`: stores a step and tells who waits for news. `wake`: looks at a work. `set_alarm`: see
+    `Alarms.set`."""
 
     def __init__(
         self,
@@ -121,7 +127,8 @@ class Parents:
         """Looks at a work that failed in a row."""
 
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
-        """Look at a work, store what follows, and see to its jobs. Raises StaleCommit, and what the reconciler failed with."""
+        """Look at a work, store what follows, and see to its jobs. Raises StaleCommit, and what the
+        reconciler failed with."""
         found = await self._reconciled(live, events)
         made: tuple[NewWork, ...] = ()
         if found.commit is not None:
@@ -138,8 +145,8 @@ class Parents:
             await self._cancel(uid, cause)
 
     async def _reconciled(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
-        """What a look comes to. Where looks fail again and again, for no reason that passes, the work is given up: its jobs
-        are cancelled, and it ends with the cause."""
+        """What a look comes to. Where looks fail again and again, for no reason that passes, the work is
+        given up: its jobs are cancelled, and it ends with the cause."""
         uid = live.job.uid
         try:
             found = await self._reconcilers[type(live.job)].reconcile(live, events)

@@ -1,4 +1,5 @@
-"""Reconciles training pipelines: shows the machine what the backing job did, and finds the model that it left."""
+"""Reconciles training pipelines: shows the machine what the backing job did, and finds the model that it
+left."""
 
 import asyncio
 from collections.abc import Sequence

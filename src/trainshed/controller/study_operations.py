@@ -1,5 +1,5 @@
-"""Carries the operations of studies out: suggestions, and whether to stop a trial. One study's after the other, so that two
-clients who ask at once are given different points.
+"""Carries the operations of studies out: suggestions, and whether to stop a trial. One study's after the
+other, so that two clients who ask at once are given different points.
 """
 
 import asyncio
@@ -102,7 +102,8 @@ class StudyOperations:
             try:
                 await self._carry_out(operation)
             except StaleCommit:
-                # A client changed a trial meanwhile: look again. Or it cancelled the operation, or deleted the study.
+                # A client changed a trial meanwhile: look again. Or it cancelled the operation, or deleted
+                # the study.
                 if operation not in await self._studies.running_operations(operation.study):
                     return
             except Exception as caught:
@@ -129,7 +130,8 @@ class StudyOperations:
             await self._finish(_failed(operation, _FAILED_PRECONDITION, str(missing), self._now()))
 
     async def _suggest(self, study: Study, operation: Operation) -> None:
-        """First what the client has already, then what others asked for and nobody evaluates, then new points."""
+        """First what the client has already, then what others asked for and nobody evaluates, then new
+        points."""
         now = self._now()
         history = await self._studies.history((study.uid,))
         own = [
@@ -224,8 +226,8 @@ class StudyOperations:
         await self._finish(done)
 
     async def _verdict(self, study: Study, operation: Operation) -> StoppingVerdict | None:
-        """None: the trial is over, or has measured nothing. Of all checks of the study that wait the first one asks: its
-        curves are read, and sent, once."""
+        """None: the trial is over, or has measured nothing. Of all checks of the study that wait the first
+        one asks: its curves are read, and sent, once."""
         known = self._verdicts.get(study.uid, {})
         if operation.name not in known:
             known = self._verdicts[study.uid] = await self._judged(study)

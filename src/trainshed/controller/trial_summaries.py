@@ -1,8 +1,9 @@
-"""What the programs of trials write as TensorFlow summaries, read below each trial's own directory while it runs.
+"""What the programs of trials write as TensorFlow summaries, read below each trial's own directory while it
+runs.
 
-A cache over the event files: all of it can be lost, and is read again. A trial's directory is looked at when something
-in it has changed, and for the last time once the trial's job is over. Where nobody says what changes (a bucket in a
-store elsewhere, a user who has no inotify left) it is looked at now and then.
+A cache over the event files: all of it can be lost, and is read again. A trial's directory is looked at when
+something in it has changed, and for the last time once the trial's job is over. Where nobody says what
+changes (a bucket in a store elsewhere, a user who has no inotify left) it is looked at now and then.
 """
 
 import asyncio
@@ -42,25 +43,32 @@ class SummaryPlaces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """`uri`: the directory; `tags`: of all scalars that were seen in it; `points`: of the tag that was asked for, in the run
-    that speaks for it."""
+    """What a trial's programs have written into its directory until now."""
 
+    #: The directory.
     uri: str
+    #: Of all scalars that were seen in it.
     tags: tuple[str, ...] = ()
+    #: Of the tag that was asked for, in the run that speaks for it.
     points: Points = field(default_factory=dict[int, Point])
 
 
 @dataclass(slots=True)
 class _Trial:
-    """`is_due`: there may be something new. `took`: seconds of the last look. `watches`: their numbers; `is_watched`: they
-    tell of all that changes."""
+    """A trial whose directory is followed."""
 
+    #: The tuning job that is woken.
     parent: JobUid
+    #: None: no program of the project may read the directory.
     follower: Follower | None
     found: Summaries
+    #: There may be something new.
     is_due: bool = True
+    #: Seconds of the last look.
     took: float = 0.0
+    #: Numbers of the watches on its directories.
     watches: set[int] = field(default_factory=set[int])
+    #: They tell of all that changes.
     is_watched: bool = False
     alarm: asyncio.TimerHandle | None = None
 
@@ -92,7 +100,8 @@ class TrialSummaries:
                 trial.alarm.cancel()
 
     async def of(self, parent: JobUid, job: Job, tag: str) -> Summaries | None:
-        """What the trial that `job` evaluates has written until now; None if it has no directory of its own."""
+        """What the trial that `job` evaluates has written until now; None if it has no directory of its
+        own."""
         uri = directory_of(job)
         if not uri:
             return None
@@ -179,8 +188,8 @@ _GONE: Final = _LEFT | kernel.IN_UNMOUNT | kernel.IN_IGNORED
 
 
 class DirectoryWatches(Generic[K]):
-    """`mark`: part of the names of the files that count; `changed`: called on the event loop with each key whose
-    directories have changed, for every event anew. Whatever else is written there wakes nobody."""
+    """`mark`: part of the names of the files that count; `changed`: called on the event loop with each key
+    whose directories have changed, for every event anew. Whatever else is written there wakes nobody."""
 
     def __init__(self, mark: str, changed: Callable[[K], None]) -> None:
         self._mark = os.fsencode(mark)
@@ -208,7 +217,8 @@ class DirectoryWatches(Generic[K]):
             self._keys.clear()
 
     def watch(self, directory: int, key: K) -> int | None:
-        """Watch an open directory for a key; the watch's number, None if it cannot be watched. From any thread."""
+        """Watch an open directory for a key; the watch's number, None if it cannot be watched. From any
+        thread."""
         with self._lock:
             if self._handle < 0:
                 return None

@@ -1,7 +1,8 @@
 """Reconciles tuning jobs: shows the machine what their trials did, asks the advisor for further ones.
 
-A suggestion is asked for in a task of its own, so that a job which waits for one is looked at, stored and cancelled like any
-other. Answers live in memory alone: they follow from the stored trials, and after a restart they are asked for again.
+A suggestion is asked for in a task of its own, so that a job which waits for one is looked at, stored and
+cancelled like any other. Answers live in memory alone: they follow from the stored trials, and after a
+restart they are asked for again.
 """
 
 import asyncio
@@ -33,8 +34,8 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _PATIENCE = 3
-"""Suggestions that may fail in a row. A failure of the algorithm itself would come each time: then trials are drawn at
-random, so that no job waits for ever."""
+"""Suggestions that may fail in a row. A failure of the algorithm itself would come each time: then trials are
+drawn at random, so that no job waits for ever."""
 _PAUSE = 1.0
 """Seconds before a suggestion that failed is asked for again; twice as many each time."""
 _LONGEST_PAUSE = 60.0
@@ -119,8 +120,9 @@ class TuningReconciler:
         return Sight(trial, work, wanted, stored, tags, seen)
 
     async def _stop_early(self, transition: Transition, sights: Sequence[Sight]) -> None:
-        """Ask the study's rule about the trials that have measured something new, and as soon as one is over about all that
-        have measured anything: it is what they are compared with, and some will not measure any more."""
+        """Ask the study's rule about the trials that have measured something new, and as soon as one is over
+        about all that have measured anything: it is what they are compared with, and some will not measure
+        any more."""
         job = transition.job
         one_is_over = any(transition.running(sight.trial.number) is None for sight in sights)
         due = [sight for sight in sights if sight.news or (one_is_over and sight.measurements)]
@@ -144,8 +146,8 @@ class TuningReconciler:
                     machine.update_final(transition, stored.trial, predicted)
 
     async def _history(self, transition: Transition) -> tuple[list[Trial], list[Trial]]:
-        """The job's own trials as this transition has made them, and all that its algorithm is shown, both ascending by number;
-        nothing where nobody needs them."""
+        """The job's own trials as this transition has made them, and all that its algorithm is shown, both
+        ascending by number; nothing where nobody needs them."""
         job = transition.job
         asks = machine.wanted(job) and self._proposals.is_idle(job.uid)
         if not asks and job.spec.study.limits == Limits():
@@ -156,8 +158,9 @@ class TuningReconciler:
         return [trial for trial in shown if trial.number >= job.spec.first_trial], shown
 
     def _end_at_limit(self, transition: Transition, own: Sequence[Trial]) -> None:
-        """The study's limits of time hold also while all trials run that may run at once; how many there are counts only
-        once another one is wanted, so that the last ones are not stopped as soon as they have begun."""
+        """The study's limits of time hold also while all trials run that may run at once; how many there are
+        counts only once another one is wanted, so that the last ones are not stopped as soon as they have
+        begun."""
         job = transition.job
         if job.state.is_final or job.exhausted:
             return
@@ -206,7 +209,8 @@ def seen(trial: Trial) -> Seen:
 
 
 def _moments(job: TuningJob, own: Sequence[Trial], now: int) -> tuple[Deadline, ...]:
-    """When to look whether the study has come to a limit of time. Parents are only woken by it, whatever the event."""
+    """When to look whether the study has come to a limit of time. Parents are only woken by it, whatever the
+    event."""
     if job.state.is_final or job.outcome is not None or job.exhausted:
         return ()
     times = moments(job.spec.study, own, job.created)

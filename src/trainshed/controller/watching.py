@@ -45,9 +45,11 @@ def _any_matches(wanted: Regex, page: LogPage) -> bool:
 
 @dataclass(slots=True)
 class _Watch:
-    """How far the log was read for the drills of one job. `job`: as it was seen last."""
+    """How far the log was read for the drills of one job."""
 
+    #: As it was seen last.
     job: Job
+    #: By number of a drill.
     cursors: dict[int, LogCursor]
     task: asyncio.Task[None] | None = None
     again: bool = False
@@ -137,7 +139,8 @@ class Watchers:
             )
             if page.lines:
                 watch.cursors[drill.number] = page.lines[-1].cursor
-            # In a thread: the lines are the program's, up to megabytes of them, and the pattern is a caller's.
+            # In a thread: the lines are the program's, up to megabytes of them, and the pattern is a
+            # caller's.
             if await asyncio.to_thread(_any_matches, wanted, page):
                 return True
             if page.next is None:
@@ -147,9 +150,8 @@ class Watchers:
         try:
             uri = watched_bucket(job)
             written = await asyncio.to_thread(self._buckets.last_written, uri)
-        except (
-            Exception
-        ) as failure:  # Without an answer the job's next deadline would never be set.
+        except Exception as failure:
+            # As broad as this: without an answer the job's next deadline would never be set.
             about(log, job.uid).warning("bucket not looked into: %s", failure)
             written = -1
         self._looking.pop(job.uid, None)

@@ -1,6 +1,8 @@
-"""The one way to start work that nobody awaits (docs/adr/0042): whose it is, who hears of its death, and what heals it.
+"""The one way to start work that nobody awaits (docs/adr/0042): whose it is, who hears of its death, and what
+heals it.
 
-A task of asyncio's own that dies is not heard of before it is collected as garbage, and never while somebody holds it.
+A task of asyncio's own that dies is not heard of before it is collected as garbage, and never while somebody
+holds it.
 """
 
 import asyncio
@@ -23,8 +25,8 @@ def begin(
     what: str,
     died: Callable[[Exception], None] | None = None,
 ) -> asyncio.Task[T]:
-    """Do `work` beside everything else. If it dies, that is logged as what happened to `what` ("job 12: suggesting"), with
-    its traceback; then `died` heals. The caller holds the task: asyncio does not."""
+    """Do `work` beside everything else. If it dies, that is logged as what happened to `what` ("job 12:
+    suggesting"), with its traceback; then `died` heals. The caller holds the task: asyncio does not."""
 
     def ended(task: asyncio.Task[T]) -> None:
         failure = None if task.cancelled() else task.exception()
@@ -40,8 +42,8 @@ def begin(
 
 
 def keep(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:
-    """Do what must not end before its time: whenever it dies it is begun again, after a pause that grows while it does not
-    live. The task ends when `work` has come to its end."""
+    """Do what must not end before its time: whenever it dies it is begun again, after a pause that grows
+    while it does not live. The task ends when `work` has come to its end."""
     return begin(_kept(work, what), what)
 
 

@@ -1,7 +1,7 @@
 """How late the event loop is: the lateness of a timer, and where the loop was while it did not turn.
 
-A request waits for as long as the loop is late. A busy machine makes it late as well, so the processor time of the loop's own
-thread is told beside it: what is in that was computed on the loop, and belongs elsewhere.
+A request waits for as long as the loop is late. A busy machine makes it late as well, so the processor time
+of the loop's own thread is told beside it: what is in that was computed on the loop, and belongs elsewhere.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 _PERIOD: Final = 0.05
-"""Seconds between two looks at the clock: a standstill is seen as shorter than it was by this much at most."""
+"""Seconds between two looks at the clock: a standstill is seen as shorter than it was by this much at
+most."""
 LATE: Final = 0.25
 """Seconds of lateness that are logged."""
 _RECENT: Final = 30.0
@@ -30,12 +31,15 @@ _FRAMES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Seconds. `longest`: since the start, which was at `at` (ns since the epoch, 0 = never late); `computed`: the most that the
-    loop's own thread computed while the loop was late once."""
+    """How late an event loop was, in seconds."""
 
+    #: The most of the last half a minute to a minute.
     recent: float = 0.0
+    #: The most since the start.
     longest: float = 0.0
+    #: When that was, in ns since the epoch; 0 = never late.
     at: int = 0
+    #: The most that the loop's own thread computed while the loop was late once.
     computed: float = 0.0
 
 
@@ -98,7 +102,8 @@ class LagMeter:
         self._begin()
 
     def _look(self) -> None:
-        """In a thread: say where the loop is while it does not turn. Nobody else can, if it never turns again."""
+        """In a thread: say where the loop is while it does not turn. Nobody else can, if it never turns
+        again."""
         told = 0.0
         while not self._over.wait(LATE):
             due, now = self._due, time.monotonic()

@@ -1,7 +1,7 @@
 """The algorithm port: what a study's stored trials lead to. Every function behind it is pure.
 
-The same spec, trials and seed give the same answer on every machine of one kind and after every restart; nothing
-of an algorithm's own is stored. Conformance suite: tests/contract/studies.
+The same spec, trials and seed give the same answer on every machine of one kind and after every restart;
+nothing of an algorithm's own is stored. Conformance suite: tests/contract/studies.
 """
 
 import enum
@@ -15,20 +15,21 @@ from trainshed.core.study.trials import Measurement, Parameters, TrialState
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an algorithm is shown of a trial. `final`: its final measurement, or None while it is pending, or for good
-    if it is infeasible."""
+    """What an algorithm is shown of a trial."""
 
     number: int
     state: TrialState
     parameters: Parameters
+    #: Its final measurement; None while it is pending, or for good if it is infeasible.
     final: Measurement | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """`exhausted`: there is nothing left to try (grid search came to its end); then there may be fewer than asked for."""
+    """Points that an algorithm proposes, the most promising first."""
 
     parameters: tuple[Parameters, ...]
+    #: There is nothing left to try (grid search came to its end); then there may be fewer than asked for.
     exhausted: bool = False
 
 
@@ -36,10 +37,12 @@ class Algorithm(Protocol):
     """Blocks for as long as it computes; called in a process of its own. Raises nothing for a valid spec."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
-        """`count` further points to try, in the order of their promise, beside those that are pending already.
+        """`count` further points to try, in the order of their promise, beside those that are pending
+        already.
 
-        `trials`: ascending by number, pending ones (REQUESTED, ACTIVE, STOPPING) among them. The answer depends on
-        them, `spec` and `seed` alone: who asks for 2 gets what who asks for 1 and stores it, and asks for 1 again, gets.
+        `trials`: ascending by number, pending ones (REQUESTED, ACTIVE, STOPPING) among them. The answer
+        depends on them, `spec` and `seed` alone: who asks for 2 gets what who asks for 1 and stores it, and
+        asks for 1 again, gets.
         """
         ...
 
@@ -55,31 +58,38 @@ class EngineName(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A trial's learning curve, ascending by step. `is_over`: nothing more will be measured; `stopped_early`: because it was
-    told to stop."""
+    """A trial's learning curve."""
 
+    #: Of the trial in its study.
     number: int
+    #: Ascending by step.
     measurements: tuple[Measurement, ...]
+    #: Nothing more will be measured.
     is_over: bool
+    #: The trial's, for convex stopping; None where the rule names no parameter for it.
     learning_rate: float | None = None
+    #: It is over because it was told to stop.
     stopped_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StoppingVerdict:
-    """`why`: in words, for the timeline: what the rule saw, or why it is too early to say. With `should_stop`: `predicted`,
-    what the trial would likely have measured at its end, and counts as its last measurement; and `updated`, the same for
-    trials that were stopped earlier, by number, where the rule learns anew of these (convex stopping)."""
+    """What a stopping rule says of a trial."""
 
     should_stop: bool
+    #: In words, for the timeline: what the rule saw, or why it is too early to say.
     why: str
+    #: What the trial would likely have measured at its end; counts as its last measurement. None: nothing is
+    #: predicted.
     predicted: Measurement | None = None
+    #: The same for trials that were stopped earlier, by number, where the rule learns anew of these (convex
+    #: stopping).
     updated: tuple[tuple[int, Measurement], ...] = ()
 
 
 class AdvisorFailed(Exception):
-    """The computation could not be done (its process died, or took too long). It may be asked again; the message says
-    what happened."""
+    """The computation could not be done (its process died, or took too long). It may be asked again; the
+    message says what happened."""
 
 
 class EngineMissing(Exception):
@@ -99,6 +109,6 @@ class Advisor(Protocol):
     async def should_stop(
         self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
     ) -> tuple[StoppingVerdict, ...]:
-        """Whether the study's own rule, if it has one, wants the trials of these numbers stopped early, each compared with
-        all others of `curves`; in the order of `numbers`, each of which has a curve."""
+        """Whether the study's own rule, if it has one, wants the trials of these numbers stopped early, each
+        compared with all others of `curves`; in the order of `numbers`, each of which has a curve."""
         ...

@@ -1,7 +1,7 @@
 """The few SciPy routines that the algorithms use, with types. SciPy ships none.
 
-Owns no mathematics. Everything is float64. LAPACK is called directly: at the sizes of a study (a hundred rows) the
-checks of the friendlier functions cost more than the work.
+Owns no mathematics. Everything is float64. LAPACK is called directly: at the sizes of a study (a hundred
+rows) the checks of the friendlier functions cost more than the work.
 """
 
 import importlib
@@ -22,7 +22,8 @@ _special: Any = importlib.import_module("scipy.special")
 
 
 def cholesky(matrix: Array) -> Array | None:
-    """The lower factor of a symmetric matrix of which only the upper half is read; None if it is not positive.
+    """The lower factor of a symmetric matrix of which only the upper half is read; None if it is not
+    positive.
 
     The answer lies in Fortran order; above its diagonal are zeros.
     """
@@ -67,7 +68,8 @@ def minimize_bounded(
 
 
 def sobol(dimensions: int, skip: int, count: int, seed: int) -> Array:
-    """`count` points of a scrambled Sobol sequence from its `skip`-th on, shape (count, dimensions), within [0, 1)."""
+    """`count` points of a scrambled Sobol sequence from its `skip`-th on, shape (count, dimensions), within
+    [0, 1)."""
     sequence = _qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
     if skip:
         sequence.fast_forward(skip)

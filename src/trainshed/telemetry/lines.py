@@ -1,8 +1,8 @@
 """Log lines with fields: of which job, attempt, replica and request they tell, as key=value text or as JSON.
 
-Whoever logs uses `logging` as ever. What concerns a job is logged through `about`, which begins the message with its subject
-and keeps job, attempt and replica as fields. The id of a request is a context variable, so that every line which its
-handling logs has it.
+Whoever logs uses `logging` as ever. What concerns a job is logged through `about`, which begins the message
+with its subject and keeps job, attempt and replica as fields. The id of a request is a context variable, so
+that every line which its handling logs has it.
 """
 
 import json
@@ -49,7 +49,8 @@ def about(
 
 
 def configure(kind: LogFormat, level: LogLevel, printable: Callable[[str], str]) -> None:
-    """Write the log of this process to standard error. `printable`: takes from a line what a terminal would obey."""
+    """Write the log of this process to standard error. `printable`: takes from a line what a terminal would
+    obey."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if kind == "json" else TextLines(printable))
     least = logging.getLevelNamesMapping()[level.upper()]

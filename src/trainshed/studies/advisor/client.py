@@ -1,5 +1,5 @@
-"""The advisor as the service sees it (`studies.port.Advisor`): one process, started when it is asked for something, ended
-when it was asked for nothing for a while.
+"""The advisor as the service sees it (`studies.port.Advisor`): one process, started when it is asked for
+something, ended when it was asked for nothing for a while.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ _LONGEST: Final = 120.0
 _ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""Sums of several threads come in another order each time, and a suggestion is to be the same one each time; besides, the
-processors belong to the jobs."""
+"""Sums of several threads come in another order each time, and a suggestion is to be the same one each time;
+besides, the processors belong to the jobs."""
 _ANSWERS: Final[dict[Kind, Any]] = {
     Kind.PROPOSALS: Proposals,
     Kind.VERDICTS: tuple[StoppingVerdict, ...],
@@ -58,8 +58,8 @@ class ProcessAdvisor:
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
     ) -> Proposals:
-        """In short turns, so that who asks for many points does not hold up all others: to ask for some and to ask again
-        with these pending is the same (`studies.port`)."""
+        """In short turns, so that who asks for many points does not hold up all others: to ask for some and
+        to ask again with these pending is the same (`studies.port`)."""
         shown, points = list(trials), list[Parameters]()
         while True:
             some = min(_TURN, count - len(points))
@@ -108,8 +108,8 @@ class ProcessAdvisor:
                 self._idle = loop.call_later(_IDLE, self._dismiss)
 
     async def _answered(self, message: bytes) -> Any:
-        """A process that has ended, while it was idle or over this, is replaced and the new one asked: once, for a
-        computation that kills its process would kill each."""
+        """A process that has ended, while it was idle or over this, is replaced and the new one asked: once,
+        for a computation that kills its process would kill each."""
         try:
             return await self._exchange(message)
         except _Ended:

@@ -1,7 +1,7 @@
 """The advisor's process: reads calls from standard input, answers on standard output, ends with its parent.
 
-Calls and answers are frames of a kind, a length and JSON, which the service writes and reads by the same definitions.
-Whatever a library prints goes to standard error: the answers' descriptor is kept apart.
+Calls and answers are frames of a kind, a length and JSON, which the service writes and reads by the same
+definitions. Whatever a library prints goes to standard error: the answers' descriptor is kept apart.
 """
 
 import enum

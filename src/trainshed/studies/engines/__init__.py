@@ -1,1 +1,2 @@
-"""The engines of others behind the algorithm port: optional extras, for comparison and for users who want them."""
+"""The engines of others behind the algorithm port: optional extras, for comparison and for users who want
+them."""

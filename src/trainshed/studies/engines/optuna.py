@@ -1,9 +1,10 @@
-"""Optuna's samplers as algorithms (extra `optuna`): the library's study is built anew from the stored trials at
-every call, so that nothing of it is stored.
+"""Optuna's samplers as algorithms (extra `optuna`): the library's study is built anew from the stored trials
+at every call, so that nothing of it is stored.
 
-Pending trials are running ones there: TPE counts them as bad (its constant liar), the GP as points whose values it has
-to average over. Infeasible trials are failed ones, which it does not look at. Safety metrics are its constraints. Of conditional
-parameters TPE makes groups; its GP leaves those that not all trials have to TPE.
+Pending trials are running ones there: TPE counts them as bad (its constant liar), the GP as points whose
+values it has to average over. Infeasible trials are failed ones, which it does not look at. Safety metrics
+are its constraints. Of conditional parameters TPE makes groups; its GP leaves those that not all trials have
+to TPE.
 """
 
 import warnings
@@ -27,7 +28,8 @@ from trainshed.studies.engines.tree import (
 from trainshed.studies.port import Algorithm, EngineName, Proposals, Seen
 
 STARTUP = 10
-"""Completed trials before a sampler begins to model; until then it draws at random (the library's default)."""
+"""Completed trials before a sampler begins to model; until then it draws at random (the library's
+default)."""
 
 
 class _Sampler(Protocol):
@@ -35,7 +37,8 @@ class _Sampler(Protocol):
 
 
 def algorithm(engine: EngineName) -> Algorithm:
-    """OPTUNA_TPE or OPTUNA_GP, which needs torch besides. Raises ImportError if the library is not installed."""
+    """OPTUNA_TPE or OPTUNA_GP, which needs torch besides. Raises ImportError if the library is not
+    installed."""
     optuna = import_module("optuna")
     if engine is EngineName.OPTUNA_GP:
         import_module("torch")

@@ -1,8 +1,9 @@
-"""google-vizier's GP bandit as an algorithm (extra `vizier`): its designer is built anew from the stored trials at
-every call. It takes seconds per suggestion and a gigabyte or two of memory, most of it for compilation.
+"""google-vizier's GP bandit as an algorithm (extra `vizier`): its designer is built anew from the stored
+trials at every call. It takes seconds per suggestion and a gigabyte or two of memory, most of it for
+compilation.
 
-It knows no conditional parameters: it is shown the whole tree flat, inactive nodes in the middle of their range.
-Unsafe trials are shown as infeasible ones.
+It knows no conditional parameters: it is shown the whole tree flat, inactive nodes in the middle of their
+range. Unsafe trials are shown as infeasible ones.
 """
 
 from collections.abc import Sequence
@@ -96,8 +97,8 @@ class VizierAlgorithm:
                 root.add_categorical_param(name, list(parameter.categories))
 
     def _schedule(self, spec: StudySpec) -> Any:
-        """Pads the number of trials to powers of two, so that less is compiled anew: where the library can, with one
-        objective."""
+        """Pads the number of trials to powers of two, so that less is compiled anew: where the library can,
+        with one objective."""
         kinds = self._padding.PaddingType
         trials = kinds.POWERS_OF_2 if len(objectives(spec)) == 1 else kinds.NONE
         return self._padding.PaddingSchedule(

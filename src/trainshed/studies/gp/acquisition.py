@@ -1,11 +1,13 @@
-"""What a point is worth trying: upper confidence bound, and pure exploration beside pending trials (arXiv 2408.11527).
+"""What a point is worth trying: upper confidence bound, and pure exploration beside pending trials (arXiv
+2408.11527).
 
-Of several objectives: hypervolume scalarization (Zhang and Golovin 2020, arXiv 2006.04655). For a random direction the worst
-of the objectives counts, measured along the direction; what a point adds to the best seen, averaged over directions, is what
-it adds to the volume that the front dominates. Safety metrics weigh a score with the probability that the point is safe.
+Of several objectives: hypervolume scalarization (Zhang and Golovin 2020, arXiv 2006.04655). For a random
+direction the worst of the objectives counts, measured along the direction; what a point adds to the best
+seen, averaged over directions, is what it adds to the volume that the front dominates. Safety metrics weigh a
+score with the probability that the point is safe.
 
-A trust region keeps the search near what the study has seen, and lets it farther the more it has seen: a point is trusted if
-some observed or pending point is within the radius in every smooth dimension.
+A trust region keeps the search near what the study has seen, and lets it farther the more it has seen: a
+point is trusted if some observed or pending point is within the radius in every smooth dimension.
 
 Scores are to be maximized. Points come embedded; gradients are by the embedding. Shapes as in `process`.
 """
@@ -37,7 +39,8 @@ class Score(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UpperBound:
-    """Mean by what is known, plus `coefficient` standard deviations by what will be known when all pending are over."""
+    """Mean by what is known, plus `coefficient` standard deviations by what will be known when all pending
+    are over."""
 
     known: Posterior
     expected: Posterior
@@ -58,8 +61,8 @@ class UpperBound:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """Where least is known, among points that may yet be good: whose bound reaches `threshold`. A point that misses
-    it pays `slope` times the gap."""
+    """Where least is known, among points that may yet be good: whose bound reaches `threshold`. A point that
+    misses it pays `slope` times the gap."""
 
     known: Posterior
     expected: Posterior
@@ -85,8 +88,8 @@ class Exploration:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A score for those points alone that have one category; others are worth less than any of them. `column`: of the
-    embedding, where that category stands."""
+    """A score for those points alone that have one category; others are worth less than any of them.
+    `column`: of the embedding, where that category stands."""
 
     score: Score
     column: int
@@ -144,7 +147,8 @@ _STEP = 1e-5
 """Of the differences that stand in for a gradient, in units of the cube."""
 
 _ALL_GAINS_NOTHING = 1e-3
-"""Weight of the plain scalarized bound, so that points can still be told apart when none adds to the front."""
+"""Weight of the plain scalarized bound, so that points can still be told apart when none adds to the
+front."""
 
 
 def directions(objectives: int, rng: np.random.Generator) -> Array:
@@ -155,8 +159,8 @@ def directions(objectives: int, rng: np.random.Generator) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class FrontGain:
-    """How much a point's upper bounds add to the front. `reference`: labels that count as nothing, shape (k,).
-    `reached`: per direction, the best that is there already."""
+    """How much a point's upper bounds add to the front. `reference`: labels that count as nothing, shape
+    (k,). `reached`: per direction, the best that is there already."""
 
     bounds: tuple[UpperBound, ...]
     directions: Array
@@ -181,7 +185,8 @@ def scalarized(labels: Array, along: Array, reference: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Safety:
-    """The model of a safety metric. Its labels are positive where it is safe. `wanted`: share of safe trials."""
+    """The model of a safety metric. Its labels are positive where it is safe. `wanted`: share of safe
+    trials."""
 
     model: Posterior
     wanted: float

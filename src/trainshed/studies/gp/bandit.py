@@ -1,11 +1,12 @@
-"""The GP bandit: the default algorithm, a pure function of the spec, the stored trials and the seed (docs/adr/0018).
+"""The GP bandit: the default algorithm, a pure function of the spec, the stored trials and the seed
+(docs/adr/0018).
 
-After the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process with MAP
-hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration beside them, a trust
-region, a search over the mixed space. Beyond it, every second trial exploits: it goes where the mean is best; the process
-knows main effects (`process`); fewer outputs are ranked (`warping`); and a bound that is highest at what was tried is
-made bolder.
-Nothing is kept between calls: who asks again with the same trials gets the same answer.
+After the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process
+with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration
+beside them, a trust region, a search over the mixed space. Beyond it, every second trial exploits: it goes
+where the mean is best; the process knows main effects (`process`); fewer outputs are ranked (`warping`); and
+a bound that is highest at what was tried is made bolder. Nothing is kept between calls: who asks again with
+the same trials gets the same answer.
 """
 
 from collections.abc import Sequence
@@ -47,18 +48,20 @@ _NOTHING = 1e-6
 """Gain, as a share of the range of what was seen, that is none."""
 
 _BOLDER = (5.0, 25.0)
-"""Factors of the bound's coefficient. If the bound is highest at what was tried, the model is too sure that nothing better
-is elsewhere; then the next factor is taken, so that a study does not stay at a local optimum for good."""
+"""Factors of the bound's coefficient. If the bound is highest at what was tried, the model is too sure that
+nothing better is elsewhere; then the next factor is taken, so that a study does not stay at a local optimum
+for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """The constants of the method. `coefficient`: of the upper confidence bound (the paper's 1.8).
-    `exploit_every`: each so-many-th trial goes where `exploit_coefficient` says instead, or `exploit_beside` with pending
-    trials. `explore_share`: of the others beside pending trials, how many only explore. `explore_coefficient`: of the
-    bound that says where to (the paper's 0.5). `branch_every`: each so-many-th trial of a conditional
-    tree keeps to one of its branches, drawn at random, the more often the more parameters it has: a branch whose
-    first trials were bad is not given up before its own parameters were searched."""
+    `exploit_every`: each so-many-th trial goes where `exploit_coefficient` says instead, or `exploit_beside`
+    with pending trials. `explore_share`: of the others beside pending trials, how many only explore.
+    `explore_coefficient`: of the bound that says where to (the paper's 0.5). `branch_every`: each so-many-th
+    trial of a conditional tree keeps to one of its branches, drawn at random, the more often the more
+    parameters it has: a branch whose first trials were bad is not given up before its own parameters were
+    searched."""
 
     coefficient: float = 1.8
     exploit_every: int = 2
@@ -83,7 +86,8 @@ class GaussianProcessBandit:
 
 
 class _Study:
-    """One call's view of a study. The models are fitted once: completed trials do not change while it lasts."""
+    """One call's view of a study. The models are fitted once: completed trials do not change while it
+    lasts."""
 
     def __init__(
         self, spec: StudySpec, trials: Sequence[Seen], seed: int, tuning: Tuning, effort: Effort
@@ -114,7 +118,8 @@ class _Study:
         return point
 
     def _start(self, number: int) -> Parameters:
-        """While nothing is known: the quasi-random point of this number, or the next that was not tried yet."""
+        """While nothing is known: the quasi-random point of this number, or the next that was not tried
+        yet."""
         numbers = range(number, number + _STARTS)
         codes = self._space.snap(
             np.array([starting_point(self._space, at, self._seed) for at in numbers])
@@ -187,7 +192,8 @@ class _Study:
         return Search(space, score, trust, self._effort).maximize(seeds, rng)
 
     def _fresh(self, found: Found) -> Parameters | None:
-        """The best point that was not tried; where all were, one that is not pending; None if there is none."""
+        """The best point that was not tried; where all were, one that is not pending; None if there is
+        none."""
         points = [self._space.decode(row) for row in found.codes]
         fresh = next((point for point in points if point not in self._tried), None)
         return fresh or next((point for point in points if point not in self._running), None)

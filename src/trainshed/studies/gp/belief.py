@@ -1,9 +1,10 @@
-"""What a study's trials say of its metrics: one fitted process per metric, and the scores that follow from them.
+"""What a study's trials say of its metrics: one fitted process per metric, and the scores that follow from
+them.
 
-Between the stored trials and the search: knows the spec and the trials, not how points are found. Of a long study the model is
-shown the best trials, the newest and an even spread: a Gaussian process costs the cube of its points, a suggestion has to stay
-under half a second at 20,000 trials, and most of those say the same. The choice is made on plain values, before anything is
-encoded.
+Between the stored trials and the search: knows the spec and the trials, not how points are found. Of a long
+study the model is shown the best trials, the newest and an even spread: a Gaussian process costs the cube of
+its points, a suggestion has to stay under half a second at 20,000 trials, and most of those say the same. The
+choice is made on plain values, before anything is encoded.
 """
 
 from collections.abc import Sequence
@@ -80,8 +81,8 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """`values` of all completed trials by metric, more is better, shape (n, metrics); `rows`: those that the model is
-    shown; `points`: their embeddings."""
+    """`values` of all completed trials by metric, more is better, shape (n, metrics); `rows`: those that the
+    model is shown; `points`: their embeddings."""
 
     values: Array
     rows: Positions
@@ -122,8 +123,8 @@ def _representative(labels: Array) -> Positions:
 def bound_score(
     beliefs: Sequence[Belief], pending: Array, coefficient: float, rng: np.random.Generator
 ) -> Score:
-    """What is to be maximized by whoever trusts the upper bounds: of one objective its bound, of several what the
-    bounds add to the front; weighed by safety where the spec asks for it."""
+    """What is to be maximized by whoever trusts the upper bounds: of one objective its bound, of several what
+    the bounds add to the front; weighed by safety where the spec asks for it."""
     aims = [belief for belief in beliefs if belief.metric.safety is None]
     safeties = [
         Safety(belief.known, _wanted(belief.metric))
@@ -149,8 +150,8 @@ def _wanted(metric: Metric) -> float:
 def exploring_score(
     belief: Belief, pending: Array, coefficient: float, explored: float
 ) -> Exploration:
-    """Pure exploration beside pending trials. The threshold is the mean where the upper bound of all that was tried is
-    highest; a point may be good if its bound with coefficient `explored` reaches it."""
+    """Pure exploration beside pending trials. The threshold is the mean where the upper bound of all that was
+    tried is highest; a point may be good if its bound with coefficient `explored` reaches it."""
     bound = belief.bound(pending, explored)
     points = np.vstack([belief.data.points, pending])
     mean, deviation = belief.known.predict(points)
@@ -174,8 +175,9 @@ def _front_gain(
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """`values`: of completed trials by metric, more is better, NaN where there is none, shape (n, metrics); of **all**
-    completed trials. `rows`: which of them the model is shown, ascending. `done` and `pending`: the trials it is shown."""
+    """`values`: of completed trials by metric, more is better, NaN where there is none, shape (n, metrics);
+    of **all** completed trials. `rows`: which of them the model is shown, ascending. `done` and `pending`:
+    the trials it is shown."""
 
     values: Array
     rows: Positions

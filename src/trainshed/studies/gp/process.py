@@ -1,12 +1,13 @@
-"""The Gaussian process: what is known of any point, with gradients, given observed points and hyperparameters.
+"""The Gaussian process: what is known of any point, with gradients, given observed points and
+hyperparameters.
 
-A function is modelled as a joint part, Matérn-5/2 over all parameters with a length scale for each, plus main effects:
-one smooth function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only; most of what
-hyperparameters do they do each for itself (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of one
-parameter then holds wherever the others are.
+A function is modelled as a joint part, Matérn-5/2 over all parameters with a length scale for each, plus main
+effects: one smooth function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only;
+most of what hyperparameters do they do each for itself (Duvenaud et al. 2011, arXiv 1112.4394), and what is
+learnt of one parameter then holds wherever the others are.
 
-The hyperparameters that explain the observations best are found by MAP with L-BFGS-B and gradients. Priors are the paper's;
-those of the main effects are of the same form.
+The hyperparameters that explain the observations best are found by MAP with L-BFGS-B and gradients. Priors
+are the paper's; those of the main effects are of the same form.
 
 Owns the mathematics of the model. Labels come warped (`warping`), points embedded
 (`space.Space.embed`). Shapes: n observed points, m asked for, p nodes, q columns of the embedding.
@@ -36,9 +37,9 @@ _LEAST_VARIANCE = 1e-14
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """`signal`, `noise`, `main`: variances of the joint part, of what is observed beyond the function, and of all main
-    effects together. `lengths`: squared length scales of the joint part, `main_lengths`: of the main effects, shape (p,)
-    each."""
+    """`signal`, `noise`, `main`: variances of the joint part, of what is observed beyond the function, and of
+    all main effects together. `lengths`: squared length scales of the joint part, `main_lengths`: of the main
+    effects, shape (p,) each."""
 
     signal: float
     noise: float
@@ -54,8 +55,8 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What the process is to explain. `points` embedded, shape (n, q); `labels`, shape (n,); `groups`: which node each
-    column comes from, shape (q,); `width`: p."""
+    """What the process is to explain. `points` embedded, shape (n, q); `labels`, shape (n,); `groups`: which
+    node each column comes from, shape (q,); `width`: p."""
 
     points: Array
     labels: Array
@@ -131,7 +132,8 @@ class Posterior:
         return float(cross @ self._alpha), deviation, self._alpha @ pull, -(back @ pull) / deviation
 
     def _effects(self, point: Array) -> tuple[Array, Array]:
-        """The main effects' covariance of one point with the observed ones, shape (n,), and its gradient, (n, q)."""
+        """The main effects' covariance of one point with the observed ones, shape (n,), and its gradient, (n,
+        q)."""
         away = point * self._main_scale - self._main_points
         squares = np.zeros((len(away), len(self._hyper.lengths)))
         if len(self._groups) == squares.shape[1]:
@@ -151,7 +153,8 @@ def correlation(squares: Array) -> tuple[Array, Array]:
 
 
 def _factor(hyper: Hyperparameters, covariance: Array) -> Array:
-    """The Cholesky factor of the observations' covariance; with ever more on the diagonal until there is one."""
+    """The Cholesky factor of the observations' covariance; with ever more on the diagonal until there is
+    one."""
     jitter = JITTER
     while True:
         np.fill_diagonal(covariance, hyper.total * (1.0 + jitter) + hyper.noise)
@@ -163,13 +166,14 @@ def _factor(hyper: Hyperparameters, covariance: Array) -> Array:
 
 _SPREAD = 1.2
 _DRAWN = 6
-"""Of the random places to start the fit from: standard deviation in logarithms, and how many are drawn for each used."""
+"""Of the random places to start the fit from: standard deviation in logarithms, and how many are drawn for
+each used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Bounds of one kind of hyperparameter and a log-normal prior: penalty `weight * log(x / centre)²` (the paper's
-    form)."""
+    """Bounds of one kind of hyperparameter and a log-normal prior: penalty `weight * log(x / centre)²` (the
+    paper's form)."""
 
     low: float
     high: float
@@ -184,8 +188,8 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Priors:
-    """`signal`, `noise`, `main`: variances in units of the labels'. `length`, `main_length`: of squared length scales in
-    units of the cube."""
+    """`signal`, `noise`, `main`: variances in units of the labels'. `length`, `main_length`: of squared
+    length scales in units of the cube."""
 
     signal: Prior
     length: Prior
@@ -201,11 +205,12 @@ LOW_NOISE = Priors(
     main=Prior(1e-5, 10.0, 0.039),
     main_length=Prior(5e-4, 1e2, 0.5),
 )
-"""The paper's, but for the main effects. These may be shorter than the joint part's: a hundred trials say enough of one
-parameter alone to follow ten waves, and of all together not."""
+"""The paper's, but for the main effects. These may be shorter than the joint part's: a hundred trials say
+enough of one parameter alone to follow ten waves, and of all together not."""
 
 _WAVY = 0.01
-"""Squared length scale of main effects from which the second start sets out, to find waves under a wide bowl."""
+"""Squared length scale of main effects from which the second start sets out, to find waves under a wide
+bowl."""
 
 HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
 """For studies that say that their observations are noisy."""
@@ -214,8 +219,9 @@ HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
 def fit(
     data: Data, priors: Priors, restarts: int, iterations: int, rng: np.random.Generator
 ) -> Hyperparameters:
-    """The best hyperparameters (MAP) that L-BFGS-B finds from the priors' centres, from wavy main effects, and from the
-    better of some random places, `restarts` in all, in at most `iterations` steps each. Same data, same answer."""
+    """The best hyperparameters (MAP) that L-BFGS-B finds from the priors' centres, from wavy main effects,
+    and from the better of some random places, `restarts` in all, in at most `iterations` steps each. Same
+    data, same answer."""
     evidence = _Evidence(data, priors)
     width = data.width
     kinds = [
@@ -246,8 +252,8 @@ def fit(
 
 
 class _Evidence:
-    """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, main, lengths…, main
-    lengths…)."""
+    """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, main, lengths…,
+    main lengths…)."""
 
     def __init__(self, data: Data, priors: Priors) -> None:
         self._labels = data.labels

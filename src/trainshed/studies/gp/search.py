@@ -1,8 +1,9 @@
-"""Finds the point with the best score: a swarm of fireflies over the mixed space, then gradients and single steps.
+"""Finds the point with the best score: a swarm of fireflies over the mixed space, then gradients and single
+steps.
 
-The swarm follows the idea of the firefly algorithm (Yang 2009) as the Vizier paper uses it: flies are drawn to
-brighter ones near them, pushed from darker ones, shaken at random; who stays without success is shaken less and at last
-replaced. Pure: all randomness comes from the given generator.
+The swarm follows the idea of the firefly algorithm (Yang 2009) as the Vizier paper uses it: flies are drawn
+to brighter ones near them, pushed from darker ones, shaken at random; who stays without success is shaken
+less and at last replaced. Pure: all randomness comes from the given generator.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ _SIGHT = 30.0
 _SHAKE = 0.2
 _CALMER = 0.85
 _TIRED = 1e-3
-"""Random moves start with this size, shrink by this factor at each failure, and below this a fly is replaced."""
+"""Random moves start with this size, shrink by this factor at each failure, and below this a fly is
+replaced."""
 
 _STEPPED = 64
 """Categories that a single step tries; the swarm sees all."""
@@ -36,8 +38,8 @@ _APART = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """`crowd`: points rated before the swarm. `flies` in the swarm, moved `rounds` times. `climbs`: how many of the best
-    are then refined, `steps` iterations each."""
+    """`crowd`: points rated before the swarm. `flies` in the swarm, moved `rounds` times. `climbs`: how many
+    of the best are then refined, `steps` iterations each."""
 
     crowd: int = 512
     flies: int = 40
@@ -185,7 +187,8 @@ class Search:
         return (moved, reached) if reached > value else (genotype, value)
 
     def _step(self, genotype: Array, value: float) -> tuple[Array, float]:
-        """The best of all points that differ in one listed or whole-numbered node by one step or one category."""
+        """The best of all points that differ in one listed or whole-numbered node by one step or one
+        category."""
         neighbours: list[Array] = []
         for index, node in enumerate(self.space.nodes):
             for code in _beside(node, float(genotype[index])):

@@ -1,10 +1,12 @@
-"""Output warping: objective values to labels that a Gaussian process can model (arXiv 2408.11527, output warping).
+"""Output warping: objective values to labels that a Gaussian process can model (arXiv 2408.11527, output
+warping).
 
-Three steps: the worst are replaced by normal quantiles of their ranks, so that no outlier sets the scale; a mild
-logarithm stretches what is near the best; trials without a value get one somewhat worse than the worst.
+Three steps: the worst are replaced by normal quantiles of their ranks, so that no outlier sets the scale; a
+mild logarithm stretches what is near the best; trials without a value get one somewhat worse than the worst.
 
-The paper ranks the worse half. Late in a study most trials lie near the best, then half of them as a scale would show the
-model one narrow peak on a plain, and all that was learnt of the rest would be lost; so fewer are ranked here.
+The paper ranks the worse half. Late in a study most trials lie near the best, then half of them as a scale
+would show the model one narrow peak on a plain, and all that was learnt of the rest would be lost; so fewer
+are ranked here.
 """
 
 import math
@@ -20,11 +22,13 @@ _TAIL = 0.2
 """Share of the trials, the worst ones, of which only the ranks count."""
 
 _FAR = 1e8
-"""So many times farther from the best than the median is, a value counts by its rank in any case: a penalty, say."""
+"""So many times farther from the best than the median is, a value counts by its rank in any case: a penalty,
+say."""
 
 
 def warp(values: Array) -> Array:
-    """Labels of values that are to be maximized, about within [-0.5, 0.5]; NaN stands for an infeasible trial.
+    """Labels of values that are to be maximized, about within [-0.5, 0.5]; NaN stands for an infeasible
+    trial.
 
     Monotone in the values. All alike: 0. All infeasible: -1.
     """
@@ -39,21 +43,23 @@ def warp(values: Array) -> Array:
 
 
 def margins(values: Array, threshold: float) -> Array:
-    """Labels of a safety metric, all of them known: positive from the threshold on, of the size that `warp` gives."""
+    """Labels of a safety metric, all of them known: positive from the threshold on, of the size that `warp`
+    gives."""
     away = _tamed(values / 2.0 - threshold / 2.0)
     width = float(np.sqrt(np.mean(away**2)))
     return np.clip(away / (4.0 * width), -1.0, 1.0) if width > 0.0 else np.zeros(values.shape)
 
 
 def _tamed(values: Array) -> Array:
-    """The values, all together made smaller by a power of two if their squares would overflow, larger if they would
-    vanish."""
+    """The values, all together made smaller by a power of two if their squares would overflow, larger if they
+    would vanish."""
     peak = float(np.abs(values).max())
     return np.ldexp(values, -int(np.frexp(peak)[1])) if not 1e-100 < peak < 1e100 else values
 
 
 def _tail_ranked(values: Array) -> Array:
-    """The values below the pivot moved to where half a normal distribution, as wide as the others, has them."""
+    """The values below the pivot moved to where half a normal distribution, as wide as the others, has
+    them."""
     distinct = np.unique(values)
     pivot = _pivot(np.sort(values))
     better = distinct[distinct >= pivot]

@@ -1,11 +1,13 @@
-"""Convex automated stopping: what even an optimistic extrapolation leaves behind the best is stopped (API description).
+"""Convex automated stopping: what even an optimistic extrapolation leaves behind the best is stopped (API
+description).
 
-A learning curve is taken to rise ever more slowly (more is better here). Then the line through its recent half, held
-until the trial's last step, lies above all that can come: an overestimate. Where that falls short of the best trial,
-the trial is stopped. The value that it would likely have reached is the level plus that part of the overestimated
-gain which the trials that are over have made from the same place. "The same place" is steps times learning rate, if
-the study names its learning rate: a trial with half of the rate counts as half as far at the same step. The
-public text says that the rate is used, not how; this is this service's choice (docs/choices.md).
+A learning curve is taken to rise ever more slowly (more is better here). Then the line through its recent
+half, held until the trial's last step, lies above all that can come: an overestimate. Where that falls short
+of the best trial, the trial is stopped. The value that it would likely have reached is the level plus that
+part of the overestimated gain which the trials that are over have made from the same place. "The same place"
+is steps times learning rate, if the study names its learning rate: a trial with half of the rate counts as
+half as far at the same step. The public text says that the rate is used, not how; this is this service's
+choice (docs/choices.md).
 """
 
 from collections.abc import Sequence
@@ -34,7 +36,8 @@ from trainshed.studies.stopping.curves import (
 )
 
 TAIL = 5
-"""At least so many of the latest measurements make the line; three are the least that show how noisy it is."""
+"""At least so many of the latest measurements make the line; three are the least that show how noisy it
+is."""
 CONFIDENCE = 0.975
 """One-sided, of the overestimate: noise alone stops few trials."""
 UNKNOWN_PART = 0.5
@@ -95,8 +98,9 @@ def should_stop(
 def predicted_final(
     rule: ConvexStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
 ) -> Measurement | None:
-    """What a trial that was stopped would likely have measured at its last step: the public rule adds this as its last
-    measurement. None if its curve does not allow it. Never better than the best of `others` if the rule stopped it."""
+    """What a trial that was stopped would likely have measured at its last step: the public rule adds this as
+    its last measurement. None if its curve does not allow it. Never better than the best of `others` if the
+    rule stopped it."""
     plane = axes(spec, rule.use_elapsed)
     own = plane and plane.line(trial)
     if plane is None or own is None:
@@ -115,8 +119,9 @@ def predicted_final(
 def updated_finals(
     rule: ConvexStopping, spec: StudySpec, stopped: Sequence[Curve], others: Sequence[Curve]
 ) -> tuple[tuple[int, Measurement], ...]:
-    """The final measurements, by trial number, of trials that this rule stopped earlier, predicted anew from the trials
-    that ran to their end (`others`); nothing unless the study asks for it (`update_all_stopped`)."""
+    """The final measurements, by trial number, of trials that this rule stopped earlier, predicted anew from
+    the trials that ran to their end (`others`); nothing unless the study asks for it
+    (`update_all_stopped`)."""
     if not rule.update_all_stopped:
         return ()
     predicted = ((one.number, predicted_final(rule, spec, one, others)) for one in stopped)
@@ -160,7 +165,8 @@ def _last_step(rule: ConvexStopping, finished: Sequence[Line]) -> float:
 
 
 def _part(own: Line, goal: float, finished: Sequence[Line]) -> float:
-    """Which part of the overestimated gain from `own.end` to `goal` the finished trials have made, 0..1, the median."""
+    """Which part of the overestimated gain from `own.end` to `goal` the finished trials have made, 0..1, the
+    median."""
     parts: list[float] = []
     for line in finished:
         pace = _pace(own, line)

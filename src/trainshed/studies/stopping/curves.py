@@ -15,8 +15,8 @@ NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`xs`: steps or ns, ascending. `ys`: the objective there, more is better. `final`: the one that counts in the end.
-    Never empty."""
+    """`xs`: steps or ns, ascending. `ys`: the objective there, more is better. `final`: the one that counts
+    in the end. Never empty."""
 
     number: int
     xs: tuple[float, ...]

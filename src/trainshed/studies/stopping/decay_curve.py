@@ -1,11 +1,13 @@
-"""Decay curve automated stopping: a Gaussian process regression over learning curves predicts a trial's final value, and
-what has next to no chance of beating the best so far is stopped (API description; Golovin et al. 2017, §3.2.1).
+"""Decay curve automated stopping: a Gaussian process regression over learning curves predicts a trial's final
+value, and what has next to no chance of beating the best so far is stopped (API description; Golovin et al.
+2017, §3.2.1).
 
-The published text fixes neither kernel nor threshold. Here each finished trial is one example: its curve up to where the
-pending trial stands, and what it gained from there to its end. The kernel says how alike two curves are: by the form
-of the last stretches (squared exponential, recent stretches count more) plus by where they stand (linear). Its
-parameters are the likeliest of a fixed grid; the scale is integrated out, so that few examples give a t distribution's
-wide tails. A curve unlike all others gets the others' mean gain and the whole spread: that stops few.
+The published text fixes neither kernel nor threshold. Here each finished trial is one example: its curve up
+to where the pending trial stands, and what it gained from there to its end. The kernel says how alike two
+curves are: by the form of the last stretches (squared exponential, recent stretches count more) plus by where
+they stand (linear). Its parameters are the likeliest of a fixed grid; the scale is integrated out, so that
+few examples give a t distribution's wide tails. A curve unlike all others gets the others' mean gain and the
+whole spread: that stops few.
 """
 
 from collections.abc import Sequence
@@ -31,8 +33,9 @@ from trainshed.studies.stopping.curves import (
 )
 
 CHANCE = 0.003
-"""Below this probability of beating the best so far a trial is stopped. It is asked at every measurement anew: with 0.02
-a tenth of those that would have become the best was stopped on made curves, with this about one in thirty."""
+"""Below this probability of beating the best so far a trial is stopped. It is asked at every measurement
+anew: with 0.02 a tenth of those that would have become the best was stopped on made curves, with this about
+one in thirty."""
 MIN_MEASUREMENTS = 5
 """Of the pending trial."""
 MIN_FINISHED = 5
@@ -47,8 +50,9 @@ LINEAR = (0.0, 0.3, 3.0)
 BLUR = 0.1
 """Nobody is taken to know a future gain better than to this part of itself."""
 OUTLYING = 5.0
-"""Values of finished trials that are worse than the median by more than so many times the best's lead (or the lower
-quartile's lag) are taken as if they were just that bad: a diverged trial would be the scale of everything."""
+"""Values of finished trials that are worse than the median by more than so many times the best's lead (or the
+lower quartile's lag) are taken as if they were just that bad: a diverged trial would be the scale of
+everything."""
 
 Floats = NDArray[np.float64]
 
@@ -113,7 +117,8 @@ class StudentT:
 
 
 def _examples(own: Line, finished: Sequence[Line]) -> list[Line]:
-    """Those that came as far as the pending trial; those that ended before half of the longest say little of ends."""
+    """Those that came as far as the pending trial; those that ended before half of the longest say little of
+    ends."""
     if not finished:
         return []
     longest = max(line.end for line in finished)

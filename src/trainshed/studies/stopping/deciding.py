@@ -33,10 +33,11 @@ def decide_all(
 
 
 def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVerdict:
-    """The verdict on a pending trial. `others`: the study's other trials in any order; only those that are over count.
+    """The verdict on a pending trial. `others`: the study's other trials in any order; only those that are
+    over count.
 
-    Pure; the same curves give the same verdict. Up to about 0.1 s for a hundred curves of a hundred points. Loads numpy
-    for the rules that calculate, so that a service without such studies does not wait for it.
+    Pure; the same curves give the same verdict. Up to about 0.1 s for a hundred curves of a hundred points.
+    Loads numpy for the rules that calculate, so that a service without such studies does not wait for it.
     """
     if trial.is_over:
         return go_on("The trial is over.")
@@ -77,7 +78,8 @@ def _convex(
 def median_stop(
     rule: MedianStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
 ) -> StoppingVerdict:
-    """The verdict at the trial's last measurement. The best trial so far is never stopped: no average is above it."""
+    """The verdict at the trial's last measurement. The best trial so far is never stopped: no average is
+    above it."""
     plane = axes(spec, rule.use_elapsed)
     if plane is None:
         return NO_SINGLE_OBJECTIVE
