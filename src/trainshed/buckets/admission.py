@@ -1,7 +1,7 @@
 """Who may do what with which bucket: the one place where the data plane decides that. Pure.
 
-People may do everything. A program of a job may do everything with the buckets of its own project, may read and write
-the objects of buckets that are shared, and elsewhere what a bucket's IAM policy grants it.
+People may do everything. A program of a job may do everything with the buckets of its own project, may read
+and write the objects of buckets that are shared, and elsewhere what a bucket's IAM policy grants it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ GRANTS: Mapping[str, frozenset[str]] = {
     "roles/storage.legacyObjectReader": frozenset({_GET}),
     "roles/storage.legacyBucketReader": _LOOK | {_LIST},
 }
-"""What a role in a bucket's IAM policy gives. Other roles give nothing: `objectCreator`, say, is to create and not to
-replace, which cannot be told apart before the content is there."""
+"""What a role in a bucket's IAM policy gives. Other roles give nothing: `objectCreator`, say, is to create
+and not to replace, which cannot be told apart before the content is there."""
 _SHARED = _USE | _LOOK
 _MOUNTED = _USE
 """What a program must be allowed before it is shown a bucket as a directory: there nobody asks again."""
@@ -82,7 +82,8 @@ def held(caller: Caller, asked: Sequence[str], holding: Holding) -> list[str]:
 
 
 def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
-    """Raise unless the caller has the permission; `holding` None: there is no such bucket, as who may ask is told.
+    """Raise unless the caller has the permission; `holding` None: there is no such bucket, as who may ask is
+    told.
 
     Raises Unauthenticated, Forbidden.
     """
@@ -129,7 +130,8 @@ def readable(project: str, holding: Holding) -> bool:
 
 
 def wanted(method: str, target: Target) -> Iterator[tuple[str, str]]:
-    """(bucket, permission) of everything that a request asks for, but for lists of buckets and their making."""
+    """(bucket, permission) of everything that a request asks for, but for lists of buckets and their
+    making."""
     bucket = target.bucket
     match target.door:
         case Door.UPLOAD:

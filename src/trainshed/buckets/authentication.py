@@ -1,8 +1,9 @@
 """Who calls: believed by the way a request came, or found out by what it brings.
 
-Three ways lead into the bucket process. A replica's relay introduces the program it speaks for before the first byte of
-HTTP, and nothing that the program sends later can change that. The gateway of the API's process says in a header who
-calls. At the TCP port, as at the gateway itself, a token or the key in the address says it.
+Three ways lead into the bucket process. A replica's relay introduces the program it speaks for before the
+first byte of HTTP, and nothing that the program sends later can change that. The gateway of the API's process
+says in a header who calls. At the TCP port, as at the gateway itself, a token or the key in the address says
+it.
 
 Owns no token: the service's token authority knows them.
 """
@@ -53,8 +54,8 @@ class Listener(StrEnum):
 
 
 def protocol(kinds: Mapping[object, Listener], ways: Ways) -> type[GuardedProtocol]:
-    """The server's protocol. `kinds`: by what a listening socket calls itself; any other is the port. `ways`: who
-    counts the connections."""
+    """The server's protocol. `kinds`: by what a listening socket calls itself; any other is the port. `ways`:
+    who counts the connections."""
 
     class Marking(guarded(ways)):
         """HTTP on a connection whose way in is known; on a relay's, after its introduction."""
@@ -109,15 +110,16 @@ class Authenticator:
     """Says who calls. Answers at once."""
 
     def __init__(self, authority: Callable[[], TokenAuthority], *, anonymous: bool = False) -> None:
-        """`authority`: knows the tokens as they are now. `anonymous`: whoever brings nothing, or something that nobody
-        knows, is let in all the same."""
+        """`authority`: knows the tokens as they are now. `anonymous`: whoever brings nothing, or something
+        that nobody knows, is let in all the same."""
         self._authority = authority
         self._anonymous = anonymous
         self._digests: Mapping[bytes, Principal] = {}
         self._keys: Mapping[str, Principal] = {}
 
     def caller(self, authorization: str | None, key: str) -> Caller:
-        """Who calls; UNKNOWN if the request does not say. Raises Unauthenticated for what nobody knows, Unavailable."""
+        """Who calls; UNKNOWN if the request does not say. Raises Unauthenticated for what nobody knows,
+        Unavailable."""
         cause = "The key in this address is not known here."
         if key and (principal := self._holder(key)) is not None:
             return Caller(Kind.KEY, principal.email)
@@ -150,7 +152,8 @@ def _caller(principal: Principal) -> Caller:
 
 
 class TokenFile:
-    """The service's token file as seen by another process than the one that writes it: read again when it changed."""
+    """The service's token file as seen by another process than the one that writes it: read again when it
+    changed."""
 
     def __init__(self, path: Path, jobs: JobTokens, now: Callable[[], int]) -> None:
         """`jobs`: knows the tokens of programs, which stand in no file."""
@@ -188,8 +191,9 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 class Liveness:
     """Asks the service's API process whether the program that a token was given to is still there.
 
-    A program's token is signed and stored nowhere, and counts for an hour; that its job has ended since, the API process
-    alone knows. It is asked with the token itself, when a request brings one: nothing is kept that could be out of date.
+    A program's token is signed and stored nowhere, and counts for an hour; that its job has ended since, the
+    API process alone knows. It is asked with the token itself, when a request brings one: nothing is kept
+    that could be out of date.
     """
 
     def __init__(self, service: Path) -> None:
@@ -197,8 +201,8 @@ class Liveness:
         self._service = service
 
     async def require(self, authorization: str, project: str) -> None:
-        """Raises Unauthenticated, in the service's words, for a token whose program is over; Unavailable if the service
-        does not answer."""
+        """Raises Unauthenticated, in the service's words, for a token whose program is over; Unavailable if
+        the service does not answer."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer = await self._ask(authorization, project)

@@ -1,7 +1,8 @@
 """Who makes a request of the storage API: as a value, by a key in an address, and by a refresh token. Pure.
 
-A key follows from a token, so whoever has the token has the address ``http://HOST:PORT/with/KEY/…``, here or on another
-machine, and it ends with the token. Nobody can go back from a key to its token, and a key opens the buckets alone.
+A key follows from a token, so whoever has the token has the address ``http://HOST:PORT/with/KEY/…``, here or
+on another machine, and it ends with the token. Nobody can go back from a key to its token, and a key opens
+the buckets alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`email` names the caller in the access log and in errors; the rest is known of a job's programs only."""
+    """`email` names the caller in the access log and in errors; the rest is known of a job's programs
+    only."""
 
     kind: Kind
     email: str = ""
@@ -70,8 +72,8 @@ def decode_caller(text: bytes) -> Caller:
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """The line that a replica's relay begins each connection with; it may say more than is asked of it. `scheme`:
-    what the program speaks to the relay, for the addresses in our answers."""
+    """The line that a replica's relay begins each connection with; it may say more than is asked of it.
+    `scheme`: what the program speaks to the relay, for the addresses in our answers."""
 
     project: str
     job_uid: str | int = ""
@@ -143,10 +145,11 @@ _SECONDS = 3600
 async def exchanged(
     body: bytes, is_known: Callable[[str], Awaitable[bool]]
 ) -> tuple[int, dict[str, Any]]:
-    """(HTTP status, JSON answer) to a form with grant_type=refresh_token. `is_known`: whether a token is one of ours.
+    """(HTTP status, JSON answer) to a form with grant_type=refresh_token. `is_known`: whether a token is one
+    of ours.
 
-    For clients that hold a refresh token and insist on fetching another for it (gsutil): they get the service's own token
-    again, if it is one. There is nothing to refresh, and nothing is stored.
+    For clients that hold a refresh token and insist on fetching another for it (gsutil): they get the
+    service's own token again, if it is one. There is nothing to refresh, and nothing is stored.
     """
     form = parse_qs(body.decode("utf-8", "replace"))
     if form.get("grant_type") != ["refresh_token"]:

@@ -59,8 +59,8 @@ def parse_number(query: Mapping[str, str], key: str) -> int | None:
 
 
 def read_digits(digits: str, where: str) -> int:
-    """A number of decimal digits; raises ``InvalidRequest``, naming ``where``, for more than 64 bits can have. Python itself
-    refuses to read more than 4,300."""
+    """A number of decimal digits; raises ``InvalidRequest``, naming ``where``, for more than 64 bits can
+    have. Python itself refuses to read more than 4,300."""
     if len(digits) > _MOST_DIGITS:
         raise InvalidRequest(
             f"Invalid number in '{where}': it has {len(digits)} digits, at most {_MOST_DIGITS} are read."

@@ -1,7 +1,8 @@
-"""Content of objects: its checksums (MD5 and CRC32C, in base64), and its way in, a temporary file that is hashed as it is
-written.
+"""Content of objects: its checksums (MD5 and CRC32C, in base64), and its way in, a temporary file that is
+hashed as it is written.
 
-The file lies in the hidden part of the store, on the file system of the visible tree: it becomes an object by one rename.
+The file lies in the hidden part of the store, on the file system of the visible tree: it becomes an object by
+one rename.
 """
 
 from __future__ import annotations

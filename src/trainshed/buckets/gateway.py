@@ -1,8 +1,8 @@
 """The API process's door to the bucket process: forwards storage requests over its unix socket.
 
-Streams both ways with back-pressure and buffers nothing. Who asks is found out here (by the ``Identify``
-that the composition root hands in) and told to the bucket process in a header that no client can
-set; what he may do is decided there. While the bucket process restarts, requests get a 503 that clients retry.
+Streams both ways with back-pressure and buffers nothing. Who asks is found out here (by the ``Identify`` that
+the composition root hands in) and told to the bucket process in a header that no client can set; what he may
+do is decided there. While the bucket process restarts, requests get a 503 that clients retry.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _HOP_BY_HOP = {
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
 
 Identify = Callable[[str | None, str], Caller]
-"""Who asks, given the ``Authorization`` header and the key in the address (``Authenticator.caller``); a raised
-``BucketsError`` is answered as it is."""
+"""Who asks, given the ``Authorization`` header and the key in the address (``Authenticator.caller``); a
+raised ``BucketsError`` is answered as it is."""
 
 
 def handles(path: str) -> bool:

@@ -1,8 +1,9 @@
 """Listing a bucket: prefix, delimiter, offsets, globs and stable page tokens. Blocking.
 
-Order is that of the names' UTF-8 bytes. A page token is the place to go on from, so a page is right even if objects come
-and go between two pages. Globs are matched by RE2, in time linear in the name; a bucket may hold millions of names, so a
-call ends its page after a while and the client goes on from there, as the public API allows.
+Order is that of the names' UTF-8 bytes. A page token is the place to go on from, so a page is right even if
+objects come and go between two pages. Globs are matched by RE2, in time linear in the name; a bucket may hold
+millions of names, so a call ends its page after a while and the client goes on from there, as the public API
+allows.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class Search:
         return self._glob is None or self._glob.is_all_of(name)
 
     def is_over(self) -> bool:
-        """Whether the page has to end before the next name. At least one is looked at, so that a client comes on."""
+        """Whether the page has to end before the next name. At least one is looked at, so that a client comes
+        on."""
         return self._glob is not None and self._looked > 0 and self._clock() >= self._end
 
 

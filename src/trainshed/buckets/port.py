@@ -1,6 +1,8 @@
-"""What the methods of the storage API ask of the place where objects lie: on this disk, or in a store elsewhere.
+"""What the methods of the storage API ask of the place where objects lie: on this disk, or in a store
+elsewhere.
 
-A place has buckets, and `at` finds the store of one. All methods block and may be called from several threads.
+A place has buckets, and `at` finds the store of one. All methods block and may be called from several
+threads.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class Opened(Protocol):
         ...
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from ``start`` up to ``end``, in blocks. Raises ``Unavailable`` if it was changed meanwhile."""
+        """The bytes from ``start`` up to ``end``, in blocks. Raises ``Unavailable`` if it was changed
+        meanwhile."""
         ...
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> None:
@@ -130,8 +133,8 @@ class BucketStore(Protocol):
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """Make staged content an object, durably. ``announce``: called with the record, at the latest before the
-        staged file is gone."""
+        """Make staged content an object, durably. ``announce``: called with the record, at the latest before
+        the staged file is gone."""
         ...
 
     def open(
@@ -143,7 +146,8 @@ class BucketStore(Protocol):
         *,
         hash_limit: int | None = None,
     ) -> Opened:
-        """Open an object for reading. ``hash_limit``: bytes up to which missing checksums are computed, None = any."""
+        """Open an object for reading. ``hash_limit``: bytes up to which missing checksums are computed, None
+        = any."""
         ...
 
     def read_record(
@@ -204,8 +208,8 @@ class Buckets(Protocol):
         ...
 
     def complete_records(self) -> None:
-        """Bind the records of objects on this disk after their directory was copied. Takes as long as looking at each of
-        them; the buckets may be used meanwhile."""
+        """Bind the records of objects on this disk after their directory was copied. Takes as long as looking
+        at each of them; the buckets may be used meanwhile."""
         ...
 
     def clean(self) -> None:

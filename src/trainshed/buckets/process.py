@@ -47,10 +47,11 @@ ACCESS_LOG = "access.log"
 def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None = None) -> None:
     """Serve the buckets of a setup until SIGTERM or the parent's death; blocks.
 
-    When all of it listens, ``{"port": N, "tls_port": N}`` (null for a port that there is not) and a line feed are written to
-    ``ready_fd``, which is then closed. ``parent`` is the process to die with: a parent that is
-    killed before we first look would otherwise never be missed. The access log is ``<root>.state/access.log``.
-    Raises OSError if an address cannot be bound, TimeoutError if another process keeps the store.
+    When all of it listens, ``{"port": N, "tls_port": N}`` (null for a port that there is not) and a line feed
+    are written to ``ready_fd``, which is then closed. ``parent`` is the process to die with: a parent that is
+    killed before we first look would otherwise never be missed. The access log is
+    ``<root>.state/access.log``. Raises OSError if an address cannot be bound, TimeoutError if another process
+    keeps the store.
     """
     parent = os.getppid() if parent is None else parent
     limits.raise_open_files()
@@ -143,7 +144,8 @@ async def _run(server: uvicorn.Server, listeners: list[socket.socket], parent: i
 
 
 async def _watch_parent(server: uvicorn.Server, parent: int) -> None:
-    """Stop when the parent is gone, where the kernel does not see to that (macOS, a parent that was not named)."""
+    """Stop when the parent is gone, where the kernel does not see to that (macOS, a parent that was not
+    named)."""
     while os.getppid() == parent:  # noqa: ASYNC110 nothing but the id tells of it
         await asyncio.sleep(_ORPHAN_CHECK_S)
     server.should_exit = True

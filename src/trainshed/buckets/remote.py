@@ -1,10 +1,11 @@
 """A bucket whose objects lie in a store elsewhere, behind the same methods as one on this disk.
 
-Preconditions hold as far as the store's own conditional operations go: creating and replacing up to ``CONDITIONAL``
-bytes are atomic; larger writes, deletions and copies look first and act then (docs/buckets.md has the table). A
-generation is made of the time and the tag that the store gives a version.
+Preconditions hold as far as the store's own conditional operations go: creating and replacing up to
+``CONDITIONAL`` bytes are atomic; larger writes, deletions and copies look first and act then (docs/buckets.md
+has the table). A generation is made of the time and the tag that the store gives a version.
 
-Checksums and custom metadata are kept in the object's metadata at the store, so that they live and die with it.
+Checksums and custom metadata are kept in the object's metadata at the store, so that they live and die with
+it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ _PART = 8 << 20
 _PARTS = 9000
 _AT_ONCE = 4
 _SPAN = 64 << 20
-"""Bytes that one request reads: a client that is slow must not make it run into the time limit of requests."""
+"""Bytes that one request reads: a client that is slow must not make it run into the time limit of
+requests."""
 
 
 class RemoteBucket:
@@ -267,8 +269,8 @@ def list_page(
 ) -> Page:
     """One page; raises ``InvalidRequest`` (token, glob), and what the store's library raises.
 
-    A level of directories is asked for as such, which costs the store little however much lies below it; everything else is
-    read in the order of the names, from the page's first one on.
+    A level of directories is asked for as such, which costs the store little however much lies below it;
+    everything else is read in the order of the names, from the page's first one on.
     """
     limit = max(1, min(query.max_results, MAX_RESULTS))
     glob = compile_glob(query.match_glob) if query.match_glob else None
@@ -382,8 +384,8 @@ def written_ns(meta: ObjectMeta) -> int:
 
 
 def _generation(moment: int, etag: str) -> int:
-    """Later for a later second, and another one for another tag. Of what a store says when one object is asked for,
-    and likewise in a list: that leaves out its own numbers of versions, and parts of a second."""
+    """Later for a later second, and another one for another tag. Of what a store says when one object is
+    asked for, and likewise in a list: that leaves out its own numbers of versions, and parts of a second."""
     digest = hashlib.blake2b(etag.encode(), digest_size=8).digest()
     seconds = moment // 1_000_000_000
     return seconds * 1_000_000 + int.from_bytes(digest, "big") % 1_000_000
@@ -402,7 +404,8 @@ def checked_name(name: str) -> str:
 
 
 def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) -> Attributes:
-    """What is kept with an object at the store; ``token``: of the upload that writes it. Raises ``InvalidRequest``."""
+    """What is kept with an object at the store; ``token``: of the upload that writes it. Raises
+    ``InvalidRequest``."""
     found = {theirs: draft.fields[ours] for ours, theirs in _FIELDS.items() if ours in draft.fields}
     unknown = [key for key in draft.fields if key not in _FIELDS and key != "storageClass"]
     for key, value in draft.metadata.items():

@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 
 
 def connect(table: BucketTable) -> ObjectStore:
-    """The store that a table describes. Nothing is sent yet; raises ``Unavailable`` for credentials of a wrong form."""
+    """The store that a table describes. Nothing is sent yet; raises ``Unavailable`` for credentials of a
+    wrong form."""
     client: ClientConfig = {**_CLIENT, "allow_http": table.endpoint.startswith("http://")}
     prefix = table.prefix.strip("/") or None
     try:
@@ -111,7 +112,8 @@ def _gcs(table: BucketTable) -> Any:
 
 @contextmanager
 def translated(table: BucketTable, name: str = "") -> Generator[None]:
-    """What the store's library raises inside, as what a client is to be told; `name`: the object in question."""
+    """What the store's library raises inside, as what a client is to be told; `name`: the object in
+    question."""
     try:
         yield
     except BucketsError:

@@ -1,4 +1,5 @@
-"""What the operator's configuration says of the buckets, and what a bucket process is told when it starts. Pure.
+"""What the operator's configuration says of the buckets, and what a bucket process is told when it starts.
+Pure.
 
 Holds no secret: `BucketSetup` stands on a command line.
 """
@@ -17,10 +18,10 @@ STORES = (LOCAL, S3, GCS)
 
 @dataclass(frozen=True, slots=True)
 class BucketTable:
-    """One `[[buckets]]` table. `store`: where its objects lie; of a store that is not local: `bucket`, its name there
-    ("" = the same), `prefix` that all objects' names begin with there, `endpoint` ("" = the public one), `region`.
-    `project`: whose it is ("" = the service's own). The names that end in `_env` are those of environment variables of
-    the service, "" = as the store's own tools find their credentials."""
+    """One `[[buckets]]` table. `store`: where its objects lie; of a store that is not local: `bucket`, its
+    name there ("" = the same), `prefix` that all objects' names begin with there, `endpoint` ("" = the public
+    one), `region`. `project`: whose it is ("" = the service's own). The names that end in `_env` are those of
+    environment variables of the service, "" = as the store's own tools find their credentials."""
 
     name: str
     store: str = LOCAL
@@ -65,13 +66,13 @@ PLAIN = BucketRules()
 
 @dataclass(frozen=True, slots=True)
 class BucketSetup:
-    """`root`: the directory of the objects. `gateway`, `replicas`: paths of the Unix sockets for the API's gateway and
-    for the relays of replicas, "" = none. `host`: of the TCP port, "" = there is none; `port` 0 = any free one.
-    `certificate`, `key`: PEM files for a second port, `tls_port`, that speaks TLS; "" = there is none. `tls`: `port` speaks
-    it, too, and plain HTTP with this machine alone.
-    `tokens`: the service's token file. `service`: the Unix socket at which the API process hears programs, "" = nobody says
-    whether a program is over. `anonymous`: who comes by the TCP port need not say who he is. `hosts`: by which names it may
-    be called there."""
+    """`root`: the directory of the objects. `gateway`, `replicas`: paths of the Unix sockets for the API's
+    gateway and for the relays of replicas, "" = none. `host`: of the TCP port, "" = there is none; `port` 0 =
+    any free one. `certificate`, `key`: PEM files for a second port, `tls_port`, that speaks TLS; "" = there
+    is none. `tls`: `port` speaks it, too, and plain HTTP with this machine alone. `tokens`: the service's
+    token file. `service`: the Unix socket at which the API process hears programs, "" = nobody says whether a
+    program is over. `anonymous`: who comes by the TCP port need not say who he is. `hosts`: by which names it
+    may be called there."""
 
     root: str
     gateway: str = ""

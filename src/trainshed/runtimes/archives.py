@@ -1,7 +1,7 @@
 """Looks at packages before an installer opens them: how much comes out of them, and what they are built with.
 
-Whoever wrote an archive chose all of it. So this runs where setup scripts run, in the first process of an installation, and
-everything is read up to a limit (`Terms`).
+Whoever wrote an archive chose all of it. So this runs where setup scripts run, in the first process of an
+installation, and everything is read up to a limit (`Terms`).
 """
 
 import codecs
@@ -51,13 +51,15 @@ class Refused(Exception):
 
 
 def load() -> None:
-    """What would be loaded later, when there may be no standard library to be seen: names are decoded by these."""
+    """What would be loaded later, when there may be no standard library to be seen: names are decoded by
+    these."""
     for name in _CODECS:
         codecs.lookup(name)
 
 
 def look_at_all(paths: Iterable[str], most_unpacked: int = MOST_UNPACKED) -> bool:
-    """Whether the runtime's own setuptools can build all those among them that are no wheels. Raises Refused."""
+    """Whether the runtime's own setuptools can build all those among them that are no wheels. Raises
+    Refused."""
     with _bounded():
         plain = [look_at(Path(path), most_unpacked) for path in paths]
     return all(plain)
@@ -66,8 +68,9 @@ def look_at_all(paths: Iterable[str], most_unpacked: int = MOST_UNPACKED) -> boo
 def look_at(path: Path, most_unpacked: int = MOST_UNPACKED) -> bool:
     """Whether the file is a wheel, or a source distribution that the runtime's own setuptools can build.
 
-    False for distributions that ask for other build requirements, and where that cannot be read: installers say more of
-    that. A plain build needs no environment of its own (half a second) and no package index. Raises Refused.
+    False for distributions that ask for other build requirements, and where that cannot be read: installers
+    say more of that. A plain build needs no environment of its own (half a second) and no package index.
+    Raises Refused.
     """
     if path.stat().st_size > most_unpacked:
         raise _refused(path, f"it has more than {_size(most_unpacked)}", "its size")

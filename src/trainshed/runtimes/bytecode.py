@@ -1,7 +1,9 @@
-"""Compiles what is not compiled yet of a finished environment: run by the environment's own Python, 3.6 or newer.
+"""Compiles what is not compiled yet of a finished environment: run by the environment's own Python, 3.6 or
+newer.
 
-`python bytecode.py SITE_PACKAGES PROCESSES`. One process gives way to everything else on the machine. Programs may use the environment
-meanwhile and at any time it may be killed: each file appears by a rename, and who finds none compiles for itself.
+`python bytecode.py SITE_PACKAGES PROCESSES`. One process gives way to everything else on the machine.
+Programs may use the environment meanwhile and at any time it may be killed: each file appears by a rename,
+and who finds none compiles for itself.
 """
 
 import compileall

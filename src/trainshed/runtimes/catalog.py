@@ -72,8 +72,9 @@ class Candidate:
 def newest(
     sheet: Sheet, pythons: KnownPythons, version: str = "", near: Minor | None = None
 ) -> Candidate | None:
-    """The newest release, or the one of `version`, on the Python nearest to `near`, or on the one that the family is most
-    at home on. The machine is searched for Pythons only where the service's own will not do."""
+    """The newest release, or the one of `version`, on the Python nearest to `near`, or on the one that the
+    family is most at home on. The machine is searched for Pythons only where the service's own will not
+    do."""
     running = pythons.running()
     low, high = sheet.preferred_pythons
     asked = [each for each in sheet.releases if each.version == version]
@@ -103,8 +104,8 @@ def nearest(
     for_gpu: bool,
     slim: bool = False,
 ) -> Candidate | None:
-    """The release nearest to `version` and, of those, on the Python nearest to `python`. `for_gpu`, `slim`: of two equally
-    near ones the build for GPUs, or the slim one; without them no such release is taken."""
+    """The release nearest to `version` and, of those, on the Python nearest to `python`. `for_gpu`, `slim`:
+    of two equally near ones the build for GPUs, or the slim one; without them no such release is taken."""
     wanted = parse_minor(version) or (0, 0)
     releases = [
         each

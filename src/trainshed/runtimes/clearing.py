@@ -1,7 +1,8 @@
-"""Clears the cache: what was not used for a while, and what killed builders left behind. Never what a program lives in.
+"""Clears the cache: what was not used for a while, and what killed builders left behind. Never what a program
+lives in.
 
-Nothing here is needed to be right: whatever is removed is built, fetched or unpacked again for the next job that asks for
-it. What a live replica lives in is known by the locks that its shim holds (`shelf`).
+Nothing here is needed to be right: whatever is removed is built, fetched or unpacked again for the next job
+that asks for it. What a live replica lives in is known by the locks that its shim holds (`shelf`).
 """
 
 import re
@@ -33,8 +34,9 @@ _WHILE_BUILT = 3600 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One thing that is old enough to go. `used`: when it was used last, ns; of downloads, when it was fetched. `why`: why
-    it stays nevertheless, "" = it goes. `remove` blocks, raises OSError, and says False if it has come into use meanwhile.
+    """One thing that is old enough to go. `used`: when it was used last, ns; of downloads, when it was
+    fetched. `why`: why it stays nevertheless, "" = it goes. `remove` blocks, raises OSError, and says False
+    if it has come into use meanwhile.
     """
 
     kind: str
@@ -55,7 +57,8 @@ class Clearing:
         self._downloads = Downloads(cache / "uv", installer)
 
     def pieces(self) -> Iterator[Piece]:
-        """Everything that is old enough, layers before what they lie on, which is the order to remove them in."""
+        """Everything that is old enough, layers before what they lie on, which is the order to remove them
+        in."""
         # Their sizes as long as the environments are there that share their files.
         downloads = list(self.downloads())
         layers = list(Shelf(self._cache / LAYERS).content())
@@ -112,15 +115,16 @@ def _unlink(path: Path, root: Path) -> bool:
 
 
 class Downloads:
-    """uv's cache at `root`. If an operator has named another one (UV_CACHE_DIR), that one is his own business."""
+    """uv's cache at `root`. If an operator has named another one (UV_CACHE_DIR), that one is his own
+    business."""
 
     def __init__(self, root: Path, installer: Installer) -> None:
         self._root = root
         self._installer = installer
 
     def content(self) -> Iterator[tuple[str, int, int]]:
-        """(name, bytes, when the newest of it was fetched, ns) of every package, by name. uv notes no use. The bytes are
-        those that removing it frees: what environments have as well counts as theirs."""
+        """(name, bytes, when the newest of it was fetched, ns) of every package, by name. uv notes no use.
+        The bytes are those that removing it frees: what environments have as well counts as theirs."""
         if self._installer.cache != self._root:
             return
         for name, places in sorted(self._places().items()):
@@ -134,7 +138,8 @@ class Downloads:
                 yield name, size_of(*places, alone=True), max(times)
 
     def remove(self, name: str) -> bool:
-        """Have uv forget all versions of a package. Blocks while uv runs elsewhere on this cache. False if it cannot."""
+        """Have uv forget all versions of a package. Blocks while uv runs elsewhere on this cache. False if it
+        cannot."""
         try:
             self._installer.forget(name)
         except InstallFailed:

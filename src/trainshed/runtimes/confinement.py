@@ -1,7 +1,9 @@
-"""Where setup scripts of users run, and on what terms: a process kept apart at the level of the jobs' programs.
+"""Where setup scripts of users run, and on what terms: a process kept apart at the level of the jobs'
+programs.
 
-`Terms` say how tightly; `Confinement` says what one run of the installer may see, change and take. It is carried out by a
-process of its own (`keeper`), because a service with threads cannot make namespaces for a child.
+`Terms` say how tightly; `Confinement` says what one run of the installer may see, change and take. It is
+carried out by a process of its own (`keeper`), because a service with threads cannot make namespaces for a
+child.
 """
 
 import sys
@@ -29,7 +31,8 @@ MOST_FILES = 1_000_000
 MOST_UNPACKED = 8 << 30
 """Bytes of one archive's content, and of the archive itself."""
 MOST_METADATA = 4 << 20
-"""Bytes of one of the files that say what a package is: pyproject.toml, PKG-INFO, METADATA, setup.py, setup.cfg."""
+"""Bytes of one of the files that say what a package is: pyproject.toml, PKG-INFO, METADATA, setup.py,
+setup.cfg."""
 MOST_SECONDS = 60.0
 """For looking at one archive."""
 MOST_MEMORY = 512 << 20
@@ -40,10 +43,11 @@ MOST_MEMORY = 512 << 20
 class Terms:
     """What holds for each installation.
 
-    `level`: the sandbox level of programs (`protocol.LEVEL_*`), never another. `hidden`: directories that look empty;
-    `covered`: files that do; `visible`: what may be read by the operator's wish, wherever it lies. `memory_bytes`, `processes`, `disk_bytes`, `seconds`: limits, 0 = none; `cpu_weight`: 100
-    per vCPU. `memory_base`, `cpu_base`, `pids_base`: directories of control groups, "" = none. `kept_ports`: those of the
-    service and of replicas, which no script may listen on.
+    `level`: the sandbox level of programs (`protocol.LEVEL_*`), never another. `hidden`: directories that
+    look empty; `covered`: files that do; `visible`: what may be read by the operator's wish, wherever it
+    lies. `memory_bytes`, `processes`, `disk_bytes`, `seconds`: limits, 0 = none; `cpu_weight`: 100 per vCPU.
+    `memory_base`, `cpu_base`, `pids_base`: directories of control groups, "" = none. `kept_ports`: those of
+    the service and of replicas, which no script may listen on.
     """
 
     level: str
@@ -66,8 +70,8 @@ Kind = Literal["", "level", "limit", "archive"]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Why an installation was ended, or not begun. `kind`: its `level` cannot be had, a `limit` was reached, an `archive`
-    was refused; "" = none of them, it ended by itself."""
+    """Why an installation was ended, or not begun. `kind`: its `level` cannot be had, a `limit` was reached,
+    an `archive` was refused; "" = none of them, it ended by itself."""
 
     kind: Kind = ""
     text: str = ""
@@ -75,13 +79,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """`room`: a directory for this one run, with its home, its temporary files and its downloads. `writable`: what else it
-    may change. `shown`: what it may read, even inside of what the terms hide. `name`: of its control groups. `until`:
-    moment of `time.monotonic` at which it is ended, 0 = never.
+    """`room`: a directory for this one run, with its home, its temporary files and its downloads. `writable`:
+    what else it may change. `shown`: what it may read, even inside of what the terms hide. `name`: of its
+    control groups. `until`: moment of `time.monotonic` at which it is ended, 0 = never.
 
-    `archives`: packages that are looked at before the command is begun (`archives`); `when_plain`: what is added to it if the
-    runtime's own setuptools can build all of them. `cache`: a download cache that others use as well, "" = downloads of
-    its own; only where no script of a user runs.
+    `archives`: packages that are looked at before the command is begun (`archives`); `when_plain`: what is
+    added to it if the runtime's own setuptools can build all of them. `cache`: a download cache that others
+    use as well, "" = downloads of its own; only where no script of a user runs.
     """
 
     room: str
@@ -110,8 +114,8 @@ class Confinement:
             (Path(self.room) / name).mkdir(parents=True, exist_ok=True)
 
     def command(self, command: Sequence[str], line: int) -> list[str]:
-        """The command that runs `command` inside. `line`: handle of a socket, by which it says why it ended the command
-        (`Verdict`); at its end everything is ended."""
+        """The command that runs `command` inside. `line`: handle of a socket, by which it says why it ended
+        the command (`Verdict`); at its end everything is ended."""
         told = (msgspec.json.encode(each).decode() for each in (sys.path, self))
         # Nothing is looked up on the way: neither a user's own packages nor the working directory's.
         return [sys.executable, "-I", "-S", "-c", _START, *told, str(line), *command]

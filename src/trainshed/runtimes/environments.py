@@ -34,7 +34,8 @@ class Environments:
     def __init__(
         self, root: Path, installer: Installer, now: Callable[[], int], *, processes: int = 1
     ) -> None:
-        """`now`: nanoseconds, only for the durations in progress lines. `processes`: for what nobody waits for."""
+        """`now`: nanoseconds, only for the durations in progress lines. `processes`: for what nobody waits
+        for."""
         self._shelf = Shelf(root)
         self._installer = installer
         self._now = now
@@ -54,7 +55,8 @@ class Environments:
         return f"{sheet.family}-{release.version or 'plain'}-py{format_minor(interpreter.minor)}-{digest}"
 
     def used(self, environment: Prefix) -> None:
-        """A program is about to be started in it, or in a layer on top of it. Goes on with what a killed process began."""
+        """A program is about to be started in it, or in a layer on top of it. Goes on with what a killed
+        process began."""
         key = environment.root.name
         self._shelf.used(key)
         if key not in self._looked_at:
@@ -85,7 +87,8 @@ class Environments:
         interpreter: Interpreter,
         progress: Callable[[str], None],
     ) -> Prefix:
-        """Build the environment unless it is there. Blocks (seconds). Raises BuildFailed; leaves nothing then."""
+        """Build the environment unless it is there. Blocks (seconds). Raises BuildFailed; leaves nothing
+        then."""
         key = self.key(sheet, release, interpreter)
         final = self._prefix(key, interpreter)
 
@@ -134,7 +137,8 @@ class Environments:
 
         def install(*what: str) -> None:
             target = prefix.site
-            # No script of a user ever runs where this can be written to: what could change it could change uv's cache.
+            # No script of a user ever runs where this can be written to: what could change it could change
+            # uv's cache.
             self._installer.install(prefix.executable, target, what, progress, linked=True)
 
         if not release.first:

@@ -1,4 +1,5 @@
-"""Runs uv as a process: finds it, gives it a clean environment and the machine's indexes, keeps its last lines for errors.
+"""Runs uv as a process: finds it, gives it a clean environment and the machine's indexes, keeps its last
+lines for errors.
 
 A run is overseen by a shell, or kept apart by a keeper (`confinement`); both end with this process.
 """
@@ -40,8 +41,8 @@ _SETTINGS = "".join(
     'requires-dist = ["numpy>=1.12.0", "python-dateutil>=2.5.0", "pytz>=2011.11"]\n'
     for version in _OLD_PANDAS.split()
 )
-"""What uv would not read for itself: these ask for `pytz (>=2011k)`, which is no version any more. Setup scripts of old
-programs name them often."""
+"""What uv would not read for itself: these ask for `pytz (>=2011k)`, which is no version any more. Setup
+scripts of old programs name them often."""
 
 
 _LATE = 10.0
@@ -50,9 +51,9 @@ _LATE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """`output`: a handle of all that it says. `line`: one that can be read as soon as nobody is to say more, -1 = there is
-    none. `end`: ends it, without waiting. `verdict`: of its keeper, to be asked once, when it is over. `seconds`: when it is
-    killed, whatever else should have ended it; None = its caller says."""
+    """`output`: a handle of all that it says. `line`: one that can be read as soon as nobody is to say more,
+    -1 = there is none. `end`: ends it, without waiting. `verdict`: of its keeper, to be asked once, when it
+    is over. `seconds`: when it is killed, whatever else should have ended it; None = its caller says."""
 
     process: subprocess.Popen[bytes]
     output: int
@@ -134,8 +135,8 @@ _UNSEEN: Final = "not found at: file://"
 
 
 class InstallFailed(Exception):
-    """uv ended with an error; `lines` are its last ones. `is_final`: it was ended, or not begun, for a cause that no other way
-    of installing would get past; the last line says which."""
+    """uv ended with an error; `lines` are its last ones. `is_final`: it was ended, or not begun, for a cause
+    that no other way of installing would get past; the last line says which."""
 
     def __init__(self, lines: tuple[str, ...], *, is_final: bool = False) -> None:
         super().__init__("\n".join(lines))
@@ -182,8 +183,8 @@ class InstallFailed(Exception):
 
 
 class Installer:
-    """uv, as the runtimes use it: where scripts of users write, files are copies, so that no job can reach into uv's own
-    cache."""
+    """uv, as the runtimes use it: where scripts of users write, files are copies, so that no job can reach
+    into uv's own cache."""
 
     def __init__(
         self,
@@ -192,7 +193,8 @@ class Installer:
         binary: str = "",
         limit_seconds: float = 1800,
     ) -> None:
-        """`cache`: uv's download cache, unless UV_CACHE_DIR names another. `limit_seconds`: for one run of it."""
+        """`cache`: uv's download cache, unless UV_CACHE_DIR names another. `limit_seconds`: for one run of
+        it."""
         self._limit_seconds = limit_seconds
         self._binary = binary
         self._environ = _clean(environ)
@@ -220,7 +222,8 @@ class Installer:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Files that an installation reads: uv itself, and how it was told where packages come from. Raises BuildFailed."""
+        """Files that an installation reads: uv itself, and how it was told where packages come from. Raises
+        BuildFailed."""
         told = ("UV_CONFIG_FILE", "UV_FIND_LINKS", "SSL_CERT_FILE", "SSL_CERT_DIR")
         values = ",".join(self._environ.get(name, "") for name in (*told, "UV_INDEX"))
         places = [place.removeprefix("file://") for place in re.split(r"[,\s]+", values)]
@@ -229,7 +232,8 @@ class Installer:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Files with uv's settings of this user and with passwords of indexes: for uv, and for no script of a user."""
+        """Files with uv's settings of this user and with passwords of indexes: for uv, and for no script of a
+        user."""
         home = Path(self._environ.get("HOME") or "/nonexistent")
         settings = Path(self._environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv"
         netrc = self._environ.get("NETRC") or str(home / ".netrc")
@@ -271,18 +275,21 @@ class Installer:
         apart: Confinement | None = None,
         linked: bool = False,
     ) -> None:
-        """Install requirements, files or flags `what` into the directory `target` for the interpreter `python`.
+        """Install requirements, files or flags `what` into the directory `target` for the interpreter
+        `python`.
 
-        Blocks, until `stop` is asked at the longest. `apart`: what it may see and change, None = all. `linked`: the files
-        may be those of uv's cache, so that they take their room once; only for a directory that nobody will write to
-        but us. Raises InstallFailed, or BuildFailed if uv itself is missing.
+        Blocks, until `stop` is asked at the longest. `apart`: what it may see and change, None = all.
+        `linked`: the files may be those of uv's cache, so that they take their room once; only for a
+        directory that nobody will write to but us. Raises InstallFailed, or BuildFailed if uv itself is
+        missing.
         """
         command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
         # A cache that an operator named serves others as well, and links would make its files read-only.
         mode = "hardlink" if linked and self._owns_cache else "copy"
         command += ["--link-mode", mode, *what]
         doing = "finding out which packages are needed"
-        # uv takes settings from where it is started, besides those of the machine, unless UV_CONFIG_FILE names others.
+        # uv takes settings from where it is started, besides those of the machine, unless UV_CONFIG_FILE
+        # names others.
         settings = target.parent / "uv.toml"
         settings.write_text(_SETTINGS)
         try:
@@ -299,7 +306,8 @@ class Installer:
         apart: Confinement,
         stop: Stop | None,
     ) -> None:
-        """Build a source distribution into `apart.wheels`, as `install` would. Blocks. Raises InstallFailed."""
+        """Build a source distribution into `apart.wheels`, as `install` would. Blocks. Raises
+        InstallFailed."""
         command = [self._find(), "build", "--wheel", "--python", str(python)]
         command += ["--out-dir", str(apart.wheels), str(source)]
         self._execute(command, apart.wheels, _say_nothing, stop=stop, apart=apart)
@@ -311,8 +319,8 @@ class Installer:
         progress: Callable[[str], None] | None = None,
         doing: str = "working",
     ) -> None:
-        """Run a program in the installer's clean environment. Blocks. `progress` hears that it is still `doing` it, and
-        nothing that it says. Raises InstallFailed with its last lines."""
+        """Run a program in the installer's clean environment. Blocks. `progress` hears that it is still
+        `doing` it, and nothing that it says. Raises InstallFailed with its last lines."""
         self._execute(command, cwd, progress or _say_nothing, doing, quiet=True)
 
     def compile(
@@ -322,7 +330,8 @@ class Installer:
         progress: Callable[[str], None] | None = None,
         apart: Confinement | None = None,
     ) -> None:
-        """Compile the modules below `directory` but for test suites (half of the work, never imported). Blocks."""
+        """Compile the modules below `directory` but for test suites (half of the work, never imported).
+        Blocks."""
         if progress is not None:
             progress("Compiling the packages to bytecode.")
         command = [str(python), "-I", "-m", "compileall", "-qq", "-j", "0", "-x", _NOT_COMPILED]

@@ -53,7 +53,8 @@ class Interpreter:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Directories that it is made of and that need not be within everybody's reach: in somebody's home, say."""
+        """Directories that it is made of and that need not be within everybody's reach: in somebody's home,
+        say."""
         everybodys = self.prefix in ("/", "/usr", "/usr/local")
         return (self.stdlib,) if everybodys else (self.prefix, self.stdlib)
 

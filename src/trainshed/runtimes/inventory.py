@@ -1,4 +1,5 @@
-"""What runtimes there are and what of them is built, and building one now: for operators, without a service."""
+"""What runtimes there are and what of them is built, and building one now: for operators, without a
+service."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -20,9 +21,9 @@ LIKELY = (FAMILIES[0].family, "python")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A release of a family on a Python. `python`: the one that it would be built on here, "" = none that fits was found.
-    `needs`: the Pythons that fit, in words. `built`: where it is, None = not yet; its bytes and when it was used last (ns).
-    `left_out`: what the images hold and it does not, each with the reason."""
+    """A release of a family on a Python. `python`: the one that it would be built on here, "" = none that
+    fits was found. `needs`: the Pythons that fit, in words. `built`: where it is, None = not yet; its bytes
+    and when it was used last (ns). `left_out`: what the images hold and it does not, each with the reason."""
 
     family: str
     version: str
@@ -54,8 +55,8 @@ class Inventory:
         self._families = families
 
     def offers(self, family: str = "") -> list[Offer]:
-        """Every release on the Python that jobs would get it on here, and on those on which it is built besides. Raises
-        BuildFailed for a family that is not there."""
+        """Every release on the Python that jobs would get it on here, and on those on which it is built
+        besides. Raises BuildFailed for a family that is not there."""
         sheets = [self._sheet(family)] if family else self._families
         return [
             offer
@@ -65,7 +66,8 @@ class Inventory:
         ]
 
     def build(self, family: str, progress: Progress, version: str = "", python: str = "") -> Offer:
-        """Build a release, the newest one if no `version` is named, unless it is built. Blocks. Raises BuildFailed."""
+        """Build a release, the newest one if no `version` is named, unless it is built. Blocks. Raises
+        BuildFailed."""
         sheet = self._sheet(family)
         near = parse_minor(python) if python else None
         if python and near is None:

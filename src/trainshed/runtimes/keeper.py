@@ -1,7 +1,9 @@
-"""The process that keeps one run of the installer: starts it as a `Confinement` says, holds it to its limits, ends it.
+"""The process that keeps one run of the installer: starts it as a `Confinement` says, holds it to its limits,
+ends it.
 
-It belongs to the service's user and stays outside. It ends everything when the service closes its line, or dies. Its child
-gives itself the view and the limits, looks at the archives, and becomes the installer (`become`).
+It belongs to the service's user and stays outside. It ends everything when the service closes its line, or
+dies. Its child gives itself the view and the limits, looks at the archives, and becomes the installer
+(`become`).
 """
 
 import os
@@ -287,7 +289,8 @@ def become(
     keeper: socket.socket,
     parent: int,
 ) -> None:
-    """Returns only if it came to nothing, which the keeper is told: `level TEXT`, `archive TEXT`. `parent`: the keeper."""
+    """Returns only if it came to nothing, which the keeper is told: `level TEXT`, `archive TEXT`. `parent`:
+    the keeper."""
     try:
         _become(confinement, command, groups, keeper, parent)
     except archives.Refused as refusal:
@@ -316,8 +319,8 @@ def _become(
     kernel.leave_keyring()
     count = _processes_of_user() if level == protocol.LEVEL_SESSION else 0
     place = Path.cwd()
-    # The service keeps what it makes to itself. Whoever it is inside has to pass the directories that are made on the way
-    # to what is shown.
+    # The service keeps what it makes to itself. Whoever it is inside has to pass the directories that are
+    # made on the way to what is shown.
     os.umask(0o022)
     if level != protocol.LEVEL_SESSION:
         seen = _view(confinement)
@@ -361,7 +364,8 @@ def _view(confinement: Confinement) -> view.View:
 
 
 def _be_asked(keeper: socket.socket) -> None:
-    """Let the keeper answer calls of bind, as a shim does for its program; without it, where the kernel cannot do that."""
+    """Let the keeper answer calls of bind, as a shim does for its program; without it, where the kernel
+    cannot do that."""
     try:
         handle = socket_calls.listen(connect=False)
     except OSError:

@@ -1,11 +1,12 @@
 """Layers: a job's packages on top of a base environment, with only what the base does not have already.
 
-The resolver must see the base as installed, and must not be able to touch it. So a layer starts with *ghosts*:
-metadata of each base distribution without its files, and of what is left out of the base on purpose. The installer
-keeps the base's versions where they will do and installs the difference; a ghost that it replaces is all that it can
-remove. Ghosts that are left are taken away.
+The resolver must see the base as installed, and must not be able to touch it. So a layer starts with
+*ghosts*: metadata of each base distribution without its files, and of what is left out of the base on
+purpose. The installer keeps the base's versions where they will do and installs the difference; a ghost that
+it replaces is all that it can remove. Ghosts that are left are taken away.
 
-uv's own cache is shared by all jobs, so it is written to only where no script of a user runs, nor has left anything.
+uv's own cache is shared by all jobs, so it is written to only where no script of a user runs, nor has left
+anything.
 """
 
 import hashlib
@@ -55,8 +56,8 @@ class Layers:
         now: Callable[[], int],
         terms: Callable[[], Terms],
     ) -> None:
-        """`now`: nanoseconds, only for the duration in a progress line. `terms`: on which setup scripts of users run; they see
-        nothing of the cache either."""
+        """`now`: nanoseconds, only for the duration in a progress line. `terms`: on which setup scripts of
+        users run; they see nothing of the cache either."""
         self._now = now
         self._shelf = Shelf(root)
         self._installer = installer
@@ -145,7 +146,8 @@ class Layers:
     def _install(
         self, prefix: Prefix, base: Prefix, interpreter: Interpreter, work: _Given, terms: Terms
     ) -> None:
-        """Scripts of users run apart. uv's own cache, which all jobs share, is written to only where none of them runs."""
+        """Scripts of users run apart. uv's own cache, which all jobs share, is written to only where none of
+        them runs."""
         apart = Confinement(
             room=str(prefix.root / _ROOM),
             writable=(str(prefix.site),),
@@ -176,7 +178,8 @@ class Layers:
 
 
 def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
-    """A prefix into which nothing has been installed yet; the names of the base's distributions, with versions."""
+    """A prefix into which nothing has been installed yet; the names of the base's distributions, with
+    versions."""
     prefix = derive_prefix(root, base, interpreter)
     ghosts = _raise_ghosts(base, prefix)
     let_read(prefix.root)
@@ -237,8 +240,9 @@ _PLAIN = "--no-build-isolation"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Of a job's packages into the prefix of its layer. Everything runs `apart`: scripts of users may write to the prefix and
-    the room. `renew`: makes the prefix, and the room in it, as they were before the first of them ran."""
+    """Of a job's packages into the prefix of its layer. Everything runs `apart`: scripts of users may write
+    to the prefix and the room. `renew`: makes the prefix, and the room in it, as they were before the first
+    of them ran."""
 
     installer: Installer
     prefix: Prefix
@@ -259,7 +263,8 @@ class Installation:
         else:
             return
         self.progress("What the runtime has will not do; the package index is asked as well.")
-        # A script may have left what every Python there would run: also the one that writes to the cache of all.
+        # A script may have left what every Python there would run: also the one that writes to the cache of
+        # all.
         self.renew()
         what = self._paths()
         try:
@@ -268,8 +273,8 @@ class Installation:
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # What they need has to be built as well, or one project came twice, or they are no good. uv has said
-            # "error": without a word more it would read as the end.
+            # What they need has to be built as well, or one project came twice, or they are no good. uv has
+            # said "error": without a word more it would read as the end.
             self.progress("Wheels alone will not do; what has none is built from its source.")
             self._thoroughly(what)
 
@@ -290,7 +295,8 @@ class Installation:
         return max(found, key=lambda wheel: wheel.stat().st_mtime_ns)
 
     def _from_wheels(self, wheels: Sequence[Path]) -> None:
-        """What they need taken from wheels as well, by an installer that runs no script, and opens what strangers made."""
+        """What they need taken from wheels as well, by an installer that runs no script, and opens what
+        strangers made."""
         paths = list(map(str, dict.fromkeys(wheels)))
         what = ["--only-binary", ":all:", *paths]
         site, python = self.prefix.site, self.prefix.executable
@@ -314,7 +320,8 @@ class Installation:
         except InstallFailed as failure:
             if "conflicting URLs" not in str(failure):
                 raise
-            # The same project twice: one after the other, the later one stays (spec/program#arguments: in order).
+            # The same project twice: one after the other, the later one stays (spec/program#arguments: in
+            # order).
             for path in what:
                 self._install([], [path])
 

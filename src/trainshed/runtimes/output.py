@@ -1,4 +1,5 @@
-"""What programs write, read line by line: by a pipe or a terminal, with a notice of silence, made fit for people."""
+"""What programs write, read line by line: by a pipe or a terminal, with a notice of silence, made fit for
+people."""
 
 import errno
 import fcntl
@@ -21,9 +22,10 @@ _REST = 64
 def lines(
     output: int, beat: float, breaks: re.Pattern[bytes], line: int = -1
 ) -> Iterator[str | None]:
-    """The lines of a pipe or a terminal, apart by `breaks` and without white space at their ends, until all who have its
-    other end have closed it; None after each `beat` seconds of silence. `line`: a handle that can be read once nobody is
-    to write any more: what somebody who got away still holds open is not waited for."""
+    """The lines of a pipe or a terminal, apart by `breaks` and without white space at their ends, until all
+    who have its other end have closed it; None after each `beat` seconds of silence. `line`: a handle that
+    can be read once nobody is to write any more: what somebody who got away still holds open is not waited
+    for."""
     rest, left = b"", _REST
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
@@ -73,8 +75,8 @@ _BEGINS, _ENDS = "Downloading ", " Downloaded "
 
 
 class Narration:
-    """Takes the lines of one installer in their order and tells others. For one thread. `doing`: what it is at, as long as
-    it has said nothing. `quiet`: what it says is nothing to people."""
+    """Takes the lines of one installer in their order and tells others. For one thread. `doing`: what it is
+    at, as long as it has said nothing. `quiet`: what it says is nothing to people."""
 
     def __init__(
         self, tell: Callable[[str], None], doing: str = "working", *, quiet: bool = False
@@ -136,8 +138,8 @@ _MOVES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Screen:
-    """`end`: the descriptor that a program writes to. A context; read it in one thread. A pipe where there are no terminals:
-    then a program shows less."""
+    """`end`: the descriptor that a program writes to. A context; read it in one thread. A pipe where there
+    are no terminals: then a program shows less."""
 
     def __init__(self) -> None:
         try:
@@ -161,8 +163,8 @@ class Screen:
         os.close(self._ours)
 
     def lines(self) -> Iterator[str]:
-        """What is written, line by line, without what moves the cursor, until all who have the other end have closed it; ""
-        after each second of silence. To be called when the program has the end."""
+        """What is written, line by line, without what moves the cursor, until all who have the other end have
+        closed it; "" after each second of silence. To be called when the program has the end."""
         self._close_end()
         for line in lines(self._ours, _BEAT, _BREAKS):
             text = _MOVES.sub("", line or "").strip()

@@ -1,4 +1,5 @@
-"""A job's packages: fetched from their bucket once, named by content. Nothing here opens them (`archives`)."""
+"""A job's packages: fetched from their bucket once, named by content. Nothing here opens them
+(`archives`)."""
 
 import hashlib
 import json
@@ -35,7 +36,8 @@ class Packages:
         self._known: dict[tuple[str, str], str] = {}
 
     def known(self, uris: Sequence[str]) -> tuple[Package, ...] | None:
-        """The packages if all of them were fetched before and have not changed since. Fast, fetches nothing."""
+        """The packages if all of them were fetched before and have not changed since. Fast, fetches
+        nothing."""
         found: list[Package] = []
         for uri in uris:
             try:
@@ -104,8 +106,9 @@ class Packages:
         return hashed.hexdigest(), draft
 
     def _place(self, uri: str, digest: str) -> Path:
-        # What a wheel is stands in its name. What a source distribution is, its own setup script says: people pack it by
-        # hand, and the Vertex SDK puts a moment in front of the name, which installers would believe.
+        # What a wheel is stands in its name. What a source distribution is, its own setup script says: people
+        # pack it by hand, and the Vertex SDK puts a moment in front of the name, which installers would
+        # believe.
         name = _NOT_IN_A_FILE_NAME.sub("_", PurePosixPath(uri).name) or "package"
         if source := _SOURCE.search(name):
             name = f"package{source[0]}"

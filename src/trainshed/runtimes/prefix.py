@@ -1,9 +1,11 @@
-"""A Python prefix of our own: the machine's interpreter and standard library by reference, site-packages of ours.
+"""A Python prefix of our own: the machine's interpreter and standard library by reference, site-packages of
+ours.
 
-Why not a virtual environment: its program sees either no base packages or the host's own ones, and pip refuses
-`--user` in it. In a prefix the base packages *are* the interpreter's site-packages, and the host's are out of sight.
-A prefix is a copy of the interpreter's binary, links to every entry of the standard library, a `site-packages`.
-The binary is copied (a layer's is a hard link of it) because Python up to 3.10 looks for its library beside the
+Why not a virtual environment: its program sees either no base packages or the host's own ones, and pip
+refuses `--user` in it. In a prefix the base packages *are* the interpreter's site-packages, and the host's
+are out of sight. A prefix is a copy of the interpreter's binary, links to every entry of the standard
+library, a `site-packages`. The binary is copied (a layer's is a hard link of it) because Python up to 3.10
+looks for its library beside the
 *resolved* executable. This module makes and reads prefixes; it installs nothing into them.
 """
 
@@ -75,8 +77,8 @@ def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
     prefix.executable.hardlink_to(base.executable)
     for renamed in base.root.glob("lib/python3*/dist-packages"):
         _link(prefix.root / renamed.relative_to(base.root), prefix.site)
-    # A directory named in a path file is not searched for path files. Their lines have to be run for the directory that
-    # they lie in: those of namespace packages look there for what is theirs.
+    # A directory named in a path file is not searched for path files. Their lines have to be run for the
+    # directory that they lie in: those of namespace packages look there for what is theirs.
     lines = [str(base.site), f"import site; site.addsitedir({str(base.site)!r})"]
     (prefix.site / _PTH_OF_BASE).write_text("".join(line + "\n" for line in lines))
     return prefix

@@ -1,6 +1,8 @@
-"""The package `trainshed_reduction` in the cache, as programs of jobs with reducers import it: once for all jobs and Pythons.
+"""The package `trainshed_reduction` in the cache, as programs of jobs with reducers import it: once for all
+jobs and Pythons.
 
-Named by its sources and by the compiler that made its C library, which is left out where there is none: it is slower then.
+Named by its sources and by the compiler that made its C library, which is left out where there is none: it is
+slower then.
 """
 
 import hashlib
@@ -78,7 +80,8 @@ class Reduction:
             ) from failure
 
     def _run(self, draft: Path, *arguments: str) -> str:
-        """Run our Python in the draft; what it says if it fails, in a line. Nothing that it does is needed to be right."""
+        """Run our Python in the draft; what it says if it fails, in a line. Nothing that it does is needed to
+        be right."""
         passed_on = {name: self._environ[name] for name in _PASSED_ON if name in self._environ}
         try:
             done = subprocess.run(

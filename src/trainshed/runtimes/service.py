@@ -1,4 +1,5 @@
-"""The runtimes of this machine behind the port: base environments, layers and their preparation in threads."""
+"""The runtimes of this machine behind the port: base environments, layers and their preparation in
+threads."""
 
 import asyncio
 import functools
@@ -36,9 +37,9 @@ def _nobody_said() -> Terms:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """`exact`: refuse substitutes. `interpreters`: further Python executables. `uv`: the uv to use ("" = ours).
-    `image_map`: an operator's. `has_gpu`: whether this machine has a GPU, asked when it first matters. `terms`: on which
-    setup scripts of users run, asked in threads; what it raises, builds raise.
+    """`exact`: refuse substitutes. `interpreters`: further Python executables. `uv`: the uv to use ("" =
+    ours). `image_map`: an operator's. `has_gpu`: whether this machine has a GPU, asked when it first matters.
+    `terms`: on which setup scripts of users run, asked in threads; what it raises, builds raise.
     """
 
     exact: bool = False

@@ -13,8 +13,9 @@ _SLIM = "slim"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A package that the prebuilt images hold, or programs expect, and that is not here. `pythons`: the lowest and the
-    highest Python without it, None = all. `reason`: why, in a few words that follow the name in brackets."""
+    """A package that the prebuilt images hold, or programs expect, and that is not here. `pythons`: the
+    lowest and the highest Python without it, None = all. `reason`: why, in a few words that follow the name
+    in brackets."""
 
     name: str
     reason: str
@@ -33,14 +34,16 @@ class Release:
     """One version of a family's framework ("" for plain Python).
 
     `pythons`: lowest and highest Python, both included. `requirements`: what is installed on top of the
-    family's own requirements, as ranges, from which the lock is made. `sources`: pins of what is to be had as source
-    distributions only; they need nothing else. `excluded`: what the requirements' own requirements would bring, and
-    programs do not need. `overrides`: ranges that count instead of all that others ask of these packages. `day`: as of
-    which day (YYYY-MM-DD) the lock is made, "" = today: what came later was never tried with this framework; the
-    installers and the certificates are always of today. `only_x86`: the lock is made for Linux on x86-64, which alone has
-    wheels of all of it; elsewhere the same pins are tried. `left_out`: besides the family's. `first`: flags of the installer that are tried first where no
-    package index is configured on the machine: which build of a pinned version there is depends on the index, and so
-    does what it needs. `for_gpu`: a build for NVIDIA's GPUs, given to images for GPUs on machines that have one.
+    family's own requirements, as ranges, from which the lock is made. `sources`: pins of what is to be had as
+    source distributions only; they need nothing else. `excluded`: what the requirements' own requirements
+    would bring, and programs do not need. `overrides`: ranges that count instead of all that others ask of
+    these packages. `day`: as of which day (YYYY-MM-DD) the lock is made, "" = today: what came later was
+    never tried with this framework; the installers and the certificates are always of today. `only_x86`: the
+    lock is made for Linux on x86-64, which alone has wheels of all of it; elsewhere the same pins are tried.
+    `left_out`: besides the family's. `first`: flags of the installer that are tried first where no package
+    index is configured on the machine: which build of a pinned version there is depends on the index, and so
+    does what it needs. `for_gpu`: a build for NVIDIA's GPUs, given to images for GPUs on machines that have
+    one.
     """
 
     version: str
@@ -62,7 +65,8 @@ class Release:
 
     @property
     def is_slim(self) -> bool:
-        """Whether it holds its own requirements only, and nothing of the family's: for images with the tag `slim`."""
+        """Whether it holds its own requirements only, and nothing of the family's: for images with the tag
+        `slim`."""
         return self.version.endswith(f"+{_SLIM}")
 
     def runs_on(self, python: Minor) -> bool:
@@ -74,12 +78,12 @@ class Release:
 class Sheet:
     """A runtime family.
 
-    `releases`: newest first. `requirements`, `sources`, `left_out`: of every release that is not slim. `smoke`: a
-    program that proves an environment: it uses what the family is there for; the locks lie beside it.
-    `preferred_pythons`: where the family is at home when nobody asked for a Python. `framework`: the prebuilt images'
-    framework that it stands for (`core.catalog.images`), "" for none. `own_python`: the service's own Python is nearer
-    than the image's, because builds for others are hard to get. `runtime_versions`: its versions are those of `ml` v1
-    runtimes.
+    `releases`: newest first. `requirements`, `sources`, `left_out`: of every release that is not slim.
+    `smoke`: a program that proves an environment: it uses what the family is there for; the locks lie beside
+    it. `preferred_pythons`: where the family is at home when nobody asked for a Python. `framework`: the
+    prebuilt images' framework that it stands for (`core.catalog.images`), "" for none. `own_python`: the
+    service's own Python is nearer than the image's, because builds for others are hard to get.
+    `runtime_versions`: its versions are those of `ml` v1 runtimes.
     """
 
     family: str
@@ -99,8 +103,8 @@ class Sheet:
         return next((found for found in self.releases if found.version == version), None)
 
     def lock(self, release: Release) -> Path:
-        """The file with the pins of everything that the release holds, with a marker where they depend on the Python
-        (`./dev lock`)."""
+        """The file with the pins of everything that the release holds, with a marker where they depend on the
+        Python (`./dev lock`)."""
         name = (release.version or "plain").replace("+", "-")
         return self.smoke.with_name(f"{name}.lock")
 
@@ -113,7 +117,8 @@ class Sheet:
         return (*(() if release.is_slim else self.sources), *release.sources)
 
     def provides(self, release: Release) -> frozenset[str]:
-        """Names of the distributions that an environment is asked to hold (their dependencies not counted)."""
+        """Names of the distributions that an environment is asked to hold (their dependencies not
+        counted)."""
         texts = (*self.asks_for(release), *self.built_from(release))
         names = (_NAME.match(text) for text in texts)
         return frozenset(match[0].lower() for match in names if match)

@@ -1,12 +1,12 @@
 """A shelf of finished directories named by what is in them: built once, read-only, whole or not there.
 
 A directory appears under its key by one rename, after it was built elsewhere under a lock file that other
-services on the same cache honour. It is trusted if it is known to be on disk, or was built since this boot: so a
-job need not wait for the disk, and a power cut cannot leave a hollow directory that looks finished.
+services on the same cache honour. It is trusted if it is known to be on disk, or was built since this boot:
+so a job need not wait for the disk, and a power cut cannot leave a hollow directory that looks finished.
 
-Each has a file `.built`, which also says when it was used last (its time of change), and is what programs hold on to: a
-shim keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends with the shim however it ends. So nothing that a
-program lives in is removed, whether a service runs or not.
+Each has a file `.built`, which also says when it was used last (its time of change), and is what programs
+hold on to: a shim keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends with the
+shim however it ends. So nothing that a program lives in is removed, whether a service runs or not.
 """
 
 import ctypes
@@ -39,8 +39,8 @@ _STAMP_NS = 30 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What lies on a shelf. `used`: when it was used last, ns since the epoch. `whole`: False for what a builder or a power
-    cut left behind."""
+    """What lies on a shelf. `used`: when it was used last, ns since the epoch. `whole`: False for what a
+    builder or a power cut left behind."""
 
     key: str
     path: Path
@@ -94,8 +94,8 @@ class Shelf:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
 
         `build` fills the directory `draft`, which does not exist yet; what it raises is raised, and leaves
-        nothing. `writable`: name of a sub-directory whose permissions stay as they are. `waiting`: called if another
-        process builds the same, which is waited for. `finish`: see the method of that name.
+        nothing. `writable`: name of a sub-directory whose permissions stay as they are. `waiting`: called if
+        another process builds the same, which is waited for. `finish`: see the method of that name.
         """
         final = self.path(key)
         # First without the lock: a cache that several users share may be read-only to this one.
@@ -127,8 +127,8 @@ class Shelf:
         return final
 
     def finish(self, key: str, finish: Callable[[Path], None] | None) -> None:
-        """Do in a thread what others need not wait for: `finish(directory)`, which may stop half-way and be begun anew,
-        and making it last. At once, where another process is at it."""
+        """Do in a thread what others need not wait for: `finish(directory)`, which may stop half-way and be
+        begun anew, and making it last. At once, where another process is at it."""
         settle = threading.Thread(
             target=self._settle, args=(key, finish), name=SETTLING, daemon=True
         )
@@ -165,8 +165,8 @@ class Shelf:
             return not try_lock(built)
 
     def remove(self, kept: Kept) -> bool:
-        """Remove it, unless it is held or was used since it was looked at. Blocks for as long as the disk takes. Raises
-        OSError."""
+        """Remove it, unless it is held or was used since it was looked at. Blocks for as long as the disk
+        takes. Raises OSError."""
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / kept.key, _CREATE) as building:
@@ -198,7 +198,8 @@ class Shelf:
         """Remove what a killed builder or a power cut left behind; the lock says that no builder is alive."""
         for place in (_DRAFTS, _MARKS):
             (self._root / place).mkdir(parents=True, exist_ok=True)
-        # What setup scripts of users make there, with bits of their choice, other users of the machine must not run.
+        # What setup scripts of users make there, with bits of their choice, other users of the machine must
+        # not run.
         with suppress(PermissionError):
             (self._root / _DRAFTS).chmod(0o700)
         for left in (self._root / _DRAFTS).glob(f"{key}.*"):

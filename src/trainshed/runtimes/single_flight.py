@@ -26,8 +26,8 @@ class SingleFlight(Generic[T]):
         self._lock = threading.RLock()
 
     async def run(self, key: str, build: Build[T], hear: Progress | None) -> T:
-        """What the build of that key that is under way comes to, or a new one. A cancelled caller stops no build that
-        others wait for."""
+        """What the build of that key that is under way comes to, or a new one. A cancelled caller stops no
+        build that others wait for."""
         flight = self._join(key, build, hear)
         flight.callers += 1
         built = asyncio.wrap_future(flight.future)

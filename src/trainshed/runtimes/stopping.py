@@ -61,7 +61,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_by(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Have a process that keeps others, and ends at the end of its line, end them all; kill it if it does not."""
+    """Have a process that keeps others, and ends at the end of its line, end them all; kill it if it does
+    not."""
     with contextlib.suppress(OSError):
         line.shutdown(socket.SHUT_WR)
     late = threading.Timer(_PATIENCE, kill, [process])

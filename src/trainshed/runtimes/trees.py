@@ -1,4 +1,5 @@
-"""Whole directories of files: how much disk they take, taken out of everybody's hands, and removed nevertheless."""
+"""Whole directories of files: how much disk they take, taken out of everybody's hands, and removed
+nevertheless."""
 
 import os
 import shutil
@@ -16,7 +17,8 @@ def is_file(path: Path) -> bool:
 
 
 def read_small(path: Path) -> bytes | None:
-    """What is in a plain file; None if it is none, or has more than `SMALL` bytes. Who made it may have been anybody."""
+    """What is in a plain file; None if it is none, or has more than `SMALL` bytes. Who made it may have been
+    anybody."""
     if not is_file(path) or path.lstat().st_size > SMALL:
         return None
     with path.open("rb") as file:
@@ -36,7 +38,8 @@ def remove_tree(root: Path) -> None:
 
 
 def protect(root: Path, writable: str) -> None:
-    """Take write permission away from everything below `root`, but for `root/writable`, and let everybody read it.
+    """Take write permission away from everything below `root`, but for `root/writable`, and let everybody
+    read it.
 
     Programs may run as users of their own. Who may get here at all is a matter of the directories above.
     """
@@ -63,8 +66,8 @@ def let_read(root: Path) -> None:
 
 
 def _readable(mode: int) -> int:
-    """What the owner may read or enter, everybody may; and nobody becomes the owner by running it, who may be root while
-    a setup script of a user chose the bits."""
+    """What the owner may read or enter, everybody may; and nobody becomes the owner by running it, who may be
+    root while a setup script of a user chose the bits."""
     theirs = mode & (stat.S_IRUSR | stat.S_IXUSR)
     return (mode | theirs >> 3 | theirs >> 6) & ~(stat.S_ISUID | stat.S_ISGID)
 
@@ -78,7 +81,8 @@ _BLOCK = 512
 
 
 def size_of(*roots: Path, alone: bool = False) -> int:
-    """Bytes on the disk of all below `roots`, each file counted once. What goes while it is looked at counts nothing.
+    """Bytes on the disk of all below `roots`, each file counted once. What goes while it is looked at counts
+    nothing.
 
     `alone`: only what would be free if `roots` were removed: files that have a name elsewhere as well stay.
     """

@@ -1,7 +1,7 @@
 """Event files in a directory of this machine, which programs write to while it is read.
 
-Nothing in it is trusted: each step down is taken from an open directory and follows no link, only plain files are read,
-and how much is looked at is bounded. Blocks.
+Nothing in it is trusted: each step down is taken from an open directory and follows no link, only plain files
+are read, and how much is looked at is bounded. Blocks.
 """
 
 import os
@@ -22,7 +22,8 @@ _MOST_ENTRIES: Final = 50_000
 
 
 class LocalDirectory:
-    """See `following.Directory`. `base` is ours; `below`, the names of the directories from there on, are a program's."""
+    """See `following.Directory`. `base` is ours; `below`, the names of the directories from there on, are a
+    program's."""
 
     def __init__(self, base: Path, below: tuple[str, ...]) -> None:
         self._base = base

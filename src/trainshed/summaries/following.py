@@ -1,8 +1,8 @@
 """A directory of event files, followed as it grows: what every run in it has measured, read once.
 
-A file goes on where its last whole record ended. One that was replaced, as storage clients replace an object whenever
-they flush, is read anew, and so is one that does not hold any more what was read of it. What was read of a file that is
-gone stays.
+A file goes on where its last whole record ended. One that was replaced, as storage clients replace an object
+whenever they flush, is read anew, and so is one that does not hold any more what was read of it. What was
+read of a file that is gone stays.
 """
 
 import re
@@ -29,8 +29,8 @@ _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?!
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """An event file as it was met. `path`: below the directory that is followed. `version`: another one says that it was
-    replaced by another file; `stamp`: another one says that it may have changed in any way."""
+    """An event file as it was met. `path`: below the directory that is followed. `version`: another one says
+    that it was replaced by another file; `stamp`: another one says that it may have changed in any way."""
 
     path: str
     version: str
@@ -41,8 +41,8 @@ class Directory(Protocol):
     """A place with event files in it. Blocks."""
 
     def files(self, met: Callable[[int], None]) -> Iterator[EventFile]:
-        """All below it. `met`: called with a handle of every directory before it is read, where there are directories;
-        also of those above, as long as the place itself is not there. Raises OSError."""
+        """All below it. `met`: called with a handle of every directory before it is read, where there are
+        directories; also of those above, as long as the place itself is not there. Raises OSError."""
         ...
 
     def open(self, file: EventFile) -> BinaryIO:
@@ -63,8 +63,8 @@ Points = Mapping[int, Point]
 
 
 class Follower:
-    """Follows a directory for the sake of some tags. `since`: what was written before (seconds since the epoch) is somebody
-    else's and does not count. For one thread at a time."""
+    """Follows a directory for the sake of some tags. `since`: what was written before (seconds since the
+    epoch) is somebody else's and does not count. For one thread at a time."""
 
     def __init__(self, directory: Directory, wanted: Collection[str], since: float = 0.0) -> None:
         self._directory = directory
@@ -75,8 +75,8 @@ class Follower:
         """All tags of scalars that were seen."""
 
     def look(self, met: Callable[[int], None] = lambda handle: None) -> bool:
-        """Take in what is new; `met` as in `Directory.files`. False: there is more to read than one look takes. Raises
-        OSError."""
+        """Take in what is new; `met` as in `Directory.files`. False: there is more to read than one look
+        takes. Raises OSError."""
         left = _MOST_BYTES
         for file in islice(self._directory.files(met), _MOST_FILES):
             known = self._files.get(file.path)
@@ -95,8 +95,8 @@ class Follower:
         return left > 0
 
     def runs(self, tag: str) -> dict[str, Points]:
-        """What each run, a directory with event files, has measured under the tag. Of several values of a step the one
-        that was written last counts: who goes back to a checkpoint opens another file."""
+        """What each run, a directory with event files, has measured under the tag. Of several values of a
+        step the one that was written last counts: who goes back to a checkpoint opens another file."""
         found: dict[str, dict[int, Point]] = {}
         for path, file in sorted(self._files.items()):
             for step, point in file.points.get(tag, {}).items():
@@ -160,8 +160,9 @@ class _File:
 
 
 def representative(runs: Mapping[str, Points]) -> str | None:
-    """The run that speaks for the model where several have measured under one tag: one of an evaluation (a directory such
-    as `eval`, `eval_holdout`, `validation`) before those of training, then the one that measured last. None of none."""
+    """The run that speaks for the model where several have measured under one tag: one of an evaluation (a
+    directory such as `eval`, `eval_holdout`, `validation`) before those of training, then the one that
+    measured last. None of none."""
 
     def rank(run: str) -> tuple[bool, float, str]:
         evaluates = any(_EVALUATION.match(name) for name in run.split("/"))

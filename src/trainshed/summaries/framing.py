@@ -1,9 +1,10 @@
 """The framing of event files: records with a length and two checksums (the TFRecord format).
 
-    uint64 length | uint32 masked CRC-32C of it | `length` bytes | uint32 masked CRC-32C of those    (little-endian)
+    uint64 length | uint32 masked CRC-32C of it | `length` bytes | uint32 masked CRC-32C of those
+    (little-endian)
 
-Pure but for the file that it is handed. A file that is being written ends in the middle of a record; that is normal,
-and what is whole before it counts.
+Pure but for the file that it is handed. A file that is being written ends in the middle of a record; that is
+normal, and what is whole before it counts.
 """
 
 import struct
@@ -44,8 +45,8 @@ def framed(record: bytes) -> bytes:
 def read_records(
     file: BinaryIO, start: int = 0, *, longest: int = LONGEST
 ) -> Iterator[tuple[bytes, int]]:
-    """The whole records from byte `start` on, each with the offset behind it; one that is longer than `longest` bytes, or
-    whose own checksum is wrong, is left out. Raises NotEvents where no record begins."""
+    """The whole records from byte `start` on, each with the offset behind it; one that is longer than
+    `longest` bytes, or whose own checksum is wrong, is left out. Raises NotEvents where no record begins."""
     size = file.seek(0, 2)
     file.seek(start)
     at = start

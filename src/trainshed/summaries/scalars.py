@@ -1,7 +1,8 @@
 """The scalars of an event: what `tf.summary.scalar` of TensorFlow 1 and 2, Keras, PyTorch and others write.
 
-Pure. The three messages that matter are described here, in a pool of their own: neither TensorFlow nor TensorBoard is
-needed, and theirs may be loaded beside it. What the messages have beyond these fields is skipped.
+Pure. The three messages that matter are described here, in a pool of their own: neither TensorFlow nor
+TensorBoard is needed, and theirs may be loaded beside it. What the messages have beyond these fields is
+skipped.
 """
 
 import struct
@@ -17,7 +18,8 @@ _SCALARS: Final = b"scalars"
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value that was written under `tag` after `step` steps. `at`: seconds since the epoch, by the program's clock."""
+    """A value that was written under `tag` after `step` steps. `at`: seconds since the epoch, by the
+    program's clock."""
 
     tag: str
     step: int
@@ -54,7 +56,8 @@ def _number(value: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a tensor of one element holds it: in a list of the message, or as its bytes in memory (`struct`'s letter)."""
+    """How a tensor of one element holds it: in a list of the message, or as its bytes in memory (`struct`'s
+    letter)."""
 
     field: str
     letter: str

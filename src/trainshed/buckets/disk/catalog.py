@@ -53,8 +53,8 @@ _FIXED = frozenset(
 class BucketRecord:
     """A bucket's properties; ``settings`` are the editable ones under their public names.
 
-    Times in ns since the epoch. ``policy`` is the IAM policy's bindings as they were last set; ``project`` made it,
-    '' in records of older versions.
+    Times in ns since the epoch. ``policy`` is the IAM policy's bindings as they were last set; ``project``
+    made it, '' in records of older versions.
     """
 
     name: str
@@ -113,8 +113,8 @@ class BucketCatalog:
         return sorted(name for name in found if name.startswith(prefix))
 
     def holding(self, bucket: str) -> Holding | None:
-        """Whose the bucket is, and who may do what with it; None if there is none of this name. Cheap: a look at two
-        files, which are read only when they have changed."""
+        """Whose the bucket is, and who may do what with it; None if there is none of this name. Cheap: a look
+        at two files, which are read only when they have changed."""
         try:
             if not self.exists(bucket):
                 return None
@@ -134,8 +134,8 @@ class BucketCatalog:
         return known[1]
 
     def changed(self) -> tuple[int, int]:
-        """When a bucket was made or removed last, and when one was changed (ns, by the clock of the file system). Two
-        looks at the disk."""
+        """When a bucket was made or removed last, and when one was changed (ns, by the clock of the file
+        system). Two looks at the disk."""
         return self._root.stat().st_mtime_ns, self._records.stat().st_mtime_ns
 
     def _hold(self, record: BucketRecord) -> Holding:

@@ -115,8 +115,8 @@ class ObjectStore:
         self._files.records.note_into(table, key_of(bucket, name), record)
 
     def complete_records(self) -> None:
-        """After a copy of the directory, and once in one of an older version, bind every object's record to its file.
-        Others may use the store meanwhile; who needs a record before has it bound then."""
+        """After a copy of the directory, and once in one of an older version, bind every object's record to
+        its file. Others may use the store meanwhile; who needs a record before has it bound then."""
         self._files.records.complete(self._look_at_all)
 
     def _look_at_all(self, noted: Callable[[str, ObjectRecord], None]) -> None:
@@ -338,8 +338,9 @@ _STEP = 60_000_000
 class GenerationSource:
     """Generation numbers that never repeat, across crashes and clocks that step back.
 
-    A generation is microseconds since the epoch, like the public service's, raised above every number given out before. A
-    ceiling is on disk before any number below it is used. Blocking (a sync once a minute), safe from several threads.
+    A generation is microseconds since the epoch, like the public service's, raised above every number given
+    out before. A ceiling is on disk before any number below it is used. Blocking (a sync once a minute), safe
+    from several threads.
     """
 
     def __init__(self, path: Path, now: Callable[[], int]) -> None:

@@ -7,10 +7,11 @@ object then has a fresh generation that is a function of the new identity alone.
 Kept in an extended attribute where the file system has them and the record fits, else in a sidecar
 file that is named by the identity and lies outside the visible tree.
 
-A copy of the directory has other inodes, often other times, and no attributes. So each record lies in a table as well, by
-the object's name, and names its epoch: the time between two copies. A record of an earlier epoch counts for a file at its
-path that has its size and time, or its size and checksums, and is bound to that file then (ADR 43). Taking a directory that
-was not copied for a copy is harmless: what was rewritten in it is then told by its content instead of by its inode.
+A copy of the directory has other inodes, often other times, and no attributes. So each record lies in a table
+as well, by the object's name, and names its epoch: the time between two copies. A record of an earlier epoch
+counts for a file at its path that has its size and time, or its size and checksums, and is bound to that file
+then (ADR 43). Taking a directory that was not copied for a copy is harmless: what was rewritten in it is then
+told by its content instead of by its inode.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class RecordStore:
         return self._from_copy(fd, identity, key, attached) or direct_record(identity)
 
     def of_closed(self, stat: os.stat_result) -> ObjectRecord:
-        """The record of a file that cannot be opened, as far as it is known beside it: size and times always are."""
+        """The record of a file that cannot be opened, as far as it is known beside it: size and times always
+        are."""
         identity = FileIdentity.of(stat)
         beside = self._from_sidecar(identity)
         if beside is not None and beside.file == identity:
@@ -120,8 +122,8 @@ class RecordStore:
         self._table.drop(key)
 
     def complete(self, look_at_all: Callable[[Callable[[str, ObjectRecord], None]], None]) -> None:
-        """Once per epoch, see that every object has its record here, and in the table. ``look_at_all(noted)`` loads the
-        record of each object and calls ``noted`` with its key and the record."""
+        """Once per epoch, see that every object has its record here, and in the table. ``look_at_all(noted)``
+        loads the record of each object and calls ``noted`` with its key and the record."""
 
         def noted(key: str, record: ObjectRecord) -> None:
             if record.epoch or record.metageneration > 1 or record != direct_record(record.file):
@@ -228,8 +230,8 @@ def _decode(encoded: bytes) -> ObjectRecord | None:
 
 
 def _is_time_of(kept: FileIdentity, copy: FileIdentity) -> bool:
-    """Whether a copy has the time of the file, as exactly as the way of copying keeps times: tar and older tools cut them to
-    seconds, some to microseconds."""
+    """Whether a copy has the time of the file, as exactly as the way of copying keeps times: tar and older
+    tools cut them to seconds, some to microseconds."""
     return any(
         copy.mtime_ns == kept.mtime_ns - kept.mtime_ns % unit for unit in (1, 1_000, 1_000_000_000)
     )
@@ -259,11 +261,12 @@ _SCHEMA = (
 
 
 class RecordTable:
-    """Encoded records by key (``BUCKET/NAME``) with their epochs, in a file that every way of copying takes along.
+    """Encoded records by key (``BUCKET/NAME``) with their epochs, in a file that every way of copying takes
+    along.
 
-    A second copy: what counts is attached to the object's file. It is asked only in a directory that was copied, so what
-    cannot be written here fails no request, and what cannot be read begins anew. Blocking; safe to use from several threads
-    and processes.
+    A second copy: what counts is attached to the object's file. It is asked only in a directory that was
+    copied, so what cannot be written here fails no request, and what cannot be read begins anew. Blocking;
+    safe to use from several threads and processes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -374,8 +377,8 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """`anchor`: inode and time of the last change (ns) of an empty file that nobody touches. No way of copying keeps that
-    time. `root`: the inode of the directory of the buckets."""
+    """`anchor`: inode and time of the last change (ns) of an empty file that nobody touches. No way of
+    copying keeps that time. `root`: the inode of the directory of the buckets."""
 
     epoch: Epoch
     anchor: tuple[int, int]
@@ -383,7 +386,8 @@ class _Written:
 
 
 def current_epoch(root: Path, state: Path) -> Epoch:
-    """The epoch of the buckets in `root`, a new one if they were copied or had none. Durable; the caller holds `alone`."""
+    """The epoch of the buckets in `root`, a new one if they were copied or had none. Durable; the caller
+    holds `alone`."""
     try:
         written = msgspec.json.decode((state / _FILE).read_bytes(), type=_Written)
     except (FileNotFoundError, msgspec.MsgspecError):

@@ -1,4 +1,5 @@
-"""The visible directory tree of a bucket: where an object lies in it, and opening, making, pruning and walking it safely.
+"""The visible directory tree of a bucket: where an object lies in it, and opening, making, pruning and
+walking it safely.
 
 The tree is plain: object ``a/b`` is the file ``a/b``, so that ``/gcs/BUCKET`` can be a bind mount.
 Only what a file system cannot say is escaped, always with a name that begins with ``MARK``:
@@ -7,12 +8,14 @@ Only what a file system cannot say is escaped, always with a name that begins wi
 * ``.gs~+CHUNK/…/.gs~=REST``  a segment of more than 255 bytes, cut into directories;
 * ``.gs~file/LEAF``  object ``a`` where ``a`` is a directory already (because ``a/b`` exists).
 
-The mapping is one-to-one on valid object names; a marked name that the mapping would not produce is not an object.
+The mapping is one-to-one on valid object names; a marked name that the mapping would not produce is not an
+object.
 
-Programs write to the same tree through ``/gcs``, so nothing in it is trusted: every step is taken relative to an open
-directory without following symbolic links, only regular files are objects, and a directory may vanish or appear at any
-moment. A walk yields the objects in the order of their full names' UTF-8 bytes, which is not that of a plain directory
-walk: ``a-b`` comes before ``a/b``. It skips directories that were closed to the service. Whatever opens or walks blocks.
+Programs write to the same tree through ``/gcs``, so nothing in it is trusted: every step is taken relative to
+an open directory without following symbolic links, only regular files are objects, and a directory may vanish
+or appear at any moment. A walk yields the objects in the order of their full names' UTF-8 bytes, which is not
+that of a plain directory walk: ``a-b`` comes before ``a/b``. It skips directories that were closed to the
+service. Whatever opens or walks blocks.
 """
 
 from __future__ import annotations
@@ -205,7 +208,8 @@ class Found:
 
 
 def look(base: int, place: Place) -> os.stat_result:
-    """What a directory says of the object at a place, or at its shadow place, without opening it. Raises OSError."""
+    """What a directory says of the object at a place, or at its shadow place, without opening it. Raises
+    OSError."""
     for dirs in (place.dirs, (*place.dirs, SHADOW_DIR)):
         try:
             parent = open_directory(base, dirs)

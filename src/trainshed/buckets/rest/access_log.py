@@ -1,12 +1,13 @@
 """Who read and wrote what, one JSON line per request: the source of the checkpoint traffic report.
 
-Fields: ``time`` (ns since the epoch, start), ``duration`` (ns), ``method``, ``operation`` (read,
-write, delete, metadata), ``bucket``, ``object``, ``bytes`` (content moved), ``status`` (0 if the
-client went away before an answer), ``identity`` ('' if unknown), ``door``: ``replica`` (a job's program, by
-its replica's own endpoint), ``gateway`` (the service's own port), ``port`` (the buckets' port), '' in lines of
-older versions; ``project`` and ``job`` (its uid) of a job's program.
+Fields: ``time`` (ns since the epoch, start), ``duration`` (ns), ``method``, ``operation`` (read, write,
+delete, metadata), ``bucket``, ``object``, ``bytes`` (content moved), ``status`` (0 if the client went away
+before an answer), ``identity`` ('' if unknown), ``door``: ``replica`` (a job's program, by its replica's own
+endpoint), ``gateway`` (the service's own port), ``port`` (the buckets' port), '' in lines of older versions;
+``project`` and ``job`` (its uid) of a job's program.
 
-Lines stand in the order in which requests ended, which is how they are found again without reading all of them.
+Lines stand in the order in which requests ended, which is how they are found again without reading all of
+them.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class AccessLine:
 
 
 class AccessLog:
-    """Appends lines to a file, one ``write`` each; keeps one older file when it grows large. What a full disk does not take
-    is left out: no request fails for it."""
+    """Appends lines to a file, one ``write`` each; keeps one older file when it grows large. What a full disk
+    does not take is left out: no request fails for it."""
 
     def __init__(self, path: Path, rotate_at: int = _ROTATE_AT) -> None:
         self._path = path
@@ -145,7 +146,8 @@ def read_back(
 
 
 def _open_newest_first(path: Path, opened: contextlib.ExitStack) -> tuple[list[int], bool]:
-    """The log's files, to be closed by ``opened``; and whether nothing was ever thrown away before the last."""
+    """The log's files, to be closed by ``opened``; and whether nothing was ever thrown away before the
+    last."""
 
     def added(path: Path) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -166,7 +168,8 @@ def _open_newest_first(path: Path, opened: contextlib.ExitStack) -> tuple[list[i
 
 
 def _lines_backwards(fd: int, size: int, limit: int) -> Iterator[bytes]:
-    """The lines in the first ``size`` bytes of a file, the last one first, until ``limit`` bytes were read."""
+    """The lines in the first ``size`` bytes of a file, the last one first, until ``limit`` bytes were
+    read."""
     position, end = size, max(0, size - limit)
     rest = b""
     while position > end:

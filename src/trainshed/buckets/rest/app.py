@@ -69,9 +69,9 @@ class BucketsApp:
         metadata: Metadata | None = None,
         liveness: Liveness | None = None,
     ) -> None:
-        """`authenticator`: asked about who comes by the TCP port; without one everybody may come. `metadata`: what programs
-        are told of themselves. `liveness`: asked about programs that come by the port; without it a token counts until it
-        expires."""
+        """`authenticator`: asked about who comes by the TCP port; without one everybody may come. `metadata`:
+        what programs are told of themselves. `liveness`: asked about programs that come by the port; without
+        it a token counts until it expires."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._access_log = access_log

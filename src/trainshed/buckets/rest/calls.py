@@ -85,7 +85,8 @@ class Call:
 
     @property
     def project(self) -> str:
-        """The project that a request about all buckets names; the caller's or the service's own if it names none."""
+        """The project that a request about all buckets names; the caller's or the service's own if it names
+        none."""
         asked = self.query.get("project", "")
         own = self.caller.project or self.store.catalog.rules.project
         # What google-cloud-storage sends that was told no project, and the form of numbers.

@@ -1,4 +1,5 @@
-"""Bodies in several parts: an upload's metadata with its content, and a batch of small requests, answered in order.
+"""Bodies in several parts: an upload's metadata with its content, and a batch of small requests, answered in
+order.
 
 Only requests without content of their own belong in a batch, as at the public service.
 """

@@ -1,4 +1,5 @@
-"""HTTP to the endpoint: a connection for each thread, opened again when it breaks, calls repeated while it helps."""
+"""HTTP to the endpoint: a connection for each thread, opened again when it breaks, calls repeated while it
+helps."""
 
 import http.client
 import json

@@ -1,4 +1,5 @@
-"""A whole `cp` or `mv`: each source to its place, what is passed over, what failed, and what is said about it."""
+"""A whole `cp` or `mv`: each source to its place, what is passed over, what failed, and what is said about
+it."""
 
 import os
 import threading

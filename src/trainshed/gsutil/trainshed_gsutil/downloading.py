@@ -1,4 +1,5 @@
-"""Objects into files and streams: one stream of bytes, taken up where it broke, compared with the object's checksum.
+"""Objects into files and streams: one stream of bytes, taken up where it broke, compared with the object's
+checksum.
 
 A file appears under its name when it is whole; until then it lies beside it, ending in `.gstmp`.
 """
@@ -26,8 +27,8 @@ PARTIAL = ".gstmp"
 
 
 def to_file(connection: Connection, resource: "Resource", path: str) -> None:
-    """Make a file of an object; one that is stored as gzip is unpacked. `resource`: its properties. Raises ServiceFailure,
-    Unreachable, HashMismatch, OSError of the file."""
+    """Make a file of an object; one that is stored as gzip is unpacked. `resource`: its properties. Raises
+    ServiceFailure, Unreachable, HashMismatch, OSError of the file."""
     partial = path + PARTIAL
     try:
         with open(partial, "wb") as file:
@@ -44,8 +45,8 @@ def to_file(connection: Connection, resource: "Resource", path: str) -> None:
 def blocks(
     connection: Connection, resource: "Resource", first: int = 0, end: "int | None" = None
 ) -> "Iterator[bytes]":
-    """The bytes from `first` to before `end` (None: all) of an object; one that is stored as gzip is unpacked unless a
-    range is asked for. Raises ServiceFailure, Unreachable."""
+    """The bytes from `first` to before `end` (None: all) of an object; one that is stored as gzip is unpacked
+    unless a range is asked for. Raises ServiceFailure, Unreachable."""
     size = int(resource["size"])
     last = size if end is None else min(end, size)
     if is_gzip(resource) and not first and last == size:
@@ -115,7 +116,8 @@ def _once(
 
 
 def _compare(resource: "Resource", md5: str, path: str) -> None:
-    """Raises HashMismatch. An object that was composed has a CRC32C alone, which is compared where that is quick."""
+    """Raises HashMismatch. An object that was composed has a CRC32C alone, which is compared where that is
+    quick."""
     named, ours = resource.get("md5Hash"), md5
     if named is None and resource.get("crc32c"):
         extend = checksums.fast_crc32c()

@@ -53,7 +53,8 @@ class Expander:
     # --- one URL ---
 
     def entries(self, url: Url) -> "Iterator[Entry]":
-        """What a URL matches, on its own level: a bucket's content, an object, a prefix. Raises ServiceFailure."""
+        """What a URL matches, on its own level: a bucket's content, an object, a prefix. Raises
+        ServiceFailure."""
         if not url.is_cloud:
             return self._files(url.name)
         return self._cloud(url)
@@ -73,7 +74,8 @@ class Expander:
                 yield resource["name"]
 
     def below(self, url: Url, *, recursive: bool = True) -> "Iterator[Entry]":
-        """Every object below a prefix, or file below a directory; of the latter perhaps its own files alone."""
+        """Every object below a prefix, or file below a directory; of the latter perhaps its own files
+        alone."""
         if url.is_cloud:
             prefix = url.name if not url.name or url.name.endswith("/") else url.name + "/"
             for name, resource in self._storage.objects(url.bucket or "", prefix):
@@ -160,8 +162,9 @@ class Expander:
         missing: "Callable[[Exception], None] | None" = None,
         omitted: "Callable[[Entry], None]" = lambda entry: None,
     ) -> "Iterator[Found]":
-        """Every file or object that a command's arguments stand for. `missing`: told of arguments that match nothing; None =
-        raises then. `omitted`: told of containers that are passed over, because it is not recursive."""
+        """Every file or object that a command's arguments stand for. `missing`: told of arguments that match
+        nothing; None = raises then. `omitted`: told of containers that are passed over, because it is not
+        recursive."""
         many = len(given) > 1
         for text in given:
             url = urls.parse(text)

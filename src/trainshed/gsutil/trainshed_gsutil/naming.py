@@ -1,7 +1,7 @@
 """Which source goes to which destination: the rules of `cp` and `mv` about directories. Pure.
 
-They are those of a Unix `cp`, as far as a store without directories can have them: into something that is a directory
-already goes the source's own last part, what does not exist takes the source's place.
+They are those of a Unix `cp`, as far as a store without directories can have them: into something that is a
+directory already goes the source's own last part, what does not exist takes the source's place.
 """
 
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from trainshed_gsutil.urls import Url
 
 
 class Source(NamedTuple):
-    """`given`: as the command was told; `found`: one file or object of what it stands for. `in_container`: it was found in
-    a directory, a bucket or below a prefix. `is_one_of_many`: the command copies more than one; `is_top_of_many`: the
-    same before directories are looked into."""
+    """`given`: as the command was told; `found`: one file or object of what it stands for. `in_container`: it
+    was found in a directory, a bucket or below a prefix. `is_one_of_many`: the command copies more than one;
+    `is_top_of_many`: the same before directories are looked into."""
 
     given: Url
     found: Url
@@ -24,7 +24,8 @@ class Source(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """`exists`: it is a bucket, a directory, or a prefix that objects lie below. `is_directory`: a local one."""
+    """`exists`: it is a bucket, a directory, or a prefix that objects lie below. `is_directory`: a local
+    one."""
 
     url: Url
     exists: bool
@@ -83,7 +84,8 @@ def _keeps_top(source: Source, destination: Destination) -> bool:
 
 
 def _below(source: Source, *, with_top: bool) -> str:
-    """The part of what was found that lies below what was given, with the last part of that before it or not."""
+    """The part of what was found that lies below what was given, with the last part of that before it or
+    not."""
     given, found = source.given, source.found
     if given.is_bucket:
         path = "%s/%s" % (found.bucket, found.name)

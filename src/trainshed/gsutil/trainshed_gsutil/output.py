@@ -1,4 +1,5 @@
-"""What is said: results on standard output, everything about what is going on on standard error, whole lines at a time."""
+"""What is said: results on standard output, everything about what is going on on standard error, whole lines
+at a time."""
 
 import sys
 import threading

@@ -1,5 +1,5 @@
-"""What an object is told to have besides its content: type, encoding, POSIX attributes, and preconditions. Pure but for
-`stat`."""
+"""What an object is told to have besides its content: type, encoding, POSIX attributes, and preconditions.
+Pure but for `stat`."""
 
 import mimetypes
 import os

@@ -1,4 +1,5 @@
-"""The calls of the storage JSON API that commands are made of. Content goes by `uploading` and `downloading`."""
+"""The calls of the storage JSON API that commands are made of. Content goes by `uploading` and
+`downloading`."""
 
 import json
 import urllib.parse
@@ -109,7 +110,8 @@ class Storage:
         change: "Resource",
         conditions: "dict[str, str]",
     ) -> "Resource":
-        """Copy within storage; properties that `change` does not name stay. `source`: bucket, name, generation."""
+        """Copy within storage; properties that `change` does not name stay. `source`: bucket, name,
+        generation."""
         bucket, name, generation = source
         path = "%s/rewriteTo/b/%s/o/%s" % (
             object_path(bucket, name),

@@ -24,8 +24,9 @@ _FAST = 6
 
 
 class Treatment(NamedTuple):
-    """How what is copied is to be. `headers`: of options -h. `zipped`: endings of names, with a dot, that are stored as
-    gzip; "" among them: all. `keep_time`, `keep_posix`: a file's time, or also its mode and owner, go with it."""
+    """How what is copied is to be. `headers`: of options -h. `zipped`: endings of names, with a dot, that are
+    stored as gzip; "" among them: all. `keep_time`, `keep_posix`: a file's time, or also its mode and owner,
+    go with it."""
 
     headers: "Mapping[str, str]"
     zipped: "tuple[str, ...]" = ()

@@ -1,4 +1,5 @@
-"""Files and streams into objects: small ones in one request, larger ones in a session that goes on where it was broken.
+"""Files and streams into objects: small ones in one request, larger ones in a session that goes on where it
+was broken.
 
 At most one part of a stream, or one block of a file, is in memory.
 """
@@ -39,8 +40,8 @@ def upload(
     resource: "Resource",
     conditions: "dict[str, str]",
 ) -> "Resource":
-    """Make an object of an open file, which may be a stream. `resource`: name and properties. Returns what it is then.
-    Raises ServiceFailure, Unreachable, HashMismatch, OSError of the file."""
+    """Make an object of an open file, which may be a stream. `resource`: name and properties. Returns what it
+    is then. Raises ServiceFailure, Unreachable, HashMismatch, OSError of the file."""
     seekable = file.seekable()
     size = os.fstat(file.fileno()).st_size if seekable else 0
     # Also a file that has no size of its own, below /proc say, is read as a stream.
@@ -125,8 +126,8 @@ class _Session:
     def _deliver(
         self, file: "IO[bytes]", start: int, offset: int, end: int, total: "int | None"
     ) -> "Resource":
-        """Send the upload's bytes from `offset` to `end`, again from where the service has them if it breaks. `file`
-        begins with the byte `start`. Returns the object, {} while `total` is not known."""
+        """Send the upload's bytes from `offset` to `end`, again from where the service has them if it breaks.
+        `file` begins with the byte `start`. Returns the object, {} while `total` is not known."""
         left = pauses()
         while True:
             before = offset

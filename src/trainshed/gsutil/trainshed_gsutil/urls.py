@@ -11,8 +11,8 @@ _WILDCARD = re.compile(r"[*?\[\]]")
 
 
 class Url(NamedTuple):
-    """`bucket`: None for files; "" for `gs://` alone. `name`: of the object, "" = the bucket itself; a file's path.
-    `generation`: "" = the newest."""
+    """`bucket`: None for files; "" for `gs://` alone. `name`: of the object, "" = the bucket itself; a file's
+    path. `generation`: "" = the newest."""
 
     bucket: "str | None"
     name: str

@@ -1,6 +1,7 @@
 """From a wildcard to what has to be listed, and what of that matches. Pure.
 
-`*` and `?` stay within one part between slashes, because only that part is listed; `**` goes through all of them.
+`*` and `?` stay within one part between slashes, because only that part is listed; `**` goes through all of
+them.
 """
 
 import fnmatch
@@ -15,8 +16,9 @@ _FIRST = re.compile(r"[*?\[\]]")
 
 
 class Step(NamedTuple):
-    """One listing. `prefix`: of the names to list; `delimiter`: "/" lists one level, "" all below; `patterns`: one of them
-    must match a name; `rest`: what has to follow behind a matching level, "" = nothing."""
+    """One listing. `prefix`: of the names to list; `delimiter`: "/" lists one level, "" all below;
+    `patterns`: one of them must match a name; `rest`: what has to follow behind a matching level, "" =
+    nothing."""
 
     prefix: str
     delimiter: str

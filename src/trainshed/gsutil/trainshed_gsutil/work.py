@@ -21,8 +21,8 @@ def do_each(
     parallel: bool,
     failed: "Callable[[Exception], None] | None" = None,
 ) -> None:
-    """Do it with each of the items. `failed`: told of each that fails, and the others go on; None = the first that fails
-    ends it, and is raised."""
+    """Do it with each of the items. `failed`: told of each that fails, and the others go on; None = the first
+    that fails ends it, and is raised."""
     if not parallel:
         for item in items:
             _try(do, item, failed)

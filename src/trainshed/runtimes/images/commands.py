@@ -1,4 +1,5 @@
-"""Runs the commands of an image tool: with time limits, killed at the end of the service, errors in a few words."""
+"""Runs the commands of an image tool: with time limits, killed at the end of the service, errors in a few
+words."""
 
 import collections
 import contextlib
@@ -54,8 +55,9 @@ _OWN = ": permission denied"
 
 
 class Commands:
-    """The commands of one program. `environ`: what it runs in, the operator's own: it holds where images lie, proxies, and
-    how to log in. `options`: in front of each. `quick`: seconds that a question may take; `long`: anything that moves data."""
+    """The commands of one program. `environ`: what it runs in, the operator's own: it holds where images lie,
+    proxies, and how to log in. `options`: in front of each. `quick`: seconds that a question may take;
+    `long`: anything that moves data."""
 
     def __init__(
         self,
@@ -99,8 +101,9 @@ class Commands:
         stop: Stop,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Run it to its end with a terminal to show its progress on, handing each line of that to `hear`, and "" about every
-        second in which there is none. `environ`: further variables. Raises ToolFailed, and what `hear` raises."""
+        """Run it to its end with a terminal to show its progress on, handing each line of that to `hear`, and
+        "" about every second in which there is none. `environ`: further variables. Raises ToolFailed, and
+        what `hear` raises."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         with Screen() as screen:
             shown = self._started(arguments, None, screen.end, environ or {})
@@ -200,7 +203,8 @@ class Commands:
 
 
 def logged(line: str) -> tuple[str, str]:
-    """What a tool logs: how grave it is, in its own words, and the message; "" and the line if that is none of its log."""
+    """What a tool logs: how grave it is, in its own words, and the message; "" and the line if that is none
+    of its log."""
     for form in _LOGGED:
         if match := form.match(line):
             return match["level"], match["message"].strip().replace('\\"', '"')
@@ -232,8 +236,8 @@ _UNKNOWN = ("no such image", "image not known", "no such object")
 
 
 class AskedTool:
-    """What both have in common of the port. `store`: the file that lists the images. `takes_scratch`: whether it may be
-    told where to keep what is half pulled."""
+    """What both have in common of the port. `store`: the file that lists the images. `takes_scratch`: whether
+    it may be told where to keep what is half pulled."""
 
     def __init__(self, commands: Commands, store: Path, *, takes_scratch: bool = False) -> None:
         self._commands = commands

@@ -1,4 +1,5 @@
-"""Programs in container images behind the runtimes port: the image, and whether a job's packages are there for it."""
+"""Programs in container images behind the runtimes port: the image, and whether a job's packages are there
+for it."""
 
 import asyncio
 

@@ -1,4 +1,5 @@
-"""docker as a tool for images: its command line and a daemon that answers, wherever DOCKER_HOST says that it is."""
+"""docker as a tool for images: its command line and a daemon that answers, wherever DOCKER_HOST says that it
+is."""
 
 import json
 from pathlib import Path

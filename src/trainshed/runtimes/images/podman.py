@@ -21,10 +21,11 @@ class Podman(AskedTool):
         if not store.get("graphRoot"):
             raise ToolFailed("it does not say where its images lie")
         if sum(each["size"] for each in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
-            # It has one user only to give files to, and could not take images in which others have some. Nor do we care:
-            # what an ordinary user unpacks is all his own.
+            # It has one user only to give files to, and could not take images in which others have some. Nor
+            # do we care: what an ordinary user unpacks is all his own.
             commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
-        # Rootless without a directory of its own it keeps its state below $TMPDIR, which must then stay the same.
+        # Rootless without a directory of its own it keeps its state below $TMPDIR, which must then stay the
+        # same.
         settled = not os.geteuid() or bool(commands.environ.get("XDG_RUNTIME_DIR"))
         images = Path(store["graphRoot"], f"{driver}-images", "images.json")
         return cls(commands, images, takes_scratch=settled)

@@ -21,11 +21,12 @@ from trainshed.runtimes.stopping import Stop
 
 MISSING, ALWAYS, NEVER = "missing", "always", "never"
 POLICIES = (MISSING, ALWAYS, NEVER)
-"""`missing`: what is here is used, but for the tag `latest` of a registry, which is asked first. `always`: it is asked
-about every tag, and must answer. `never`: only what is here is used."""
+"""`missing`: what is here is used, but for the tag `latest` of a registry, which is asked first. `always`: it
+is asked about every tag, and must answer. `never`: only what is here is used."""
 
 _FRESH = 60 * 10**9
-"""ns for which an answer of a registry counts: replicas of one job start one after the other, and are restarted."""
+"""ns for which an answer of a registry counts: replicas of one job start one after the other, and are
+restarted."""
 _SILENT = 600 * 10**9
 """ns for which a registry that did not answer is not asked again where the image is here."""
 
@@ -192,7 +193,8 @@ def _bytes(number: str, unit: str, binary: str) -> int:
 
 
 class Pulling:
-    """`policy`: one of `POLICIES`. `scratch`: gives a directory for what is half pulled. `now`: nanoseconds."""
+    """`policy`: one of `POLICIES`. `scratch`: gives a directory for what is half pulled. `now`:
+    nanoseconds."""
 
     def __init__(
         self,
@@ -209,7 +211,8 @@ class Pulling:
         """Whether its registry is to be asked before the image that is here is used. Never blocks."""
         if self._policy == NEVER or is_pinned(reference):
             return False
-        # Without a registry in its name it may have been made here, and another one of that name would replace it.
+        # Without a registry in its name it may have been made here, and another one of that name would
+        # replace it.
         moves = tag_of(reference) == "latest" and names_registry(reference)
         if self._policy == MISSING and not moves:
             return False
@@ -224,8 +227,8 @@ class Pulling:
         *,
         can_do_without: bool,
     ) -> ImageConfig | None:
-        """The image as the tool has it, pulled if that is due. None: it cannot be had any more, and the caller can do
-        without. Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""
+        """The image as the tool has it, pulled if that is due. None: it cannot be had any more, and the
+        caller can do without. Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""
         config = tool.inspect(reference)
         due = self.is_due(reference)
         if config is not None and not due:

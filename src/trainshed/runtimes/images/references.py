@@ -32,7 +32,8 @@ def host_of(reference: str) -> str:
 
 
 def is_local(reference: str) -> bool:
-    """Whether it can be on this machine only: podman calls so what is built or imported without a registry in its name."""
+    """Whether it can be on this machine only: podman calls so what is built or imported without a registry in
+    its name."""
     return reference.startswith("localhost/")
 
 

@@ -1,4 +1,5 @@
-"""The container images of this machine: looked up, pulled as the operator wants it, unpacked once, described."""
+"""The container images of this machine: looked up, pulled as the operator wants it, unpacked once,
+described."""
 
 import contextlib
 import fcntl
@@ -128,10 +129,11 @@ class ImageSettings:
 
 
 class Images:
-    """`root`: the shelf that images are unpacked on, closed to other users: an image may hold programs that become root.
+    """`root`: the shelf that images are unpacked on, closed to other users: an image may hold programs that
+    become root.
 
-    `now`: nanoseconds, for durations only. `unsupported`: why this service cannot run images at all, as a whole
-    sentence, "" = it can.
+    `now`: nanoseconds, for durations only. `unsupported`: why this service cannot run images at all, as a
+    whole sentence, "" = it can.
     """
 
     def __init__(
@@ -197,7 +199,8 @@ class Images:
         return image
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
-        """Get and unpack what is missing, once, however many callers wait. Raises PackageFailed, BuildFailed."""
+        """Get and unpack what is missing, once, however many callers wait. Raises PackageFailed,
+        BuildFailed."""
         ahead = self._flights.others(reference)
         if progress is not None and ahead >= _WORKERS:
             progress(

@@ -21,8 +21,8 @@ class ToolFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """What an image says of itself. `id`: 64 hexadecimal digits that change with its content. `architecture` and `system`
-    in the words of images (`amd64`, `linux`), "" = not said. `size`: bytes, unpacked."""
+    """What an image says of itself. `id`: 64 hexadecimal digits that change with its content. `architecture`
+    and `system` in the words of images (`amd64`, `linux`), "" = not said. `size`: bytes, unpacked."""
 
     id: str
     entrypoint: tuple[str, ...] = ()
@@ -44,8 +44,8 @@ class ImageTool(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """A text that changes whenever an image is added, removed or named anew on this machine; "" if that cannot be
-        told. Answers at once, never raises."""
+        """A text that changes whenever an image is added, removed or named anew on this machine; "" if that
+        cannot be told. Answers at once, never raises."""
         ...
 
     def inspect(self, reference: str) -> ImageConfig | None:
@@ -53,14 +53,14 @@ class ImageTool(Protocol):
         ...
 
     def pull(self, reference: str, scratch: Path, hear: Callable[[str], None], stop: Stop) -> None:
-        """Fetch it from its registry. `scratch`: an empty directory for what is half pulled. `hear` takes what it shows on
-        a terminal, line by line, "" about every second in which that is nothing; what it raises ends the pull. So does
-        `stop`."""
+        """Fetch it from its registry. `scratch`: an empty directory for what is half pulled. `hear` takes
+        what it shows on a terminal, line by line, "" about every second in which that is nothing; what it
+        raises ends the pull. So does `stop`."""
         ...
 
     def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
-        """Hand its root file system, all layers in one, as a tar stream to `take`, which may raise to stop it. `name`: what
-        is left behind under this name by an export that was killed is removed."""
+        """Hand its root file system, all layers in one, as a tar stream to `take`, which may raise to stop
+        it. `name`: what is left behind under this name by an export that was killed is removed."""
         ...
 
     def close(self) -> None:

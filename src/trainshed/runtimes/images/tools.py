@@ -1,4 +1,5 @@
-"""Which tool gets images on this machine: looked for once, and again now and then as long as there is none."""
+"""Which tool gets images on this machine: looked for once, and again now and then as long as there is
+none."""
 
 import os
 import shutil
@@ -44,7 +45,8 @@ class Tools:
         return self._found
 
     def missing(self) -> str:
-        """Why there is no tool and what to do, as whole sentences; "" if there is one, or nobody knows yet. Never blocks."""
+        """Why there is no tool and what to do, as whole sentences; "" if there is one, or nobody knows yet.
+        Never blocks."""
         return self._missing
 
     def is_stale(self) -> bool:

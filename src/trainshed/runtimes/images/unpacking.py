@@ -1,4 +1,5 @@
-"""Unpacks a root file system from a tar stream: by the system's tar, which lets no link lead a file out of its place."""
+"""Unpacks a root file system from a tar stream: by the system's tar, which lets no link lead a file out of
+its place."""
 
 import collections
 import contextlib
@@ -120,7 +121,8 @@ class Unpacking:
 def unpack(
     root: Path, pour: Callable[[Callable[[bytes], None]], None], tell: Callable[[int], None]
 ) -> None:
-    """Unpack what `pour` hands on into `root`, telling the bytes so far. Raises UnpackingFailed, and what `pour` raises."""
+    """Unpack what `pour` hands on into `root`, telling the bytes so far. Raises UnpackingFailed, and what
+    `pour` raises."""
     unpacking = Unpacking(root)
 
     def take(chunk: bytes) -> None:

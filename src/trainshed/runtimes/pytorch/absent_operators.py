@@ -1,8 +1,9 @@
 """Stands in for the compiled operators of torchvision where they do not load.
 
-Copied into torchvision where its extensions are for GPUs and PyTorch is for CPUs (`runtimes.pytorch.extensions`), and
-imported by torchvision's module `extension`. At its import torchvision registers derived forms of some operators by name,
-which fails where nobody has defined them. Images are read by Pillow; what is not here fails by its name.
+Copied into torchvision where its extensions are for GPUs and PyTorch is for CPUs
+(`runtimes.pytorch.extensions`), and imported by torchvision's module `extension`. At its import torchvision
+registers derived forms of some operators by name, which fails where nobody has defined them. Images are read
+by Pillow; what is not here fails by its name.
 """
 
 import io

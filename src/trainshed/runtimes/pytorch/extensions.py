@@ -1,7 +1,8 @@
 """Extensions of torchvision and torchaudio that are for GPUs, taken out where PyTorch is for CPUs.
 
-The general package index has only such builds of them. Beside a PyTorch for CPUs their libraries do not load, and without
-them neither can be imported. Both have other ways for most of what they do, which they go where no extension is found.
+The general package index has only such builds of them. Beside a PyTorch for CPUs their libraries do not load,
+and without them neither can be imported. Both have other ways for most of what they do, which they go where
+no extension is found.
 """
 
 from pathlib import Path
@@ -21,8 +22,9 @@ from torchvision._absent_operators import load_library as _load_library
 
 
 def take_out_unusable(site: Path, *beneath: Path) -> None:
-    """Make torchvision and torchaudio in `site` usable beside the PyTorch there, or the first in `beneath` (sites that
-    programs see as well). Files are replaced, never written to: they may be further names of the installer's own."""
+    """Make torchvision and torchaudio in `site` usable beside the PyTorch there, or the first in `beneath`
+    (sites that programs see as well). Files are replaced, never written to: they may be further names of the
+    installer's own."""
     found = [extension for pattern in _EXTENSIONS for extension in _files(site, pattern)]
     if not found or not _is_for_cpus(site, *beneath):
         return
@@ -57,7 +59,8 @@ def _is_for_cpus(*sites: Path) -> bool:
 
 
 def _files(site: Path, pattern: str) -> list[Path]:
-    """Plain files alone: a setup script of a user may have made links, which would lead the service elsewhere."""
+    """Plain files alone: a setup script of a user may have made links, which would lead the service
+    elsewhere."""
     folders = [site / parent for parent in Path(pattern).parents if parent != Path()]
     if any(folder.is_symlink() for folder in folders):
         return []

@@ -126,10 +126,12 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "agents": ("tf-agents",),
     "nlp": ("keras-nlp",),
 }
-"""Compiled against one TensorFlow, or tied to it: each is there on the Pythons that it has been released for."""
+"""Compiled against one TensorFlow, or tied to it: each is there on the Pythons that it has been released
+for."""
 
 NOT_NEEDED = (
-    # Notebooks, and what talks to services that are not served here; Beam and the models import them where they are used.
+    # Notebooks, and what talks to services that are not served here; Beam and the models import them where
+    # they are used.
     *("jupyter", "notebook", "jupyterlab", "ipykernel", "kaggle", "sacrebleu"),
     *("google-cloud-dlp", "google-cloud-language", "google-cloud-recommendations-ai"),
     *("google-cloud-spanner", "google-cloud-videointelligence", "google-cloud-vision"),
@@ -142,8 +144,8 @@ NOT_NEEDED = (
 def parts(
     version: str, pythons: tuple[Minor, Minor], until: Mapping[str, int]
 ) -> tuple[tuple[str, ...], tuple[LeftOut, ...]]:
-    """The requirements of the parts, and what is left out. `until`: the highest minor version of Python 3 that a part is
-    to be had for, 0 = none; a part that is not named goes with all of `pythons`."""
+    """The requirements of the parts, and what is left out. `until`: the highest minor version of Python 3
+    that a part is to be had for, 0 = none; a part that is not named goes with all of `pythons`."""
     lowest, highest = pythons
     asked: list[str] = []
     left_out: list[LeftOut] = []

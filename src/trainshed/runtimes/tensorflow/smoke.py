@@ -1,5 +1,5 @@
-"""Fits one weight of a Keras model for a step, and reads a file through TensorFlow's own file system. What else programs load
-first is tried as well, and told if it does not load: most programs do without it."""
+"""Fits one weight of a Keras model for a step, and reads a file through TensorFlow's own file system. What
+else programs load first is tried as well, and told if it does not load: most programs do without it."""
 
 import importlib
 import importlib.util
