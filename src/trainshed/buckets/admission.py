@@ -94,9 +94,12 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
     if holding is None:
         return
     raise Forbidden(
-        f"{_named(caller)} does not have {permission} access to the Google Cloud Storage bucket {holding.name}. "
-        f"The bucket belongs to another project than the job, which is of {caller.project}: a program reaches the "
-        "buckets of its own project and shared ones. Grant it a role in the bucket's IAM policy, or share the bucket."
+        f"{_named(caller)} does not have {permission} access to the Google Cloud Storage bucket "
+        f"{holding.name}. "
+        f"The bucket belongs to another project than the job, which is of {caller.project}: a "
+        "program reaches the "
+        "buckets of its own project and shared ones. Grant it a role in the bucket's IAM policy, "
+        "or share the bucket."
     )
 
 
@@ -205,8 +208,10 @@ def _members(binding: Mapping[str, Any]) -> list[str]:
 def nobody(permission: str) -> Unauthenticated:
     """What somebody is told who has not said who he is."""
     return Unauthenticated(
-        f"Anonymous caller does not have {permission} access. Send `Authorization: Bearer TOKEN`, or use the address "
-        "that `trainshed env` prints as STORAGE_EMULATOR_HOST: it has a key in it, for clients that send no token."
+        f"Anonymous caller does not have {permission} access. Send `Authorization: Bearer TOKEN`, "
+        "or use the address "
+        "that `trainshed env` prints as STORAGE_EMULATOR_HOST: it has a key in it, for clients "
+        "that send no token."
     )
 
 

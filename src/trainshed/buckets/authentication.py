@@ -100,7 +100,8 @@ def listener_of(state: Mapping[str, Any]) -> Listener:
 
 def _told(error: UnreadableCaller) -> str:
     text = (
-        "This replica does not say on whose behalf it asks: it was started by an older version of the service. "
+        "This replica does not say on whose behalf it asks: it was started by an older version of "
+        "the service. "
         f"Start its job again. ({error})"
     )
     return text.encode("ascii", "backslashreplace").decode()
@@ -243,6 +244,7 @@ def _message(body: bytes) -> str:
 
 def _silent() -> Unavailable:
     return Unavailable(
-        "The service does not say whether the program that this token was given to still runs: it is restarting. "
+        "The service does not say whether the program that this token was given to still runs: it "
+        "is restarting. "
         "Try again in a moment."
     )

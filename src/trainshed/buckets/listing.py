@@ -129,7 +129,8 @@ def compile_glob(pattern: str) -> Regex:
     """``*`` and ``?`` stop at '/', ``**`` does not, sets, ``{a,b}``. Raises ``InvalidRequest``."""
     if len(pattern.encode(errors="replace")) > MAX_OBJECT_NAME_BYTES:
         raise InvalidRequest(
-            f"Invalid matchGlob: it has over {MAX_OBJECT_NAME_BYTES} bytes, more than a name can have. Shorten it."
+            f"Invalid matchGlob: it has over {MAX_OBJECT_NAME_BYTES} bytes, more than a name can "
+            "have. Shorten it."
         )
     try:
         return compile_regex(

@@ -153,7 +153,8 @@ class RemoteBucket:
     ) -> ObjectRecord:
         """Refused: such a store changes properties only by writing the object anew."""
         raise NotSupported(
-            f"The bucket {self._table.name} lies in a store elsewhere, where properties of an object cannot be "
+            f"The bucket {self._table.name} lies in a store elsewhere, where properties of an "
+            "object cannot be "
             "changed alone. Write the object again, or copy it onto itself with the new properties."
         )
 
@@ -397,7 +398,8 @@ def checked_name(name: str) -> str:
     segments = name.split("/")
     if not all(segments) or {".", ".."}.intersection(segments) or not name.isprintable():
         raise InvalidRequest(
-            f"Invalid object name: {name!r}: the bucket lies in a store elsewhere, whose names have no empty part "
+            f"Invalid object name: {name!r}: the bucket lies in a store elsewhere, whose names "
+            "have no empty part "
             "between slashes, no '.' or '..' and no control characters. Choose another name."
         )
     return name
@@ -416,7 +418,8 @@ def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) ->
     if unknown or sum(len(key) + len(value) for key, value in found.items()) > _METADATA_BYTES:
         raise InvalidRequest(
             "The bucket lies in a store elsewhere, which cannot keep these properties: "
-            f"{', '.join(unknown) or 'they are too long'}. Metadata there has keys in lower case and ASCII texts, "
+            f"{', '.join(unknown) or 'they are too long'}. Metadata there has keys in lower case "
+            "and ASCII texts, "
             f"{_METADATA_BYTES} bytes in all."
         )
     own = {_CRC32C: sums.crc32c, _UPLOAD: token}

@@ -200,7 +200,8 @@ def _bounded() -> Generator[None]:
 
     def late(number: int, frame: object) -> None:
         raise Refused(
-            f"The packages are not opened: looking at them takes more than {MOST_SECONDS:g} seconds (the limit of time)."
+            f"The packages are not opened: looking at them takes more than {MOST_SECONDS:g} "
+            "seconds (the limit of time)."
         )
 
     before = signal.signal(signal.SIGALRM, late)

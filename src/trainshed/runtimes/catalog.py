@@ -38,7 +38,8 @@ _RUNTIME_VERSION_PACKAGES = (
 )
 """Well-known packages of runtime versions (facts runtime_versions.json), to tell what a stand-in lacks."""
 _HOW_TO_MAP = (
-    "The operator of this service can map it to a runtime or to another image, with an entry of [[images]] in "
+    "The operator of this service can map it to a runtime or to another image, with an entry of "
+    "[[images]] in "
     "the configuration."
 )
 
@@ -208,8 +209,10 @@ class LocalCatalog:
         sheet = next((each for each in self._families if each.framework == image.framework), None)
         if sheet is None:
             return RuntimeRefusal(
-                f"No runtime with {image.framework} {image.version} is served here ({image_uri}), and another "
-                f"framework cannot stand in for it. The nearest that can be had: {self._offers()}. {_HOW_TO_MAP}"
+                f"No runtime with {image.framework} {image.version} is served here ({image_uri}), "
+                "and another "
+                f"framework cannot stand in for it. The nearest that can be had: {self._offers()}. "
+                f"{_HOW_TO_MAP}"
             )
         return self._prebuilt(sheet, image, image_uri)
 
@@ -255,7 +258,8 @@ class LocalCatalog:
             return _inexact(f"{wanted} cannot be had here exactly", choice)
         else:
             note = (
-                f"{wanted} was asked for and cannot be had here: the job runs in {_title(choice)}, with {here}. "
+                f"{wanted} was asked for and cannot be had here: the job runs in {_title(choice)}, "
+                f"with {here}. "
                 f"Missing there: {missing}."
             )
         return _with_notices(choice, f"{note} {_NAME_THEM}")
@@ -284,7 +288,8 @@ class LocalCatalog:
     def _container(self, uri: str) -> RuntimeChoice | RuntimeRefusal:
         if "/vertex-ai-restricted/training/" in uri or "/vertex-ai/training/reductionserver" in uri:
             return RuntimeRefusal(
-                f"{uri} is not known here. The Reduction Server's image is us-docker.pkg.dev/vertex-ai-restricted/training/"
+                f"{uri} is not known here. The Reduction Server's image is "
+                "us-docker.pkg.dev/vertex-ai-restricted/training/"
                 f"reductionserver:latest (or europe-, asia-). {_HOW_TO_MAP}"
             )
         if "-docker.pkg.dev/vertex-ai/training/" in uri:

@@ -121,7 +121,8 @@ class Environments:
             )
         except InstallFailed as failure:
             raise BuildFailed(
-                f"The runtime {key} could not be built. The installer's last lines:\n{failure}\n{failure.remedy}"
+                f"The runtime {key} could not be built. The installer's last "
+                f"lines:\n{failure}\n{failure.remedy}"
             ) from failure
         except OSError as failure:
             raise BuildFailed(

@@ -235,8 +235,10 @@ class Keeper:
         level = self._terms.level
         return Verdict(
             "level",
-            f"Packages cannot be installed at isolation level {level}, at which programs run here: {cause}. No weaker one is "
-            "taken. Mend that (`trainshed doctor` tries the levels; the cache may lie elsewhere, $TRAINSHED_CACHE), or "
+            f"Packages cannot be installed at isolation level {level}, at which programs run here: "
+            f"{cause}. No weaker one is "
+            "taken. Mend that (`trainshed doctor` tries the levels; the cache may lie elsewhere, "
+            "$TRAINSHED_CACHE), or "
             "start the service with another level (--isolation).",
         )
 

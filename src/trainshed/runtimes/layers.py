@@ -119,7 +119,8 @@ class Layers:
             said = f"The installer's last lines:\n{_named(str(failure), packages)}"
             if failure.is_machine_trouble:
                 raise BuildFailed(
-                    f"The packages {uris} could not be installed because of this machine or its network. {said}\n"
+                    f"The packages {uris} could not be installed because of this machine or its "
+                    f"network. {said}\n"
                     f"{failure.remedy}"
                 ) from failure
             raise PackageFailed(

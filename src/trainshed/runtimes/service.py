@@ -185,7 +185,8 @@ class LocalRuntimes:
         interpreter = self._interpreters.get(python) if python else None
         if sheet is None or release is None or interpreter is None:
             raise BuildFailed(
-                f"The runtime {choice.family} {choice.version} on Python {choice.python_version} is not known "
+                f"The runtime {choice.family} {choice.version} on Python {choice.python_version} "
+                "is not known "
                 "here any more: its family was removed, or its interpreter is gone. Submit the job again."
             )
         return sheet, release, interpreter

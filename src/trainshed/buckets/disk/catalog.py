@@ -229,7 +229,8 @@ class BucketCatalog:
         path = self.directory(bucket)
         if self.rules.is_remote(bucket):
             raise InvalidRequest(
-                f"The bucket {bucket} lies elsewhere and is part of the service's configuration. Take its [[buckets]] "
+                f"The bucket {bucket} lies elsewhere and is part of the service's configuration. "
+                "Take its [[buckets]] "
                 "table out of it; what is in the bucket stays."
             )
         with self._lock:

@@ -255,7 +255,8 @@ _SCHEMA = (
     "PRAGMA journal_mode = WAL",
     # A crash of the machine may take the last rows: the records themselves are durable.
     "PRAGMA synchronous = NORMAL",
-    "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, epoch TEXT NOT NULL, record BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, epoch TEXT NOT NULL, record BLOB "
+    "NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS complete (epoch TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 

@@ -68,7 +68,8 @@ class Side:
         elif os.path.isdir(self.top.name):
             return
         raise CommandFailure(
-            "arg (%s) does not name a directory, bucket, or bucket subdir.\nIf there is an object with the same path, please "
+            "arg (%s) does not name a directory, bucket, or bucket subdir.\nIf there is an object "
+            "with the same path, please "
             "add a trailing\nslash to specify the directory." % text
         )
 

@@ -60,7 +60,8 @@ class Connection:
         address = os.environ.get(VARIABLE, "")
         if not address:
             raise Unreachable(
-                f"{VARIABLE} is not set, which says where storage is. Programs of jobs have it: pass it on to this process."
+                f"{VARIABLE} is not set, which says where storage is. Programs of jobs have it: "
+                "pass it on to this process."
             )
         return cls(address)
 

@@ -128,8 +128,8 @@ class Copier:
         target = naming.target_of(source, destination, recursive)
         if recursive and not _lies_in(destination.url, target):
             self._output.error(
-                "Skipping copy of source URL %s because it would be copied outside the expected destination directory: %s."
-                % (source.found, os.path.abspath(destination.url.name))
+                "Skipping copy of source URL %s because it would be copied outside the expected "
+                "destination directory: %s." % (source.found, os.path.abspath(destination.url.name))
             )
             return
         if source.found._replace(generation="") == target:

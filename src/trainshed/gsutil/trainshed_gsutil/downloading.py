@@ -129,8 +129,8 @@ def _compare(resource: "Resource", md5: str, path: str) -> None:
                 ours = checksums.crc32c_of(file, extend)
     if named is not None and named != ours:
         raise HashMismatch(
-            "gs://%s/%s: what arrived has the checksum %s, the object %s. The file was not kept; copy it again."
-            % (resource["bucket"], resource["name"], ours, named)
+            "gs://%s/%s: what arrived has the checksum %s, the object %s. The file was not kept; "
+            "copy it again." % (resource["bucket"], resource["name"], ours, named)
         )
 
 

@@ -56,7 +56,8 @@ def must_be_container(destination: Destination, command: str) -> None:
     """Raises CommandFailure unless many sources have room there."""
     if not destination.url.is_cloud and not destination.is_directory:
         raise CommandFailure(
-            "Destination URL must name a directory, bucket, or bucket\nsubdirectory for the multiple source form of the "
+            "Destination URL must name a directory, bucket, or bucket\nsubdirectory for the "
+            "multiple source form of the "
             f"{command} command."
         )
 
@@ -75,7 +76,8 @@ def _keeps_top(source: Source, destination: Destination) -> bool:
     is_relative = not source.given.is_cloud and last in (".", "..")
     if is_relative and source.is_top_of_many:
         raise InvalidUrl(
-            "Presence of multiple top-level sources and invalid expanded URL make file name conflicts possible for "
+            "Presence of multiple top-level sources and invalid expanded URL make file name "
+            "conflicts possible for "
             f"URL: {source.given}"
         )
     if is_relative or "**" in source.given.name:

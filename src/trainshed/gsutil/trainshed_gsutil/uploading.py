@@ -202,7 +202,8 @@ class _Session:
             path = object_path(self._bucket, made["name"])
             self._connection.json("DELETE", path, {"ifGenerationMatch": made["generation"]})
             raise HashMismatch(
-                "gs://%s/%s: the service has another content than was sent (MD5 %s, sent %s). It was removed; copy it "
+                "gs://%s/%s: the service has another content than was sent (MD5 %s, sent %s). It "
+                "was removed; copy it "
                 "again." % (self._bucket, made["name"], made["md5Hash"], digest)
             )
         return made

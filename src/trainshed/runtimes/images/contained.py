@@ -40,7 +40,8 @@ class Contained:
         """See `Runtimes`."""
         if self._images is None:
             raise BuildFailed(
-                f"The image {choice.image} cannot be run: this service does not run container images any more."
+                f"The image {choice.image} cannot be run: this service does not run container "
+                "images any more."
             )
         await asyncio.to_thread(self._look, package_uris)
         return PreparedRuntime("", image=await self._images.prepare(choice.image, progress))

@@ -36,7 +36,8 @@ _ADVICE = (
             *("unauthorized", "authentication required", "no basic auth", "access denied"),
             *("access to the resource is denied", "statuscode: 403", "(forbidden)"),
         ),
-        "Check the name; if the image is not for everybody, the operator of this service logs in as its user: "
+        "Check the name; if the image is not for everybody, the operator of this service logs in "
+        "as its user: "
         "{tool} login {host}.",
     ),
     (
@@ -46,17 +47,20 @@ _ADVICE = (
     ),
     (
         ("x509: ",),
-        "{tool} does not trust the certificate of {host}: the operator of this service gives it the one that it is signed "
+        "{tool} does not trust the certificate of {host}: the operator of this service gives it "
+        "the one that it is signed "
         "with (docs/containers.md, A registry of your own).",
     ),
     (
         ("short-name",),
-        "The name does not say which registry it is of: give it in full, docker.io/library/NAME:TAG for an official image "
+        "The name does not say which registry it is of: give it in full, "
+        "docker.io/library/NAME:TAG for an official image "
         "of Docker Hub, or let an operator map it to a runtime or to another image (setting images).",
     ),
     (
         ("no space left",),
-        "A disk is full: free some space on the one of {tool}'s images ({tool} image prune) and on the one of the cache "
+        "A disk is full: free some space on the one of {tool}'s images ({tool} image prune) and on "
+        "the one of the cache "
         "(trainshed runtimes gc).",
     ),
 )
@@ -238,7 +242,8 @@ class Pulling:
                 return None
             why = "is of no registry" if is_local(reference) else "is not pulled (image_pull)"
             raise PackageFailed(
-                f"The image {reference} {why}, and {tool.name} has none of that name here. {_how_to_have_it(tool)}"
+                f"The image {reference} {why}, and {tool.name} has none of that name here. "
+                f"{_how_to_have_it(tool)}"
             )
         tell(f"Pulling {reference} with {tool.name}.")
         progress = PullProgress(reference, tell, self._now)
@@ -276,6 +281,7 @@ def _not_pulled(tool: ImageTool, reference: str, failure: ToolFailed) -> Excepti
 
 def _how_to_have_it(tool: ImageTool) -> str:
     return (
-        f"Put it here ({tool.name} build, {tool.name} load, {tool.name} import), give a name that a registry answers to, "
+        f"Put it here ({tool.name} build, {tool.name} load, {tool.name} import), give a name that "
+        "a registry answers to, "
         "or let an operator map it to a runtime or to another image (setting images)."
     )

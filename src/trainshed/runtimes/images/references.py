@@ -56,6 +56,7 @@ def fault_of(reference: str) -> str:
     if wrong is None:
         return ""
     return (
-        f"{reference!r} is not an image name: its part {wrong!r} has other characters than small letters, digits and "
+        f"{reference!r} is not an image name: its part {wrong!r} has other characters than small "
+        "letters, digits and "
         "single separators between them."
     )

@@ -40,7 +40,8 @@ def run(context: Context) -> int:
         context.output.result(json.dumps(nothing, indent=2))
     else:
         context.output.error(
-            "%s %s: nothing was changed. Who may do what follows from the project of the bucket, and from its IAM policy"
+            "%s %s: nothing was changed. Who may do what follows from the project of the bucket, "
+            "and from its IAM policy"
             " (gsutil iam ch MEMBER:ROLE gs://BUCKET); objects have no lists of their own."
             % (command, verb)
         )
