@@ -1,7 +1,7 @@
 """What the three collections of works answer alike: a page of a list, cancel, delete
 (facts/resources#vertex)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -10,12 +10,19 @@ from trainshed.api.aiplatform_v1 import operation_views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call, Handler
 from trainshed.api.calls.paging import Page, list_jobs, page_size
+from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import cancel_for_user, delete_for_user, read_vertex_name
+from trainshed.core.errors import Violation
 from trainshed.core.names import Api, Collection
+from trainshed.core.secrets import SecretRef, references
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery
 from trainshed.wire import pool
 
+_PROGRAMS: Final = (
+    ("container_spec", "containerSpec"),
+    ("python_package_spec", "pythonPackageSpec"),
+)
 _PAGE: Final = 100
 
 
@@ -53,3 +60,44 @@ def deleting(collection: Collection) -> Handler:
         return operation_views.finished(await delete_for_user(call.services, name))
 
     return delete
+
+
+async def unknown_secrets(
+    services: Services, parent: str, spec: Mapping[str, Any], path: str
+) -> tuple[Violation, ...]:
+    """A violation for each variable that names a secret which the project of `parent` has not. `spec`: a CustomJobSpec in
+    public JSON, at `path` of its request. What is wrong with `parent`, or with a notation, others tell."""
+    uses = tuple(_uses(spec, path))
+    place = parent.split("/")
+    if not uses or len(place) < 2:
+        return ()
+    project = place[1]
+    there = await services.secrets.find(project, dict.fromkeys(ref for _, ref in uses))
+    missing = tuple((field, ref) for field, ref in uses if ref not in there)
+    if not missing:
+        return ()
+    names = sorted({version.name for version in await services.secrets.versions(project)})
+    return tuple(Violation(field, _advice(project, ref, names)) for field, ref in missing)
+
+
+def _uses(spec: Mapping[str, Any], path: str) -> Iterator[tuple[str, SecretRef]]:
+    """(path of the variable, the secret it names)."""
+    for position, worker_pool in enumerate(spec.get("workerPoolSpecs", ())):
+        for field, key in _PROGRAMS:
+            for index, variable in enumerate(worker_pool.get(key, {}).get("env", ())):
+                where = f"{path}.worker_pool_specs[{position}].{field}.env[{index}].value"
+                for ref in references(variable.get("value", "")):
+                    yield where, ref
+
+
+def _advice(project: str, ref: SecretRef, names: list[str]) -> str:
+    if ref.name in names:
+        return (
+            f"The secret {ref.name!r} of the project {project} has no version {ref.version}; `trainshed secrets list` "
+            f"shows which there are. $(secret:{ref.name}) means the newest one."
+        )
+    there = f"it has: {', '.join(names)}" if names else "it has none yet"
+    return (
+        f"The project {project} has no secret {ref.name!r}; {there}. Store it with `trainshed secrets set {ref.name}`, or "
+        "write $$(secret: where those characters themselves are meant."
+    )

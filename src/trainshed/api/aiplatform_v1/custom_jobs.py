@@ -6,10 +6,9 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import views
-from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of
+from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
-from trainshed.api.aiplatform_v1.secret_uses import unknown_secrets
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.calls.paging import Mask

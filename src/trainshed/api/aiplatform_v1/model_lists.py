@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import model_views
+from trainshed.api.aiplatform_v1 import model_messages
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.model_requests import read_model_name
+from trainshed.api.aiplatform_v1.model_messages import read_model_name
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.paging import (
     SCAN_LIMIT,
@@ -49,9 +49,9 @@ async def list_models(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     found = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
     page = await _page(found, request, str(parent))
-    mask = Mask(request.read_mask, model_views.MODEL)
+    mask = Mask(request.read_mask, model_messages.MODEL)
     return pool.message_class(f"{_V1}.ListModelsResponse")(
-        models=[mask.apply(model_views.model(record)) for record in page.records],
+        models=[mask.apply(model_messages.model(record)) for record in page.records],
         next_page_token=page.next_token,
     )
 
@@ -61,9 +61,9 @@ async def list_versions(call: Call, request: Any) -> Message:
     name, _ = read_model_name(request.name)
     found = await call.services.models.versions(name)
     page = await _page(found, request, str(name))
-    mask = Mask(request.read_mask, model_views.MODEL)
+    mask = Mask(request.read_mask, model_messages.MODEL)
     return pool.message_class(f"{_V1}.ListModelVersionsResponse")(
-        models=[mask.apply(model_views.model(r, versioned=True)) for r in page.records],
+        models=[mask.apply(model_messages.model(r, versioned=True)) for r in page.records],
         next_page_token=page.next_token,
     )
 

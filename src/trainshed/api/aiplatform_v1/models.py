@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import model_views, operation_views
+from trainshed.api.aiplatform_v1 import model_messages, operation_views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.model_lists import list_models, list_versions
-from trainshed.api.aiplatform_v1.model_requests import (
+from trainshed.api.aiplatform_v1.model_messages import (
     DEFAULT,
     check_merge,
     check_update,
@@ -93,7 +93,7 @@ async def upload(call: Call, request: Any) -> Message:
 async def get(call: Call, request: Any) -> Message:
     """`M`: the default version; `M@1`, `M@alias`: that one."""
     name, version = read_model_name(request.name)
-    return model_views.model(await call.services.models.version(name, version))
+    return model_messages.model(await call.services.models.version(name, version))
 
 
 async def update(call: Call, request: Any) -> Message:
@@ -109,7 +109,7 @@ async def update(call: Call, request: Any) -> Message:
     await models.replace(
         [_updated(record, request.model, request.update_mask.paths, now) for record in chosen]
     )
-    return model_views.model(await models.version(name, version))
+    return model_messages.model(await models.version(name, version))
 
 
 async def merge_aliases(call: Call, request: Any) -> Message:
@@ -138,7 +138,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
             changed.append(replace(record, aliases=aliases, updated=now))
     if changed:
         await models.replace(changed)
-    return model_views.model(await models.version(name, str(target.version)))
+    return model_messages.model(await models.version(name, str(target.version)))
 
 
 async def delete(call: Call, request: Any) -> Message:

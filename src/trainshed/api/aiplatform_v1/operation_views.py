@@ -5,7 +5,7 @@ from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.trial_views import set_trial
+from trainshed.api.aiplatform_v1.study_views import set_trial
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.ml_v1 import study_views

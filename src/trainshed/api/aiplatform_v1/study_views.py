@@ -1,7 +1,9 @@
-"""Studies as `aiplatform` v1 messages, and what clients send of trials in neutral shapes. Trials are in `trial_views`."""
+"""Studies, trials and measurements as `aiplatform` v1 messages, and what clients send of trials in neutral shapes.
+
+Trials of tuning jobs and of studies are shown alike (facts/resources#tuning-jobs, facts/tuning#metrics)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any, Final
 
@@ -9,12 +11,16 @@ from google.protobuf.message import Message
 
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources import studies
+from trainshed.core.names import StudyName
 from trainshed.core.study.reading import GivenParameter
+from trainshed.core.study.spec import Value
 from trainshed.core.study.studies import Study, StudyState
+from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 STUDY: Final = "google.cloud.aiplatform.v1.Study"
+TRIAL: Final = "google.cloud.aiplatform.v1.Trial"
 
 
 def study(record: Study) -> Message:
@@ -54,3 +60,67 @@ def _state_numbers() -> dict[StudyState, int]:
     field = pool.message_descriptor(STUDY).fields_by_name["state"]
     assert field.enum_type is not None
     return {state: field.enum_type.values_by_name[state.value].number for state in StudyState}
+
+
+def trial(
+    study: StudyName, record: Trial, measurements: Sequence[Measurement] = (), custom_job: str = ""
+) -> Message:
+    """The Trial message of a stored trial. `measurements`: ascending by step and elapsed time. `custom_job`:
+    the name of the job that evaluates it ("" = none)."""
+    view = pool.message_class(TRIAL)()
+    set_trial(view, study, record, measurements, custom_job)
+    return view
+
+
+def set_trial(
+    view: Any,
+    study: StudyName,
+    record: Trial,
+    measurements: Sequence[Measurement] = (),
+    custom_job: str = "",
+) -> None:
+    """Put everything that is known of a trial into an empty Trial."""
+    view.name = study.trial(record.number)
+    view.id = str(record.number)
+    view.state = _trial_state_numbers()[record.state]
+    for parameter, value in record.parameters:
+        set_value(view.parameters.add(parameter_id=parameter).value, value)
+    if record.final is not None:
+        set_measurement(view.final_measurement, record.final)
+    for measurement in measurements:
+        set_measurement(view.measurements.add(), measurement)
+    # A trial that is a job begins when its program runs; any other one when it is handed out.
+    if started := record.started or (0 if record.job else record.created):
+        set_micros(view.start_time, started)
+    if record.ended:
+        set_micros(view.end_time, record.ended)
+    view.client_id = record.client
+    view.infeasible_reason = record.infeasible_reason
+    view.custom_job = custom_job
+
+
+def set_value(view: Any, value: Value) -> None:
+    """Put a parameter's value into a google.protobuf.Value: numbers as numbers."""
+    if isinstance(value, str):
+        view.string_value = value
+    else:
+        view.number_value = value
+
+
+def set_measurement(view: Any, measurement: Measurement) -> None:
+    """Put a measurement into an empty Measurement."""
+    view.SetInParent()
+    view.step_count = measurement.step
+    if measurement.elapsed:
+        view.elapsed_duration.seconds, view.elapsed_duration.nanos = divmod(
+            measurement.elapsed, 10**9
+        )
+    for metric, value in measurement.metrics:
+        view.metrics.add(metric_id=metric, value=value)
+
+
+@cache
+def _trial_state_numbers() -> dict[TrialState, int]:
+    field = pool.message_descriptor(TRIAL).fields_by_name["state"]
+    assert field.enum_type is not None
+    return {state: field.enum_type.values_by_name[state.value].number for state in TrialState}

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import operation_views, study_views, trial_views
+from trainshed.api.aiplatform_v1 import operation_views, study_views
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.errors import NotServed
 from trainshed.api.calls.paging import decode_number, encode_token, page_size
@@ -161,7 +161,7 @@ async def _views(call: Call, study: Study, records: tuple[Trial, ...]) -> list[M
     shown = await studies.with_measurements(call.services, study.uid, records)
 
     def views() -> list[Message]:
-        return [trial_views.trial(study.name, record, measured) for record, measured in shown]
+        return [study_views.trial(study.name, record, measured) for record, measured in shown]
 
     # Half a second's work for a page of trials with a hundred measurements each.
     return await asyncio.to_thread(views) if len(shown) > _FEW else views()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.trial_views import set_trial
+from trainshed.api.aiplatform_v1.study_views import set_trial
 from trainshed.api.aiplatform_v1.views import (
     job_state_numbers,
     set_common_outputs,
