@@ -9,8 +9,8 @@ import pytest
 
 from trainshed.core.catalog.accelerators import accelerator_types
 from trainshed.core.names import Api
-from trainshed.engines.local import devices
-from trainshed.engines.local.devices import (
+from trainshed.engines.launch import devices
+from trainshed.engines.launch.devices import (
     Device,
     FakeDevices,
     NvmlDevices,

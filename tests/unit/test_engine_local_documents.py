@@ -8,8 +8,8 @@ import pytest
 
 from trainshed.core.launch import ImageRoot, LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.devices import FakeDevices
-from trainshed.engines.local.documents import (
+from trainshed.engines.launch.devices import FakeDevices
+from trainshed.engines.launch.documents import (
     Ground,
     Host,
     hosts_text,

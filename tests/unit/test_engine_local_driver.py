@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from trainshed.engines.local.cdi import Specs
-from trainshed.engines.local.devices import Device, Part
-from trainshed.engines.local.driver import NO_DRIVER, DeviceEdits, Driver, device_edits, find_driver
+from trainshed.engines.launch.cdi import Specs
+from trainshed.engines.launch.devices import Device, Part
+from trainshed.engines.launch.driver import (
+    NO_DRIVER,
+    DeviceEdits,
+    Driver,
+    device_edits,
+    find_driver,
+)
 
 LIB = "/usr/lib/x86_64-linux-gnu"
 VERSION = "550.54.14"

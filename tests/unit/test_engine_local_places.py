@@ -4,7 +4,7 @@ spec/machines#gpus)."""
 import pytest
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.devices import FakeDevices
+from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.local.places import choose_address, choose_port, moved, new_slots
 from trainshed.engines.port import Slot, SlotRequest
 

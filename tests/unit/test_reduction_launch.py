@@ -34,8 +34,8 @@ from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.engines.local import environs
-from trainshed.engines.local.documents import Ground, Host, launch_document
+from trainshed.engines.launch import environs
+from trainshed.engines.launch.documents import Ground, Host, launch_document
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.serve.vault import JobCertificate, job_certificate

@@ -19,7 +19,7 @@ from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
-from trainshed.engines.local.devices import NvmlDevices
+from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.port import Engine
 from trainshed.engines.registry import EngineContext, factory
 from trainshed.engines.streams import ServiceStreams

@@ -10,9 +10,8 @@ from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
-from trainshed.engines.local.documents import COVERED
+from trainshed.engines.launch.documents import COVERED, PROGRAM_PORT
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.places import PROGRAM_PORT
 from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
 from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.replica.sandbox import socket_calls

@@ -2,7 +2,7 @@
 
 from tests.contract.engines.conftest import PRIMARY, House, Run
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.devices import FakeDevices
+from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.port import Node
 
 WORKERS = [ReplicaId(1, index) for index in range(2)]

@@ -9,11 +9,11 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.engines.launch.documents import Host
 from trainshed.engines.local import handles, machine
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.dictation import dictate
 from trainshed.engines.local.disowning import disown_copies
-from trainshed.engines.local.documents import Host
 from trainshed.engines.local.gangs import Gangs
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.leases import Leases

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainshed.engines.local.devices import Device, totals
+from trainshed.engines.launch.devices import Device, totals
 from trainshed.engines.port import Node
 from trainshed.replica.system import cgroups
 

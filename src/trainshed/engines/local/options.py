@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed import gsutil
-from trainshed.engines.local import environs, machine
+from trainshed.engines.launch import environs
+from trainshed.engines.launch.devices import Devices
+from trainshed.engines.launch.documents import Ground, outermost
+from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import NOTHING, Keeping
-from trainshed.engines.local.devices import Devices
-from trainshed.engines.local.documents import Ground, outermost
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import SecretDoor
 

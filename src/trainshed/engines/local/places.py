@@ -5,13 +5,11 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.devices import Device, choose
+from trainshed.engines.launch.devices import Device, choose
+from trainshed.engines.launch.documents import PROGRAM_PORT
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.replica.sandbox import users
 from trainshed.replica.system import kernel
-
-PROGRAM_PORT = 2222
-"""The port that every replica may bind on its own address (facts/program#cluster_spec)."""
 
 _FIRST_ADDRESS = 127 << 24 | 64 << 16
 _ADDRESSES = 1 << 22

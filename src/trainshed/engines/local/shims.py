@@ -7,7 +7,7 @@ from pathlib import Path
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import ReplicaId
 from trainshed.core.streams import StreamSource
-from trainshed.engines.local.documents import Ground, hosts_text, intercepted, launch_document
+from trainshed.engines.launch.documents import Ground, hosts_text, intercepted, launch_document
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.seat import Seat
 from trainshed.engines.local.site import Site

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
+from trainshed.engines.launch.devices import NvmlDevices
+from trainshed.engines.launch.documents import Host
+from trainshed.engines.launch.driver import NO_DRIVER, find_driver
 from trainshed.engines.local import machine
-from trainshed.engines.local.devices import NvmlDevices
-from trainshed.engines.local.documents import Host
-from trainshed.engines.local.driver import NO_DRIVER, find_driver
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.places import Shares
 from trainshed.engines.local.spawner import Spawner

@@ -24,8 +24,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs import warnings
 from trainshed.core.streams import Streams, StreamSource
+from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.local import machine
-from trainshed.engines.local.devices import NvmlDevices
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import (

@@ -8,13 +8,15 @@ from pathlib import Path
 from trainshed.core import reduction
 from trainshed.core.catalog import google_hosts
 from trainshed.core.launch import LaunchPlan
-from trainshed.engines.local import environs
-from trainshed.engines.local.devices import Device
-from trainshed.engines.local.driver import NO_DRIVER, DeviceEdits, Driver, device_edits
-from trainshed.engines.local.places import PROGRAM_PORT
+from trainshed.engines.launch import environs
+from trainshed.engines.launch.devices import Device
+from trainshed.engines.launch.driver import NO_DRIVER, DeviceEdits, Driver, device_edits
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import socket_calls, users
+
+PROGRAM_PORT = 2222
+"""The port that every replica may bind on its own address (facts/program#cluster_spec)."""
 
 _METADATA = ("metadata.google.internal", "metadata")
 """Names of the metadata server, which TensorFlow before 2.5 takes from no variable."""

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainshed.engines.local.cdi import Edits, Mount, Specs
-from trainshed.engines.local.devices import Device
+from trainshed.engines.launch.cdi import Edits, Mount, Specs
+from trainshed.engines.launch.devices import Device
 
 log = logging.getLogger(__name__)
 
