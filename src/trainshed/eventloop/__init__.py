@@ -1,2 +1,1 @@
-"""The loop that all of a process waits on: work in the background whose death is heard, and how late the loop
-is."""
+"""The loop that all of a process waits on: background work whose death is heard, and how late the loop is."""

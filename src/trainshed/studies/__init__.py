@@ -1,2 +1,1 @@
-"""Proposes trials and says when to stop them, behind one algorithm port. Pure functions of stored trials and
-a seed."""
+"""Proposes trials and says when to stop them, behind one algorithm port. Pure in stored trials and a seed."""

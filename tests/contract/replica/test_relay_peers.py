@@ -1,5 +1,5 @@
 """A replica's endpoint speaks for its own programs only: whoever else calls is refused
-(spec/program#isolation, isolation)."""
+(spec/program#isolation)."""
 
 import http.client
 import json
