@@ -13,7 +13,7 @@ _CONTRACT = "tests/contract/engines/"
 RUNNING: Final = (
     Mutant(
         "line doubled at a segment's turn",
-        _REPLICA + "segments.py",
+        _REPLICA + "observe/segments.py",
         "            self._file = fresh\n",
         "            again = (self.lines - 1, self._last_time, quoted(self._tail[-1]))\n"
         '            fresh.append((\'{"n":%d,"t":%d,"s":"o","m":%s}\\n\' % again).encode())\n'
@@ -23,7 +23,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "line lost at a torn tail",
-        _REPLICA + "segments.py",
+        _REPLICA + "observe/segments.py",
         '        self._size = skipped + data.rfind(b"\\n") + 1\n',
         '        self._size = skipped + data.rfind(b"\\n", 0, -1) + 1\n',
         "A log that is continued loses its last whole line.",
@@ -31,7 +31,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "torn tail kept",
-        _REPLICA + "segments.py",
+        _REPLICA + "observe/segments.py",
         "        os.ftruncate(handle, self._size)\n",
         "",
         "What a crash left unfinished becomes one line with what comes next.",
@@ -39,7 +39,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "numbers begin anew",
-        _REPLICA + "segments.py",
+        _REPLICA + "observe/segments.py",
         '            self.lines = last["n"] + 1\n',
         '            self.lines = last["n"]\n',
         "Two lines of a replica have one number after a restart in place.",
@@ -47,7 +47,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "line doubled on a full disk",
-        _REPLICA + "appending.py",
+        _REPLICA + "observe/growing_files.py",
         "                data = data[os.write(self._handle, data) :]\n",
         "                if os.write(self._handle, data) == len(data):\n"
         '                    data = b""\n',
@@ -56,7 +56,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "fence of an incarnation ignored",
-        _REPLICA + "fence.py",
+        _REPLICA + "supervisor/journal.py",
         "        if entries.latest >= incarnation:\n            raise Refused(protocol.REFUSED_KNOWN)\n",
         "",
         "A request to start that is read late starts a replica a second time.",
@@ -64,7 +64,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "stop mark ignored",
-        _REPLICA + "fence.py",
+        _REPLICA + "supervisor/journal.py",
         "        if any(os.path.exists(mark) for mark in marks):\n",
         "        if all(os.path.exists(mark) for mark in marks):\n",
         "What was stopped before it began begins all the same.",
@@ -72,7 +72,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "expelled in word only",
-        _REPLICA + "fence.py",
+        _REPLICA + "supervisor/journal.py",
         "        if entries.latest < incarnation:\n            _write_start(lock, incarnation, 0)\n",
         "",
         "A replica that is called lost starts when its request is read at last.",
@@ -80,7 +80,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "garbled entry spoils the journal",
-        _REPLICA + "journal.py",
+        _REPLICA + "supervisor/journal.py",
         '    view = memoryview(b"\\n" + protocol.encode(entry))\n',
         "    view = memoryview(protocol.encode(entry))\n",
         "What a full disk left unfinished takes the next entry with it.",
