@@ -1,7 +1,7 @@
 """`./dev bench`: all that is promised about time and memory, as ratios to floors of the same run.
 
-Prints a table for each part and writes them to build/bench/main.md; exits 1 if a target is missed or a part of our
-own fails. The figures of others (`peers`) never change the exit status.
+Prints a table for each part and writes them to build/bench/main.md; exits 1 if a target is missed or a part
+of our own fails. The figures of others (`peers`) never change the exit status.
 """
 
 import argparse
@@ -28,8 +28,8 @@ BARE = "bare interpreter, same run"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`seconds`: about how long it takes on two cores. `disk`: GB that it needs where temporary files go. `counts`:
-    whether it can make the run fail."""
+    """`seconds`: about how long it takes on two cores. `disk`: GB that it needs where temporary files go.
+    `counts`: whether it can make the run fail."""
 
     name: str
     about: str

@@ -1,7 +1,9 @@
-"""The first job of a runtime and the same job again, against a fresh virtual environment and against `podman run`.
+"""The first job of a runtime and the same job again, against a fresh virtual environment and against `podman
+run`.
 
-`python -m bench.cold` prints the rows. Both sides build from uv's downloads of the same cache, which an unmeasured round
-fills first, so that no network is measured. A cold round of ours begins with an empty cache of runtimes.
+`python -m bench.cold` prints the rows. Both sides build from uv's downloads of the same cache, which an
+unmeasured round fills first, so that no network is measured. A cold round of ours begins with an empty cache
+of runtimes.
 """
 
 import contextlib
@@ -258,7 +260,8 @@ def _root_file_system(directory: Path) -> Path:
 
 
 def contained_first_line(podman: Podman) -> float:
-    """From spawn to the moment that a program in a container tells; with the host's network, as our jobs have it."""
+    """From spawn to the moment that a program in a container tells; with the host's network, as our jobs have
+    it."""
     begun = time.time_ns()
     done = podman.run("run", "--rm", "--network", "host", _IMAGE, "/bin/date", "+%s%N")
     return (int(done.stdout) - begun) / 1e6

@@ -1,5 +1,5 @@
-"""What the store's calls and a pass of the scheduler cost beside a long history: 1,000,000 finished jobs stored against
-1,000, each with 10,000 queued ones.
+"""What the store's calls and a pass of the scheduler cost beside a long history: 1,000,000 finished jobs
+stored against 1,000, each with 10,000 queued ones.
 
 Both stores are open at once and are called in turn, so that a slow moment of the machine hits both. Run:
 python -m bench.control_plane [--finished N] [--directory WHERE]; takes minutes and about 5 GB of disk.
@@ -31,7 +31,8 @@ from trainshed.store.sqlite.database import DATABASE_FILE
 FINISHED = (1_000, 1_000_000)
 QUEUED = 10_000
 LIMIT = 1.5
-"""Issue 3, point 11: each call's p50 and p99 beside the long history, at most, over those beside the short one."""
+"""Issue 3, point 11: each call's p50 and p99 beside the long history, at most, over those beside the short
+one."""
 
 _PAGE = 100
 
@@ -81,8 +82,8 @@ def measure(
     directory: Path, finished: tuple[int, int] = FINISHED, queued: int = QUEUED, rounds: int = 3_000
 ) -> dict[str, Comparison]:
     """Fill two stores below `directory` and compare every call. `rounds`: of the writes; `CALLS` says how
-    often the others are made. The files are read before each row, so that no time of the disk is in a read: some
-    machines take away what lies in memory unused within seconds."""
+    often the others are made. The files are read before each row, so that no time of the disk is in a read:
+    some machines take away what lies in memory unused within seconds."""
     for count in finished:
         fill(directory / str(count), count, queued)
     return asyncio.run(_measure(directory, finished, queued, rounds))

@@ -1,7 +1,7 @@
 """From engine.launch() to the program's first readable line, against a bare interpreter in the same run.
 
-Prints medians in milliseconds over interleaved rounds: one replica, eight at once, and the processor time that
-the engine, its zygote and its shims take per replica.
+Prints medians in milliseconds over interleaved rounds: one replica, eight at once, and the processor time
+that the engine, its zygote and its shims take per replica.
 """
 
 import argparse

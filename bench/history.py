@@ -1,4 +1,5 @@
-"""Databases with a long history, as the service would have left them, made in a minute: all rows of a kind from one job."""
+"""Databases with a long history, as the service would have left them, made in a minute: all rows of a kind
+from one job."""
 
 import sqlite3
 from dataclasses import replace

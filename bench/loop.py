@@ -1,8 +1,8 @@
-"""How long a status call waits while the service has much to do: a gang of 200, a build, a flood of lines, a listing of 100,000
-objects, a zygote that hangs.
+"""How long a status call waits while the service has much to do: a gang of 200, a build, a flood of lines, a
+listing of 100,000 objects, a zygote that hangs.
 
-`python -m bench.loop` starts a service of its own. A process beside it calls `GET /trainshed/v1/status` every few milliseconds, in
-turn with an echo of its own that no service is behind.
+`python -m bench.loop` starts a service of its own. A process beside it calls `GET /trainshed/v1/status` every
+few milliseconds, in turn with an echo of its own that no service is behind.
 """
 
 import sys

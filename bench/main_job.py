@@ -145,7 +145,8 @@ def submit_cost(service: Service, seconds: int) -> list[Row]:
 
 
 def idle_memory(service: Service) -> Row:
-    # What a start asks of others has ended by then, and the shims that are kept while jobs are being started are gone.
+    # What a start asks of others has ended by then, and the shims that are kept while jobs are being started
+    # are gone.
     time.sleep(BUSY_SECONDS + 3)
     megabytes = measures.pss_megabytes(measures.family(service.pid))
     return Row(

@@ -1,4 +1,5 @@
-"""The scheduler's part of a change, through the controller's own door to it: one job ends, or comes, beside all that wait."""
+"""The scheduler's part of a change, through the controller's own door to it: one job ends, or comes, beside
+all that wait."""
 
 import time
 from collections.abc import Iterable
@@ -17,7 +18,8 @@ RUNNING = 500
 
 
 class Passes:
-    """A room that holds `live`, with nodes for `RUNNING` of them; more jobs come with the uids from `next_uid` on."""
+    """A room that holds `live`, with nodes for `RUNNING` of them; more jobs come with the uids from
+    `next_uid` on."""
 
     def __init__(self, live: Iterable[Job], next_uid: int) -> None:
         self._room = CapacityTracker(Policy(strict=True), _never)
@@ -49,7 +51,8 @@ class Passes:
         return took
 
     def came(self) -> float:
-        """Milliseconds for a job that has to wait: it is taken in, nothing is decided, and why it waits is said."""
+        """Milliseconds for a job that has to wait: it is taken in, nothing is decided, and why it waits is
+        said."""
         job = next(self._new)
         begun = time.perf_counter()
         self._room.put(job)

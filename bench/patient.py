@@ -47,7 +47,8 @@ class Patient:
         self.service.process.wait()
 
     def start(self) -> tuple[int, float, Connection]:
-        """Start it anew. Returns when that was (ns), the milliseconds until it answered, and the connection."""
+        """Start it anew. Returns when that was (ns), the milliseconds until it answered, and the
+        connection."""
         begun = time.perf_counter_ns()
         again = start(self.service.data, *self.args)
         # `running` takes down what it gave out.

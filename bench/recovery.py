@@ -1,7 +1,9 @@
-"""From the start of a service that was killed to where its jobs are in its hands again: 1,000 that run, and 1,000 queued.
+"""From the start of a service that was killed to where its jobs are in its hands again: 1,000 that run, and
+1,000 queued.
 
-`python -m bench.recovery` starts services of its own, kills each with its zygote (SIGKILL), starts it again and looks at it
-from outside, in turn with a service that has no jobs. Programs are `sleep`s and readers of a pipe that end when told.
+`python -m bench.recovery` starts services of its own, kills each with its zygote (SIGKILL), starts it again
+and looks at it from outside, in turn with a service that has no jobs. Programs are `sleep`s and readers of a
+pipe that end when told.
 """
 
 import argparse
@@ -29,10 +31,10 @@ MEGABYTES_PER_JOB = 6
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Milliseconds since the new process was executed. `served`: a request was answered. `adopted`: every job was seen in
-    its state and a cancel of one was carried out. `missed`: an end that came while no service was there was seen.
-    `next`: an end that came after it was seen, or the job that it made room for. `cpu`: processor time of the service until
-    `adopted`, which does not depend on what else the machine does."""
+    """Milliseconds since the new process was executed. `served`: a request was answered. `adopted`: every job
+    was seen in its state and a cancel of one was carried out. `missed`: an end that came while no service was
+    there was seen. `next`: an end that came after it was seen, or the job that it made room for. `cpu`:
+    processor time of the service until `adopted`, which does not depend on what else the machine does."""
 
     served: float
     cpu: float

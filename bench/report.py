@@ -1,4 +1,5 @@
-"""Tables of the rows in Markdown, on the terminal, in build/bench and between the marks of docs/benchmarks.md."""
+"""Tables of the rows in Markdown, on the terminal, in build/bench and between the marks of
+docs/benchmarks.md."""
 
 import os
 import platform
@@ -11,8 +12,8 @@ from bench.measures import Row
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one part found. `ours`, `floor`: headings of its two columns of figures. `load`: the machine's before it
-    began. `lost`: why there are no rows, or not all."""
+    """What one part found. `ours`, `floor`: headings of its two columns of figures. `load`: the machine's
+    before it began. `lost`: why there are no rows, or not all."""
 
     part: str
     ours: str
@@ -55,8 +56,8 @@ def text(sections: list[Section]) -> str:
 
 
 def put_between_marks(page: Path, sections: list[Section]) -> list[str]:
-    """Replace what stands in the page between `<!-- bench PART -->` and `<!-- end -->`. Returns the parts that have rows
-    and no marks there; parts without rows leave what is there."""
+    """Replace what stands in the page between `<!-- bench PART -->` and `<!-- end -->`. Returns the parts
+    that have rows and no marks there; parts without rows leave what is there."""
     return [
         section.part
         for section in sections

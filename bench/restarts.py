@@ -1,7 +1,9 @@
-"""From a replica's death to the first statement of its next incarnation, against a bare interpreter of the same run.
+"""From a replica's death to the first statement of its next incarnation, against a bare interpreter of the
+same run.
 
-`python -m bench.restarts` starts a service of its own and prints two things: a worker that is killed and restarted in
-place while the others' processes go on, and a job that is retried whole because its primary exited with 139.
+`python -m bench.restarts` starts a service of its own and prints two things: a worker that is killed and
+restarted in place while the others' processes go on, and a job that is retried whole because its primary
+exited with 139.
 """
 
 import argparse
@@ -127,7 +129,8 @@ def restart(service: Service) -> float:
 
 
 def retry(service: Service) -> tuple[float, float]:
-    """End the primary with 139 once. Milliseconds to the primary's next first statement, and to the last replica's."""
+    """End the primary with 139 once. Milliseconds to the primary's next first statement, and to the last
+    replica's."""
     script = BIRTH.format(
         steady=STEADY,
         marker=f"/gcs/trainshed/died-{uuid.uuid4().hex}",

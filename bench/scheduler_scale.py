@@ -86,9 +86,10 @@ def apply(snapshot: Snapshot, made: Plan, now: int) -> None:
 
 
 def measure(nodes_count: int = NODES, jobs: int = JOBS) -> dict[str, float]:
-    """`build`: seconds until the snapshot is there. `first`: the first decision, which fills the nodes; `admitted`:
-    how many jobs it starts. `full`: a decision when nothing fits. `impatient`: the same when everyone has waited too
-    long. `freed`: after one job in a hundred has ended. `change`: one change, in microseconds."""
+    """`build`: seconds until the snapshot is there. `first`: the first decision, which fills the nodes;
+    `admitted`: how many jobs it starts. `full`: a decision when nothing fits. `impatient`: the same when
+    everyone has waited too long. `freed`: after one job in a hundred has ended. `change`: one change, in
+    microseconds."""
     draw = random.Random(7)
     forms = shapes(draw)
     snapshot = Snapshot()

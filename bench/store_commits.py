@@ -1,7 +1,7 @@
 """How fast jobs become durable: the store against a bare write-and-fdatasync loop on the same disk.
 
-Rounds are interleaved with the floor, so that ratios hold on a busy machine. Run: python bench/store_commits.py
-[DIRECTORY]; takes about ten seconds.
+Rounds are interleaved with the floor, so that ratios hold on a busy machine. Run: python
+bench/store_commits.py [DIRECTORY]; takes about ten seconds.
 """
 
 import asyncio

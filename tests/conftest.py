@@ -13,8 +13,8 @@ import uvloop
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - see above
 
 LONGEST = ("reduction", "programs", "e2e", "contract")
-"""Folders of tests in the order in which they begin: the longest first, so that at the end of a run none of several
-workers is left alone with one of them. The others come after these."""
+"""Folders of tests in the order in which they begin: the longest first, so that at the end of a run none of
+several workers is left alone with one of them. The others come after these."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

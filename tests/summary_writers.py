@@ -2,7 +2,8 @@
 
 The files in `golden/summaries` were written by them:
 
-    python -m tests.summary_writers WRITER PYTHON     e.g. tensorflow-2.17-scalars, and a Python that has that TensorFlow
+    python -m tests.summary_writers WRITER PYTHON     e.g. tensorflow-2.17-scalars, and a Python that has that
+    TensorFlow
 """
 
 import os
@@ -20,8 +21,8 @@ STEPS = (0, 10, 20)
 
 @dataclass(frozen=True)
 class Writer:
-    """`source`: a program that writes below `sys.argv[1]`. `run`: the directory there whose file counts. `scalars`: value
-    by step and tag. `runtime`: (family, version) of the runtime that has the library."""
+    """`source`: a program that writes below `sys.argv[1]`. `run`: the directory there whose file counts.
+    `scalars`: value by step and tag. `runtime`: (family, version) of the runtime that has the library."""
 
     source: str
     run: str

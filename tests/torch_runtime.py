@@ -19,7 +19,8 @@ IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
 
 
 def torch_python() -> Path:
-    """The interpreter. The first of several test processes builds it, in about a minute, and the others wait."""
+    """The interpreter. The first of several test processes builds it, in about a minute, and the others
+    wait."""
     if given := os.environ.get("TRAINSHED_TEST_TORCH_PYTHON"):
         return Path(given)
     CACHE.mkdir(parents=True, exist_ok=True)

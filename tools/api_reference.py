@@ -1,4 +1,5 @@
-"""Makes docs/api.md: the reference of `/trainshed/v1`, from its table of methods, their handlers and the records."""
+"""Makes docs/api.md: the reference of `/trainshed/v1`, from its table of methods, their handlers and the
+records."""
 
 import inspect
 import re

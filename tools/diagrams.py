@@ -1,5 +1,5 @@
-"""Writes the pages that are made from tables, docs/lifecycle.md, docs/failure-table.md and docs/api.md, and the table of
-frameworks in docs/reduction-server.md.
+"""Writes the pages that are made from tables, docs/lifecycle.md, docs/failure-table.md and docs/api.md, and
+the table of frameworks in docs/reduction-server.md.
 
 Run in the root: `python -m tools.diagrams`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
 """

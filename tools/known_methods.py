@@ -1,7 +1,8 @@
 """Lists the methods of the public APIs, served or not: part of `build_descriptors.py`.
 
-From the services' protos come the methods that gRPC has, with the paths that their annotations give them; from the
-discovery documents those that are configured elsewhere (operations, policies), and the APIs that have no protos here.
+From the services' protos come the methods that gRPC has, with the paths that their annotations give them;
+from the discovery documents those that are configured elsewhere (operations, policies), and the APIs that
+have no protos here.
 """
 
 import re
@@ -26,15 +27,15 @@ _BETA = "v1beta1"
 _VARIABLE = re.compile(r"\{[^{}=]+(?:=([^{}]+))?\}")
 
 Row = tuple[str, str, str]
-"""A method's name, full RPC name or discovery id; an HTTP verb; a path with `*` for each variable segment. Verb and path
-are "" for a method that only gRPC has."""
+"""A method's name, full RPC name or discovery id; an HTTP verb; a path with `*` for each variable segment.
+Verb and path are "" for a method that only gRPC has."""
 
 
 def known_methods(
     files: Iterable[descriptor_pb2.FileDescriptorProto], documents: Iterable[Mapping[str, Any]]
 ) -> list[Row]:
-    """Every method of the files' services and of the documents. A path stands there once, under its first name; what
-    `v1beta1` has in common with `v1`, under its name in `v1`."""
+    """Every method of the files' services and of the documents. A path stands there once, under its first
+    name; what `v1beta1` has in common with `v1`, under its name in `v1`."""
     rows: dict[tuple[str, str], str] = {}
     without_path: dict[str, None] = {}
     for name, verb, path in (*_of_protos(files), *_of_documents(documents)):
@@ -79,7 +80,8 @@ def _of_resource(resource: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _path(method: Mapping[str, Any]) -> str:
-    """The flat path, or the path itself where a variable at its end may have any number of segments, as in `predict`."""
+    """The flat path, or the path itself where a variable at its end may have any number of segments, as in
+    `predict`."""
     for name, parameter in method.get("parameters", {}).items():
         pattern = str(parameter.get("pattern", "")).strip("^$")
         if pattern.endswith("/.*") and "[" not in pattern:

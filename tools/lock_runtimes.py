@@ -1,7 +1,8 @@
-"""Makes the locks of the runtimes anew (`./dev lock`), or of one: `tools/lock_runtimes.py FAMILY[=VERSION] ...`.
+"""Makes the locks of the runtimes anew (`./dev lock`), or of one: `tools/lock_runtimes.py FAMILY[=VERSION]
+...`.
 
-Reads the package index; downloads no package. A lock holds for all Pythons of its release. Where one version of a
-package does not serve them all, or has no wheel for some, the lock has several, with markers.
+Reads the package index; downloads no package. A lock holds for all Pythons of its release. Where one version
+of a package does not serve them all, or has no wheel for some, the lock has several, with markers.
 """
 
 import itertools

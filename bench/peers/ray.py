@@ -1,7 +1,8 @@
-"""Ray on this machine: one head that sees nothing but a loopback of its own, everything in a temporary directory.
+"""Ray on this machine: one head that sees nothing but a loopback of its own, everything in a temporary
+directory.
 
-Ray listens on every address it finds, so it runs in a network namespace that has only a loopback; a process namespace
-takes every one of its processes down with it. Its environment is built once, in build/peers/ray.
+Ray listens on every address it finds, so it runs in a network namespace that has only a loopback; a process
+namespace takes every one of its processes down with it. Its environment is built once, in build/peers/ray.
 """
 
 import contextlib
@@ -55,7 +56,8 @@ class Head:
 
 
 def measure(rounds: int, jobs: int) -> list[Row]:
-    """The rows of Ray; none, with a note on stderr, where it cannot run. `jobs`: as many as our own row takes.
+    """The rows of Ray; none, with a note on stderr, where it cannot run. `jobs`: as many as our own row
+    takes.
 
     Ray's own jobs take a second or more each, so a tenth of that number is measured.
     """
@@ -73,7 +75,8 @@ def measure(rounds: int, jobs: int) -> list[Row]:
 def restart(ray: Head, rounds: int) -> Row:
     """From the exit of an actor's process to the first statement of the actor's next incarnation.
 
-    Only restarts in a process started for them count: a head's first one, and few others, find a worker that waits.
+    Only restarts in a process started for them count: a head's first one, and few others, find a worker that
+    waits.
     """
 
     def again() -> float:

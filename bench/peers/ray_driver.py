@@ -1,4 +1,5 @@
-"""The side of Ray's rows that runs in Ray's own environment: one head, commands on stdin, answers as JSON on stdout.
+"""The side of Ray's rows that runs in Ray's own environment: one head, commands on stdin, answers as JSON on
+stdout.
 
 Run as a script by bench/peers/ray.py, in a network namespace whose only interface is the loopback.
 Commands: `restart`, `tasks N`, `jobs N`. End of input takes the head down.
@@ -47,7 +48,8 @@ def trivial(python: str) -> None:
 
 
 class Head:
-    """A head of Ray that lives as long as this process. `python`: what tasks and jobs start, as the floor does."""
+    """A head of Ray that lives as long as this process. `python`: what tasks and jobs start, as the floor
+    does."""
 
     def __init__(self, directory: Path, python: str, jobs: bool) -> None:
         self._ray: Any = importlib.import_module("ray")
@@ -66,7 +68,8 @@ class Head:
         self._actor: Any = None
 
     def restart(self) -> dict[str, Any]:
-        """Milliseconds from the actor's exit to its next first statement; whether in a process that was there already."""
+        """Milliseconds from the actor's exit to its next first statement; whether in a process that was there
+        already."""
         if self._actor is None:
             actor = self._ray.remote(Phoenix).options(max_restarts=-1, max_task_retries=-1)
             self._actor = actor.remote()

@@ -1,7 +1,8 @@
-"""Slurm on this machine: one node, a configuration of our own, on loopback, everything in a temporary directory.
+"""Slurm on this machine: one node, a configuration of our own, on loopback, everything in a temporary
+directory.
 
-Set up in its favour: no accounting, no control groups, a scheduler that looks at the queue at once, 16 CPUs declared
-where the machine has fewer. Needs Debian's packages, and installs them where it may.
+Set up in its favour: no accounting, no control groups, a scheduler that looks at the queue at once, 16 CPUs
+declared where the machine has fewer. Needs Debian's packages, and installs them where it may.
 """
 
 import contextlib
@@ -53,7 +54,8 @@ class Cluster:
 
 
 def measure(rounds: int, jobs: int) -> list[Row]:
-    """The rows of Slurm; none, with a note on stderr, where it cannot run. `jobs`: as many as our own row takes."""
+    """The rows of Slurm; none, with a note on stderr, where it cannot run. `jobs`: as many as our own row
+    takes."""
     try:
         with cluster() as slurm:
             return [restart(slurm, rounds), throughput(slurm, jobs)]
@@ -63,7 +65,8 @@ def measure(rounds: int, jobs: int) -> list[Row]:
 
 
 def restart(slurm: Cluster, rounds: int) -> Row:
-    """From the exit of a step's program to the first statement of its replacement, in an allocation that is kept."""
+    """From the exit of a step's program to the first statement of its replacement, in an allocation that is
+    kept."""
     said = slurm.run("salloc", "--no-shell", "--ntasks=1", "--job-name=held").stderr
     allocation = next(word for word in said.split() if word.isdigit())
     stamp = slurm.directory / "exit"
@@ -96,7 +99,8 @@ def restart(slurm: Cluster, rounds: int) -> Row:
 
 
 def throughput(slurm: Cluster, jobs: int) -> Row:
-    """Trivial jobs end to end: an array submitted by one sbatch, until the last one is recorded as complete."""
+    """Trivial jobs end to end: an array submitted by one sbatch, until the last one is recorded as
+    complete."""
     ours: list[float] = []
     bare: list[float] = []
     for _ in range(3):

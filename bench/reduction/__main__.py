@@ -1,8 +1,9 @@
 """`./dev bench-reduction`: all-reduce by reducers against gloo's ring, on links of a known rate.
 
-Every host is a network namespace of this machine, the links between them are shaped both ways, and the sides take turns
-with processes of their own. A run of all cases takes about 20 minutes; results are kept in build/bench/reduction, one
-file a case. Exits 1 if something promised does not hold or a side fails, 3 where this machine cannot run it.
+Every host is a network namespace of this machine, the links between them are shaped both ways, and the sides
+take turns with processes of their own. A run of all cases takes about 20 minutes; results are kept in
+build/bench/reduction, one file a case. Exits 1 if something promised does not hold or a side fails, 3 where
+this machine cannot run it.
 """
 
 import argparse
@@ -138,7 +139,8 @@ def _sides(options: argparse.Namespace, why: str) -> list[Side]:
 def show(
     options: argparse.Namespace, results: Mapping[Case, Results], findings: Sequence[Finding]
 ) -> bool:
-    """Print the tables, write them to build/bench, put them into docs if asked to. Whether all that is promised holds."""
+    """Print the tables, write them to build/bench, put them into docs if asked to. Whether all that is
+    promised holds."""
     compiled = [
         one for case, found in results.items() for one in comparisons(case, found, COMPILED.name)
     ]

@@ -7,8 +7,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Operations of one kind. `dtype` "": training steps, with `bucket` MB of gradients together (None = as the framework
-    chooses). `target`: how many times faster than gloo's it must be. `count`: timed in a round, after one that is not."""
+    """Operations of one kind. `dtype` "": training steps, with `bucket` MB of gradients together (None = as
+    the framework chooses). `target`: how many times faster than gloo's it must be. `count`: timed in a round,
+    after one that is not."""
 
     title: str
     nbytes: int
@@ -24,8 +25,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Tasks on one network, all sides in turn. `rate`, `reducer_rate`: Mbit/s each way. `seconds`: about how long a round
-    takes. `wire`: at most so many times the tensor leaves a worker in a task of whole size."""
+    """Tasks on one network, all sides in turn. `rate`, `reducer_rate`: Mbit/s each way. `seconds`: about how
+    long a round takes. `wire`: at most so many times the tensor leaves a worker in a task of whole size."""
 
     name: str
     workers: int

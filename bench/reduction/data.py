@@ -1,8 +1,8 @@
 """The numbers that are summed, other ones in every operation, and what must come out.
 
-Every rank draws its own from its number; an operation takes them rotated by an amount of its own, so that the sum of
-another operation is a wrong one, and what is right is known for each without adding anew. bfloat16, which NumPy lacks,
-is held as its upper 16 bits.
+Every rank draws its own from its number; an operation takes them rotated by an amount of its own, so that the
+sum of another operation is a wrong one, and what is right is known for each without adding anew. bfloat16,
+which NumPy lacks, is held as its upper 16 bits.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The sum over all ranks. `ordered`: added in the order of ranks, in float32 and rounded once; `exact`: in float64;
-    `tolerance`: of the difference to the latter, whatever the order."""
+    """The sum over all ranks. `ordered`: added in the order of ranks, in float32 and rounded once; `exact`:
+    in float64; `tolerance`: of the difference to the latter, whatever the order."""
 
     ordered: Array
     exact: Array

@@ -1,4 +1,5 @@
-"""What the programs of the benchmark run in: a Python with PyTorch, and the package as a job's workers are given it."""
+"""What the programs of the benchmark run in: a Python with PyTorch, and the package as a job's workers are
+given it."""
 
 import os
 import subprocess
@@ -16,8 +17,8 @@ VERSION = "2.13"
 
 
 def python_with_torch() -> Path:
-    """The interpreter of the service's own runtime, built in the cache unless it is there: minutes the first time. Raises
-    CannotRun."""
+    """The interpreter of the service's own runtime, built in the cache unless it is there: minutes the first
+    time. Raises CannotRun."""
     try:
         offer = Inventory(default_cache(), now=time.monotonic_ns).build("pytorch", print, VERSION)
     except BuildFailed as failure:
@@ -29,8 +30,8 @@ def python_with_torch() -> Path:
 
 
 def package(directory: Path, python: Path) -> str:
-    """Fill the directory with the distribution for PYTHONPATH, its part in C included. Returns why that part is not there,
-    "" if it is. Raises CannotRun."""
+    """Fill the directory with the distribution for PYTHONPATH, its part in C included. Returns why that part
+    is not there, "" if it is. Raises CannotRun."""
     unpack(directory)
     build = subprocess.run(
         [str(python), "-m", "trainshed_reduction.native"],

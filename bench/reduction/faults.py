@@ -1,4 +1,5 @@
-"""What faults do: a reducer killed in the middle of an operation, a hundred of them killed, and what being ready costs."""
+"""What faults do: a reducer killed in the middle of an operation, a hundred of them killed, and what being
+ready costs."""
 
 import json
 import random
@@ -37,7 +38,8 @@ _CALM = 10
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A row. `held`: None where nothing is promised. `figures`: by name, in seconds where not said otherwise."""
+    """A row. `held`: None where nothing is promised. `figures`: by name, in seconds where not said
+    otherwise."""
 
     what: str
     value: str
@@ -56,7 +58,8 @@ class Fault:
 
 
 def once(bench: Bench, side: Side) -> list[Finding]:
-    """SIGKILL in the middle of an operation; a new process, which knows nothing, a second later. Raises SideFailed."""
+    """SIGKILL in the middle of an operation; a new process, which knows nothing, a second later. Raises
+    SideFailed."""
     with _series(bench, ONCE, side) as (processes, series):
         series.operation(counts=False)
         before = series.operation()
@@ -80,8 +83,8 @@ def once(bench: Bench, side: Side) -> list[Finding]:
 def often(
     bench: Bench, side: Side, kills: int = KILLS, operations: int = OPERATIONS
 ) -> list[Finding]:
-    """Kills at random moments of operations, spread evenly, each reducer started again at once. Raises SideFailed at the
-    first wrong result, or where a worker fails."""
+    """Kills at random moments of operations, spread evenly, each reducer started again at once. Raises
+    SideFailed at the first wrong result, or where a worker fails."""
     draw = random.Random(_SEED)
     hit: list[float] = []
     calm: list[float] = []
@@ -119,9 +122,9 @@ def often(
 def steady(
     bench: Bench, side: Side, rounds: int = ROUNDS, cases: Sequence[Case] = STEADY
 ) -> list[Finding]:
-    """What it costs, without any fault, to keep what other ranks may want of this one when a reducer is lost: the client as it
-    is against one that keeps nothing, in the same processes and in turns. What both do is not in it: results are received
-    apart from the tensor, and reducers hold nothing. Raises SideFailed."""
+    """What it costs, without any fault, to keep what other ranks may want of this one when a reducer is lost:
+    the client as it is against one that keeps nothing, in the same processes and in turns. What both do is
+    not in it: results are received apart from the tensor, and reducers hold nothing. Raises SideFailed."""
     found: list[Finding] = []
     for case in cases:
         seconds: dict[bool, list[float]] = {True: [], False: []}

@@ -26,8 +26,8 @@ class Theory:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of a task on one side, over all rounds. `seconds`: median of all operations; `low`, `high`: of the rounds' medians;
-    the others as in `Sample`. `sent`, `sent_on_wire`: as multiples of the tensor."""
+    """Of a task on one side, over all rounds. `seconds`: median of all operations; `low`, `high`: of the
+    rounds' medians; the others as in `Sample`. `sent`, `sent_on_wire`: as multiples of the tensor."""
 
     seconds: float
     low: float
@@ -45,8 +45,8 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One side with reducers beside gloo. `ratio`: gloo's time over it. `part_of_bound`: how much of what the links allow
-    it reaches, `ring_part`: gloo of what they allow a ring; 0 where no rate is known."""
+    """One side with reducers beside gloo. `ratio`: gloo's time over it. `part_of_bound`: how much of what the
+    links allow it reaches, `ring_part`: gloo of what they allow a ring; 0 where no rate is known."""
 
     case: Case
     task: Task

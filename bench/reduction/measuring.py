@@ -1,4 +1,5 @@
-"""A task run by the processes of one side: its times, its bytes, its processor time, and whether its numbers are right."""
+"""A task run by the processes of one side: its times, its bytes, its processor time, and whether its numbers
+are right."""
 
 import time
 from collections.abc import Sequence
@@ -17,11 +18,11 @@ AHEAD = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a task gave in one round. Of each operation: `seconds` until the last rank had its result. Means over workers
-    and operations: `sent`, `sent_on_wire` (bytes that left a worker, see `Traffic`), `worker_seconds`, of processors, of
-    one worker; of all reducers together: `reducer_seconds`. `busy`: share of the machine's processors. `ordered`: every
-    result was, bit by bit, the sum in the order of ranks; `largest`, `rms`: of the error. `digests`: of the results;
-    `losses`, `parameters`: of training."""
+    """What a task gave in one round. Of each operation: `seconds` until the last rank had its result. Means
+    over workers and operations: `sent`, `sent_on_wire` (bytes that left a worker, see `Traffic`),
+    `worker_seconds`, of processors, of one worker; of all reducers together: `reducer_seconds`. `busy`: share
+    of the machine's processors. `ordered`: every result was, bit by bit, the sum in the order of ranks;
+    `largest`, `rms`: of the error. `digests`: of the results; `losses`, `parameters`: of training."""
 
     seconds: list[float]
     sent: float
@@ -55,8 +56,8 @@ class Series:
         processes.ask(do="take", kind=kind, nbytes=task.nbytes, **words)
 
     def operation(self, doings: "Sequence[Doing]" = (), *, counts: bool = True) -> float:
-        """One of them; the seconds it took. `doings`: at seconds after its beginning. Raises SideFailed: crashed, hung, or
-        wrong."""
+        """One of them; the seconds it took. `doings`: at seconds after its beginning. Raises SideFailed:
+        crashed, hung, or wrong."""
         ask = self._processes.ask
         ask(do="prepare", number=self._number)
         self._number += 1

@@ -1,7 +1,8 @@
-"""Hosts that are network namespaces, joined by a bridge in one of its own, with links of a chosen rate both ways.
+"""Hosts that are network namespaces, joined by a bridge in one of its own, with links of a chosen rate both
+ways.
 
-Made and removed by the benchmark; nothing of the machine's own network is touched. Names carry the process's id, and
-what a run that was killed has left is cleared by the next one.
+Made and removed by the benchmark; nothing of the machine's own network is touched. Names carry the process's
+id, and what a run that was killed has left is cleared by the next one.
 """
 
 import json
@@ -38,9 +39,9 @@ class CannotRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a host has sent and received. `sent`: bytes of frames as the stack hands them over, which are up to 64 KiB of
-    payload behind one header; `sent_on_wire`: with the headers of every segment, 0 where the link has no rate;
-    `received`: as `sent`."""
+    """What a host has sent and received. `sent`: bytes of frames as the stack hands them over, which are up
+    to 64 KiB of payload behind one header; `sent_on_wire`: with the headers of every segment, 0 where the
+    link has no rate; `received`: as `sent`."""
 
     sent: int
     sent_on_wire: int

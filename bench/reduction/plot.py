@@ -1,4 +1,5 @@
-"""The figures as a picture: how many times faster than gloo, and how fast by size of tensor. Needs the development group."""
+"""The figures as a picture: how many times faster than gloo, and how fast by size of tensor. Needs the
+development group."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The processes of one side in one run: workers that are told what to do, reducers that can be killed and started again."""
+"""The processes of one side in one run: workers that are told what to do, reducers that can be killed and
+started again."""
 
 import json
 import os
@@ -30,7 +31,8 @@ LAST = 1500
 
 
 class SideFailed(Exception):
-    """A side has crashed, hung or given wrong results. The message says which process, and what it wrote last."""
+    """A side has crashed, hung or given wrong results. The message says which process, and what it wrote
+    last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ class _Reducer:
 
 
 class Processes:
-    """A context manager: all of them are there while it is entered, and gone afterwards however it is left. Logs of a side
-    that failed are kept, and the error says where."""
+    """A context manager: all of them are there while it is entered, and gone afterwards however it is left.
+    Logs of a side that failed are kept, and the error says where."""
 
     def __init__(self, side: Side, around: Surroundings, python: Path, limit: float) -> None:
         """`python`: with PyTorch. `limit`: seconds for any one answer of the workers."""
@@ -207,7 +209,8 @@ def _started(
 
 
 def _inherited() -> dict[str, str]:
-    """Of this process's environment: nothing that belongs to its own Python, nor to a job that it is part of."""
+    """Of this process's environment: nothing that belongs to its own Python, nor to a job that it is part
+    of."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,5 @@
-"""In a worker: the client without what it keeps for reducers that may be lost, to see what keeping it costs (`faults.steady`).
+"""In a worker: the client without what it keeps for reducers that may be lost, to see what keeping it costs
+(`faults.steady`).
 
 No setting of a user does this: a client that keeps nothing fails with the first reducer.
 """
@@ -8,8 +9,8 @@ from typing import Any
 
 
 class Retention:
-    """Of the client in this process, which keeps copies of the results that other ranks may still want until `keep` says
-    otherwise."""
+    """Of the client in this process, which keeps copies of the results that other ranks may still want until
+    `keep` says otherwise."""
 
     def __init__(self) -> None:
         self._ledger: Any = importlib.import_module("trainshed_reduction.client.ledger").Ledger

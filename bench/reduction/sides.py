@@ -15,7 +15,8 @@ RENDEZVOUS = 2223
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`reduces`: with reducers; `compiled`: with the part in C, on both ends; `by`: how the program joins (`worker`)."""
+    """`reduces`: with reducers; `compiled`: with the part in C, on both ends; `by`: how the program joins
+    (`worker`)."""
 
     name: str
     title: str

@@ -1,10 +1,14 @@
-"""A worker of the benchmark: does what it is told over a socket pair, one line of JSON at a time, and answers each.
+"""A worker of the benchmark: does what it is told over a socket pair, one line of JSON at a time, and answers
+each.
 
     {"do": "join", "by": "torch"}                                          join the others
-    {"do": "keep", "on": false}                                            what faults need, or not: see `retention`
-    {"do": "take", "kind": "all-reduce", "nbytes": N, "dtype": "float32"}  the work to do next; or "training", with "bucket"
+    {"do": "keep", "on": false}                                            what faults need, or not: see
+    `retention`
+    {"do": "take", "kind": "all-reduce", "nbytes": N, "dtype": "float32"}  the work to do next; or "training",
+    with "bucket"
     {"do": "prepare", "number": I}
-    {"do": "go", "at": SECONDS}                                            begin at that moment, answer when done
+    {"do": "go", "at": SECONDS}                                            begin at that moment, answer when
+    done
     {"do": "check"}
 
 Nothing of it goes over the network that is measured. The end of the socket is the end of the worker.
@@ -59,7 +63,8 @@ class Worker:
             self._work = Training(ranks.rank, nbytes, bucket)
         else:
             self._work = AllReduce(ranks, nbytes, dtype)
-        # An interpreter does this once some time after its imports, for a tenth of a second: not in what is timed.
+        # An interpreter does this once some time after its imports, for a tenth of a second: not in what is
+        # timed.
         gc.collect()
         return {}
 

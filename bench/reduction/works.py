@@ -1,4 +1,5 @@
-"""What a worker is timed at: one operation at a time, each between `prepare` and `check`, which are not timed."""
+"""What a worker is timed at: one operation at a time, each between `prepare` and `check`, which are not
+timed."""
 
 import hashlib
 import importlib
@@ -79,8 +80,8 @@ class AllReduce:
 
 
 class Training:
-    """A step of DistributedDataParallel with a model of `nbytes` of parameters. `bucket`: MB of gradients that go
-    together, None: the framework's own choice."""
+    """A step of DistributedDataParallel with a model of `nbytes` of parameters. `bucket`: MB of gradients
+    that go together, None: the framework's own choice."""
 
     def __init__(self, rank: int, nbytes: int, bucket: float | None) -> None:
         torch: Any = importlib.import_module("torch")

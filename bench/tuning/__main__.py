@@ -1,8 +1,10 @@
-"""`./dev bench-tuning`: how good the tuning algorithms are, against random search and the libraries of others.
+"""`./dev bench-tuning`: how good the tuning algorithms are, against random search and the libraries of
+others.
 
-Results are kept in build/bench/tuning.jsonl, one line a run; what is there and still of the same code is not run again,
-so a run that was broken off goes on where it was. Prints the tables and writes them to build/bench/tuning.md. Exits 1
-if something promised of our own algorithm does not hold; what others cannot run here is skipped with a note.
+Results are kept in build/bench/tuning.jsonl, one line a run; what is there and still of the same code is not
+run again, so a run that was broken off goes on where it was. Prints the tables and writes them to
+build/bench/tuning.md. Exits 1 if something promised of our own algorithm does not hold; what others cannot
+run here is skipped with a note.
 """
 
 import argparse

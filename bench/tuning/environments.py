@@ -1,4 +1,5 @@
-"""The libraries of others, each in an environment of its own under build/bench, installed where that is possible."""
+"""The libraries of others, each in an environment of its own under build/bench, installed where that is
+possible."""
 
 import subprocess
 import sys
@@ -31,8 +32,8 @@ class NotInstalled(Exception):
 
 
 def python_for(candidate: str) -> Path:
-    """The interpreter that runs the candidate: this one for our own. Blocks while it installs, minutes the first time. Raises
-    NotInstalled."""
+    """The interpreter that runs the candidate: this one for our own. Blocks while it installs, minutes the
+    first time. Raises NotInstalled."""
     if candidate not in _NEEDED:
         return Path(sys.executable)
     name, packages = _NEEDED[candidate]

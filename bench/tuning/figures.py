@@ -1,4 +1,5 @@
-"""From results to figures: medians, ranks, ratios to random search with their interval, wins and losses. Pure."""
+"""From results to figures: medians, ranks, ratios to random search with their interval, wins and losses.
+Pure."""
 
 import math
 import random
@@ -21,9 +22,9 @@ Regrets = Mapping[Case, Mapping[str, Sequence[float]]]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`ratio`: geometric mean over the cases of the median regret over random search's; `low`, `high`: the interval that
-    holds 95 % of it if seeds are drawn anew. `wins`, `losses`: cases in which it differs from random search by more than
-    noise. `seconds`: per suggestion."""
+    """`ratio`: geometric mean over the cases of the median regret over random search's; `low`, `high`: the
+    interval that holds 95 % of it if seeds are drawn anew. `wins`, `losses`: cases in which it differs from
+    random search by more than noise. `seconds`: per suggestion."""
 
     candidate: str
     rank: float

@@ -1,8 +1,9 @@
-"""The two real tasks: hyperparameters of scikit-learn models by cross-validation, the same folds at every call.
+"""The two real tasks: hyperparameters of scikit-learn models by cross-validation, the same folds at every
+call.
 
-`python -m bench.tuning.learning TASK EVALUATIONS SEED` searches for the best value of a task: half at random, half by
-changing one or two parameters of the best so far. The constants below are the best of all runs of that and of the
-benchmark; a candidate that finds a better one has regret 0, and the report says so.
+`python -m bench.tuning.learning TASK EVALUATIONS SEED` searches for the best value of a task: half at random,
+half by changing one or two parameters of the best so far. The constants below are the best of all runs of
+that and of the benchmark; a candidate that finds a better one has regret 0, and the report says so.
 """
 
 import random

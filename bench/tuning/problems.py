@@ -1,7 +1,7 @@
 """The made problems: functions of a trial's parameters with a known least value, pure.
 
-Every seed is an instance of its own: where the optimum lies is drawn from it, away from the centre and from the edges,
-so that nobody has it for the asking. All are minimised.
+Every seed is an instance of its own: where the optimum lies is drawn from it, away from the centre and from
+the edges, so that nobody has it for the asking. All are minimised.
 """
 
 import math
@@ -28,8 +28,8 @@ Objective = Callable[[Point], float]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`objective`: by seed. `least`: the known optimum, or the best value known. `noise`: standard deviation of what is added
-    to what the candidate is told; regret is of the true value."""
+    """`objective`: by seed. `least`: the known optimum, or the best value known. `noise`: standard deviation
+    of what is added to what the candidate is told; regret is of the true value."""
 
     name: str
     spec: StudySpec
@@ -173,8 +173,8 @@ def _branin() -> Problem:
 
 
 def _conditional() -> Problem:
-    """Three kinds of model with parameters of their own. The net is best if all its parameters are right, and worse than a
-    plain tree otherwise."""
+    """Three kinds of model with parameters of their own. The net is best if all its parameters are right, and
+    worse than a plain tree otherwise."""
     parameters = (
         Parameter("kind", ParameterType.CATEGORICAL, categories=("linear", "tree", "net")),
         _child(double("alpha", 1e-6, 1e2, Scale.LOG), "linear"),

@@ -1,7 +1,9 @@
-"""One run: a candidate, asked through the algorithm port, works on a problem for so many trials. In a process of its own.
+"""One run: a candidate, asked through the algorithm port, works on a problem for so many trials. In a process
+of its own.
 
-`python -m bench.tuning.runs` reads tasks as JSON lines and answers each with a result as a JSON line. It needs no more of
-Trainshed's dependencies than numpy, scipy and, for the real tasks, scikit-learn, so that any environment can run it.
+`python -m bench.tuning.runs` reads tasks as JSON lines and answers each with a result as a JSON line. It
+needs no more of Trainshed's dependencies than numpy, scipy and, for the real tasks, scikit-learn, so that any
+environment can run it.
 """
 
 import hashlib
@@ -39,8 +41,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`regrets`: after each trial, of the trial that then had measured best; below 0 if it beats the best value known.
-    `seconds`: per suggestion, the mean. `version`: of the candidate's code."""
+    """`regrets`: after each trial, of the trial that then had measured best; below 0 if it beats the best
+    value known. `seconds`: per suggestion, the mean. `version`: of the candidate's code."""
 
     task: Task
     version: str
@@ -81,8 +83,8 @@ def candidate(name: str) -> Algorithm:
 
 
 def version(task: Task) -> str:
-    """Of what decides a candidate's results: this service's own code, and the problems. A library's is that of the adapter;
-    who changes the library deletes the stored results."""
+    """Of what decides a candidate's results: this service's own code, and the problems. A library's is that
+    of the adapter; who changes the library deletes the stored results."""
     import bench.tuning
     import trainshed.studies
 

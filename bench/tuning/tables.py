@@ -32,7 +32,8 @@ def text(results: Sequence[Result], at: Sequence[int]) -> str:
 
 
 def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
-    """What is promised of this service's own algorithm, and whether it held; nothing without all it compares with."""
+    """What is promised of this service's own algorithm, and whether it held; nothing without all it compares
+    with."""
     names = {one.task.candidate for one in results} - {SLOW}
     table = {one.candidate: one for one in standings(results, sorted(names), trials)}
     if OURS not in table or RANDOM not in table:

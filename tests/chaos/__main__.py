@@ -1,4 +1,5 @@
-"""`python -m tests.chaos`: jobs through the API while service, zygote and advisor are killed or hang and the disk is full; exit status 0 or 1."""
+"""`python -m tests.chaos`: jobs through the API while service, zygote and advisor are killed or hang and the
+disk is full; exit status 0 or 1."""
 
 import argparse
 import secrets
@@ -88,7 +89,8 @@ def main() -> int:
 
 
 def _end_early(number: int, frame: object) -> None:
-    """Who ends the run leaves no service and no program behind; asked twice, as by `timeout`, it ends once."""
+    """Who ends the run leaves no service and no program behind; asked twice, as by `timeout`, it ends
+    once."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 

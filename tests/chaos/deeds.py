@@ -1,4 +1,5 @@
-"""What is done to jobs in a chaos run: submitted once, cancelled, drilled, and their processes killed from outside."""
+"""What is done to jobs in a chaos run: submitted once, cancelled, drilled, and their processes killed from
+outside."""
 
 import contextlib
 import http.client
@@ -35,7 +36,8 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 @dataclass
 class Story:
-    """One job as those know it who act on it. `public`: its path in its own API. `trouble`: what should not be."""
+    """One job as those know it who act on it. `public`: its path in its own API. `trouble`: what should not
+    be."""
 
     plan: JobPlan
     public: str = ""
@@ -54,7 +56,8 @@ class Story:
 
 
 def diary_of(directory: Path) -> Path:
-    """Where the programs of a run keep their diaries: in its default bucket, which they have as a directory."""
+    """Where the programs of a run keep their diaries: in its default bucket, which they have as a
+    directory."""
     return directory / "data" / "buckets" / "trainshed" / "diary"
 
 
@@ -64,7 +67,8 @@ class Deeds:
     def __init__(self, victim: Victim, directory: Path, plans: list[JobPlan]) -> None:
         self.stories = {plan.name: Story(plan) for plan in plans}
         self.stirred = threading.Event()
-        """Set whenever a request is about to be sent, or something was killed from outside: a good moment for more."""
+        """Set whenever a request is about to be sent, or something was killed from outside: a good moment for
+        more."""
         self.ending = threading.Event()
         """Set whenever a program is about to end by itself."""
         self._victim = victim
@@ -139,7 +143,8 @@ class Deeds:
             self._cancel(story)
 
     def _submit_ml(self, story: Story, body: Mapping[str, Any]) -> None:
-        """The id is the client's own: the same request once more is refused with 409 if it was taken before."""
+        """The id is the client's own: the same request once more is refused with 409 if it was taken
+        before."""
         public = f"{ML_JOBS}/{story.plan.name}"
         try:
             self._victim.call("POST", ML_JOBS, body)
@@ -235,7 +240,8 @@ class Deeds:
         self.tell("drilled", job=story.plan.name, life=number, kind=order["kind"])
 
     def _is_ordered(self, story: Story, order: Mapping[str, Any]) -> bool:
-        """Whether an order that got no answer was taken: a service that has just started writes it into the job soon."""
+        """Whether an order that got no answer was taken: a service that has just started writes it into the
+        job soon."""
         until = time.monotonic() + _SOON
         while time.monotonic() < until:
             found, _ = self._victim.insist("GET", f"/trainshed/v1/jobs/{story.target}/drills")

@@ -11,8 +11,8 @@ _BEGUN = re.compile(r"begun-(\d+)-([0-9a-f]{12})")
 
 @dataclass(frozen=True, slots=True)
 class LifeSeen:
-    """`said`: lines surely written. `end`: its own end, "" if it was ended; `ended_at`: when (ns), just before.
-    `begun`, `last_sign`: the first and the last moment (ns) at which it wrote anything."""
+    """`said`: lines surely written. `end`: its own end, "" if it was ended; `ended_at`: when (ns), just
+    before. `begun`, `last_sign`: the first and the last moment (ns) at which it wrote anything."""
 
     number: int
     token: str
@@ -25,7 +25,8 @@ class LifeSeen:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """All lives of one replica. `doubled`: a life began while another one lived. `is_alive`: one lives now."""
+    """All lives of one replica. `doubled`: a life began while another one lived. `is_alive`: one lives
+    now."""
 
     lives: tuple[LifeSeen, ...]
     doubled: bool

@@ -1,7 +1,8 @@
-"""A small file system for the data directory of a chaos run, which is filled to the last byte and emptied again.
+"""A small file system for the data directory of a chaos run, which is filled to the last byte and emptied
+again.
 
-It is there in the run's own mount namespace alone, and gone with it. What the programs of the run bear witness with lies on
-another one, so that it can still be written.
+It is there in the run's own mount namespace alone, and gone with it. What the programs of the run bear
+witness with lies on another one, so that it can still be written.
 """
 
 import ctypes
@@ -25,7 +26,8 @@ class NotHere(Exception):
 
 
 class SmallDisk:
-    """Mounted at `data`, with another one at `witness` below it, the directory of a bucket. Raises NotHere."""
+    """Mounted at `data`, with another one at `witness` below it, the directory of a bucket. Raises
+    NotHere."""
 
     def __init__(self, data: Path, witness: Path) -> None:
         self._data, self._witness = data, witness

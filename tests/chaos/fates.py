@@ -1,6 +1,7 @@
 """Which life of a replica belongs to which attempt, and which lives ended because a node was drained.
 
-What the programs and those who acted on them know decides; the service's own story only says which start is which.
+What the programs and those who acted on them know decides; the service's own story only says which start is
+which.
 """
 
 from collections import Counter
@@ -93,9 +94,11 @@ def fates(
 
 
 def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:
-    """Whether a life that another one followed, in the same attempt if `stays`, can only have been ended by a drain.
+    """Whether a life that another one followed, in the same attempt if `stays`, can only have been ended by a
+    drain.
 
-    One that ended by itself while it was told to leave counts as told (docs/adr/0010): then it is restarted in place.
+    One that ended by itself while it was told to leave counts as told (docs/adr/0010): then it is restarted
+    in place.
     """
     end = pool.life(life.number).end
     if end.is_kill:
@@ -104,7 +107,8 @@ def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:
 
 
 def _starts(entries: Iterable[Mapping[str, Any]]) -> list[Start]:
-    """Of one that ended while no service ran, or was told to leave before, the start is not told: its end tells of it."""
+    """Of one that ended while no service ran, or was told to leave before, the start is not told: its end
+    tells of it."""
     found: list[Start] = []
     for entry in entries:
         if entry["kind"] in ("replica_started", "replica_exited", "replica_lost"):

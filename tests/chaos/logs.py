@@ -58,8 +58,8 @@ def parts(lines: Iterable[Line]) -> tuple[list[Part], list[str]]:
 
 @dataclass
 class Files:
-    """What lies on disk of a job's log, over all attempts. `lines`: of the programs' standard output, by replica.
-    `counts`: all lines, by attempt and replica."""
+    """What lies on disk of a job's log, over all attempts. `lines`: of the programs' standard output, by
+    replica. `counts`: all lines, by attempt and replica."""
 
     lines: dict[str, list[Line]]
     counts: dict[tuple[int, str], int]
@@ -111,7 +111,8 @@ def from_our_api(address: Address, target: str) -> dict[str, list[Line]]:
 def from_logging_api(
     address: Address, job_id: str, size: int
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Texts by task name as `entries:list` gives them, page by page; no entry twice, and in the order of time."""
+    """Texts by task name as `entries:list` gives them, page by page; no entry twice, and in the order of
+    time."""
     found: dict[str, list[str]] = {}
     wrong: list[str] = []
     seen: set[str] = set()

@@ -14,8 +14,8 @@ _NODES: Final = "/trainshed/v1/nodes"
 _LEAVES: Final = 60.0
 """Seconds within which a drained node must be empty, kills of the service included."""
 _AFTER: Final = 5 * 10**9
-"""Nanoseconds after the end of a drain in which something may still end because of it: grace, and a service that is
-started anew."""
+"""Nanoseconds after the end of a drain in which something may still end because of it: grace, and a service
+that is started anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ def overlaps(drains: Iterable[Drain], began: int, ended: int) -> bool:
 
 
 class Maintenance:
-    """Drains one of the nodes `local-0`, `local-1`, … at a time, rarely all of them, until `close`. `tell` takes note of
-    it. `stirred` is set when a node is about to be drained."""
+    """Drains one of the nodes `local-0`, `local-1`, … at a time, rarely all of them, until `close`. `tell`
+    takes note of it. `stirred` is set when a node is about to be drained."""
 
     def __init__(
         self,

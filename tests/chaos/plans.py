@@ -1,6 +1,7 @@
 """What a job of a chaos run is: what each replica does in each of its lives, and what is done to it. Pure.
 
-At most one replica of a job, its actor, has eventful lives, so that what follows from them does not hang on a race.
+At most one replica of a job, its actor, has eventful lives, so that what follows from them does not hang on a
+race.
 """
 
 import enum
@@ -10,8 +11,9 @@ from typing import Any
 
 class End(enum.StrEnum):
     """How a life ends. KILLED: its main process, by SIGKILL from outside. SHIM_KILLED, GUARDIAN_KILLED: its
-    shim, or the process between shim and program, likewise. SHIM_HANGS: its shim is stopped, so that its lease runs out.
-    DRILLED_…: by a drill of that kind, which the job orders by its label, or somebody else by the API. RUNS_ON: not by itself, but with the job."""
+    shim, or the process between shim and program, likewise. SHIM_HANGS: its shim is stopped, so that its
+    lease runs out. DRILLED_…: by a drill of that kind, which the job orders by its label, or somebody else by
+    the API. RUNS_ON: not by itself, but with the job."""
 
     SUCCEEDS = "exits with 0"
     FAILS = "exits with 7"
@@ -49,9 +51,9 @@ class End(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """`lines` are written, `burst` at a time with `pause` seconds between; then comes the end. A life that is ended
-    from outside goes on writing until it is. `waits_for`: a replica that must have succeeded before this life ends.
-    `term`: what SIGTERM does to it (`dies`, `checkpoints`, `ignores`)."""
+    """`lines` are written, `burst` at a time with `pause` seconds between; then comes the end. A life that is
+    ended from outside goes on writing until it is. `waits_for`: a replica that must have succeeded before
+    this life ends. `term`: what SIGTERM does to it (`dies`, `checkpoints`, `ignores`)."""
 
     lines: int
     burst: int
@@ -75,7 +77,8 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One worker pool: all its replicas live the same lives; the last one is lived again as often as needed."""
+    """One worker pool: all its replicas live the same lives; the last one is lived again as often as
+    needed."""
 
     replicas: int
     lives: tuple[Life, ...]
@@ -95,8 +98,9 @@ class CancelAt(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """`name` is the `ml` job id or the Vertex display name. `actor`: the replica whose lives decide. `by_label`: its
-    drills are ordered by its label, each at the third line of its life, else by a call when that life has come far."""
+    """`name` is the `ml` job id or the Vertex display name. `actor`: the replica whose lives decide.
+    `by_label`: its drills are ordered by its label, each at the third line of its life, else by a call when
+    that life has come far."""
 
     name: str
     kind: str

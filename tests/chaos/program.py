@@ -1,13 +1,14 @@
 """What every replica of the chaos run does: numbered lines at its own pace, then the end that its plan says.
 
-The text of this file is handed to `python3 -c`; it runs in the replica's sandbox with the standard library alone.
-It keeps a diary outside of the service's reach, so that what the service tells can be held against what was:
+The text of this file is handed to `python3 -c`; it runs in the replica's sandbox with the standard library
+alone. It keeps a diary outside of the service's reach, so that what the service tells can be held against
+what was:
 
-    DIARY/workerpool0-0/begun-000-TOKEN     one file per life, made with O_EXCL
-    DIARY/workerpool0-0/said-000            lines surely written to standard output in that life
-    DIARY/workerpool0-0/ended-000           its own end and when (ns), written just before; absent if it was ended
-    DIARY/workerpool0-0/alive               locked as long as the program lives
-    DIARY/workerpool0-0/two-TOKEN           a life began while another one still lived
+    DIARY/workerpool0-0/begun-000-TOKEN     one file per life, made with O_EXCL DIARY/workerpool0-0/said-000
+    lines surely written to standard output in that life DIARY/workerpool0-0/ended-000           its own end
+    and when (ns), written just before; absent if it was ended DIARY/workerpool0-0/alive               locked
+    as long as the program lives DIARY/workerpool0-0/two-TOKEN           a life began while another one still
+    lived
 """
 
 import contextlib
@@ -24,7 +25,8 @@ from pathlib import Path
 
 
 def shown(path: str) -> str:
-    """Where a file of a bucket is for this program: below /gcs, or where it lies if it runs without namespaces."""
+    """Where a file of a bucket is for this program: below /gcs, or where it lies if it runs without
+    namespaces."""
     return "/gcs/" + path.partition("/buckets/")[2] if Path("/gcs").is_dir() else path
 
 

@@ -30,10 +30,11 @@ _ANSWERS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`minutes`: about how long the kills go on (0 = one about every second). `keep`: leave the directory behind even
-    if all is well. `replicas`: how many run at once, so that some jobs wait in the queue. `nodes`: if there are several,
-    they are drained at random. `strict`: nodes have room for as many replicas, and no more. `at_ends`: each kill is of
-    service and zygote, in the moment in which a program ends. `faults`: those of `FAULTS` that come. `tunings`: tuning jobs among the others."""
+    """`minutes`: about how long the kills go on (0 = one about every second). `keep`: leave the directory
+    behind even if all is well. `replicas`: how many run at once, so that some jobs wait in the queue.
+    `nodes`: if there are several, they are drained at random. `strict`: nodes have room for as many replicas,
+    and no more. `at_ends`: each kill is of service and zygote, in the moment in which a program ends.
+    `faults`: those of `FAULTS` that come. `tunings`: tuning jobs among the others."""
 
     jobs: int
     kills: int
@@ -52,8 +53,8 @@ class Options:
 
 @dataclass
 class Kills:
-    """What was killed: by victim; how many kills came before the service served; and how often it was stopped by
-    SIGTERM instead, its zygote stopped, its disk filled."""
+    """What was killed: by victim; how many kills came before the service served; and how often it was stopped
+    by SIGTERM instead, its zygote stopped, its disk filled."""
 
     by_victim: Counter[str]
     early: int = 0
@@ -76,7 +77,8 @@ def rampage(
     tunings: Tunings,
     disk: SmallDisk | None,
 ) -> None:
-    """Submit the jobs and kill, both evenly spread; in the end the service is up. Raises RuntimeError if it is not."""
+    """Submit the jobs and kill, both evenly spread; in the end the service is up. Raises RuntimeError if it
+    is not."""
     chance = random.Random(options.seed + 1)
     waiting = iter(plans)
     submitted = tuned = 0
@@ -149,7 +151,8 @@ def _befall(
 
 
 def _kill_advisor(victim: Victim, deeds: Deeds, kills: Kills, chance: random.Random) -> None:
-    """It is there for a while after each suggestion: wait for it, and then a little longer, so that it is busy or idle."""
+    """It is there for a while after each suggestion: wait for it, and then a little longer, so that it is
+    busy or idle."""
     until = time.monotonic() + 5
     while time.monotonic() < until:
         time.sleep(chance.uniform(0, 0.5))
@@ -190,8 +193,8 @@ def _look(victim: Victim) -> None:
 def _wait_for_the_moment(
     options: Options, victim: Victim, deeds: Deeds, chance: random.Random
 ) -> bool:
-    """Some kills come before the service serves, which is returned, some while a request or a death has just reached it,
-    or is about to."""
+    """Some kills come before the service serves, which is returned, some while a request or a death has just
+    reached it, or is about to."""
     mean = options.minutes * 60 / options.kills if options.minutes else 0.8
     if options.at_ends:
         if victim.wait():

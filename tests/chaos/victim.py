@@ -128,15 +128,16 @@ class Victim:
             self._forget()
 
     def kill_children(self, which: str) -> int:
-        """SIGKILL to its children of this kind; how many there were. `which`: "zygote", "advisor", "buckets"."""
+        """SIGKILL to its children of this kind; how many there were. `which`: "zygote", "advisor",
+        "buckets"."""
         found = self._children(which)
         for pid in found:
             os.kill(pid, signal.SIGKILL)
         return len(found)
 
     def stop_zygote(self) -> bool:
-        """SIGSTOP, for good: the service has to notice. False: it has none now. What is left of it is ended when the
-        service itself is gone, as nobody else could."""
+        """SIGSTOP, for good: the service has to notice. False: it has none now. What is left of it is ended
+        when the service itself is gone, as nobody else could."""
         for pid in self._children("zygote"):
             self._stopped.append(os.pidfd_open(pid))
             os.kill(pid, signal.SIGSTOP)
@@ -205,7 +206,8 @@ class Victim:
         return self._process.pid if self._process else 0
 
     def address(self, newer_than: int = 0, patience: float = PATIENCE) -> Address:
-        """Where it can be reached, as soon as that is a later start than the one given. Raises Unreachable."""
+        """Where it can be reached, as soon as that is a later start than the one given. Raises
+        Unreachable."""
         until = time.monotonic() + patience
         with self._changed:
             while self._address is None or self._address.start <= newer_than:
@@ -218,7 +220,8 @@ class Victim:
         return request(self.address(), verb, path, body)
 
     def insist(self, verb: str, path: str, body: Any = None) -> tuple[Any, int]:
-        """The answer to a request that may be repeated, and how often it was sent. Raises Refused, Unreachable."""
+        """The answer to a request that may be repeated, and how often it was sent. Raises Refused,
+        Unreachable."""
         start = 0
         until = time.monotonic() + PATIENCE
         tries = 0

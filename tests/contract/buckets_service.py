@@ -1,4 +1,5 @@
-"""A bucket process of a test's own, as real clients meet it: directly, and through the API process's gateway."""
+"""A bucket process of a test's own, as real clients meet it: directly, and through the API process's
+gateway."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ as_root_only = pytest.mark.skipif(
 
 
 def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
-    """Run pytest with `arguments`; its failures are the caller's. Skips where such a user has no interpreter."""
+    """Run pytest with `arguments`; its failures are the caller's. Skips where such a user has no
+    interpreter."""
     python = interpreter_of_nobody()
     if not python:
         pytest.skip("no interpreter of this version that another user may run")

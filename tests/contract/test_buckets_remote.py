@@ -275,8 +275,8 @@ def test_what_such_a_store_cannot_keep_is_refused(bucket: Any) -> None:
 
 
 def test_other_parts_of_the_service(bucket: Any, door: LocalStore) -> None:
-    """spec/submit#job-directory: it is probed there, too. Packages are fetched from such a bucket; it is no directory under
-    /gcs."""
+    """spec/submit#job-directory: it is probed there, too. Packages are fetched from such a bucket; it is no
+    directory under /gcs."""
     before = time.time_ns() - 2 * 10**9
     assert door.last_written("far-1", "out/") == 0
     bucket.blob("out/p.tar.gz").upload_from_string(b"package")

@@ -84,7 +84,8 @@ def following(tmp_path: Path) -> Iterator[Following]:
 
 
 def test_every_write_wakes(following: Following, place: Path) -> None:
-    """From before the directory is there, in directories that appear, by appending and by putting another in its place."""
+    """From before the directory is there, in directories that appear, by appending and by putting another in
+    its place."""
 
     async def play() -> None:
         assert await following.look() == {}

@@ -1,4 +1,5 @@
-"""One service for the whole end-to-end run; tests that kill it start their own. The Node client, installed once."""
+"""One service for the whole end-to-end run; tests that kill it start their own. The Node client, installed
+once."""
 
 import fcntl
 import shutil
@@ -36,7 +37,8 @@ def commons() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def node_modules() -> Path:
-    """The Node client, installed once for all test runs of a checkout, also by those that go on side by side."""
+    """The Node client, installed once for all test runs of a checkout, also by those that go on side by
+    side."""
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed: the Node client is NOT tested")
     directory = CACHE / "node"

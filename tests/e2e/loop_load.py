@@ -1,4 +1,5 @@
-"""What makes work for the service's event loop, and a client of its own process that calls the service meanwhile.
+"""What makes work for the service's event loop, and a client of its own process that calls the service
+meanwhile.
 
 For the test (`test_loop_lag.py`) and for the benchmark (`bench/loop.py`), which times the same scenes.
 """
@@ -50,7 +51,8 @@ class Caller:
 
 @contextlib.contextmanager
 def calling(service: Service) -> Generator[list[list[float]]]:
-    """Calls for as long as the block runs; filled with the seconds of the calls and of the echoes at its end."""
+    """Calls for as long as the block runs; filled with the seconds of the calls and of the echoes at its
+    end."""
     found: list[list[float]] = []
     caller = Caller(service)
     try:
@@ -60,7 +62,8 @@ def calling(service: Service) -> Generator[list[list[float]]]:
 
 
 def start_gang(service: Service, count: int = GANG) -> None:
-    """A gang of sleepers, from its submit until all have started; then it is cancelled, until all have ended."""
+    """A gang of sleepers, from its submit until all have started; then it is cancelled, until all have
+    ended."""
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "containerSpec": {"imageUri": SKLEARN, "command": ["sleep", "300"]},

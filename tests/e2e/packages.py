@@ -60,8 +60,8 @@ def package_job(*uris: str, module: str = "trainer.task") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EndlessBuild:
-    """A job whose package build never ends. Builds see nothing of the machine's files, so each says that it has begun
-    over the loopback network."""
+    """A job whose package build never ends. Builds see nothing of the machine's files, so each says that it
+    has begun over the loopback network."""
 
     job_id: str
     listener: socket.socket

@@ -70,7 +70,8 @@ def children(pid: int) -> list[int]:
 
 
 def end_those_in(directory: Path) -> None:
-    """End every process that works in a directory or below it, as replicas do; their programs end with them."""
+    """End every process that works in a directory or below it, as replicas do; their programs end with
+    them."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):

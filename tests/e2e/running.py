@@ -55,8 +55,8 @@ class Service:
         return json.loads(text) if text else None
 
     def watch(self, job_id: str, seconds: float = math.inf) -> Iterator[dict[str, Any]]:
-        """Views of a job at each change, until its end; sleeps on the service's stream, never polls. Fails if the job
-        has not ended after so many seconds."""
+        """Views of a job at each change, until its end; sleeps on the service's stream, never polls. Fails if
+        the job has not ended after so many seconds."""
         end = time.monotonic() + seconds
         request = urllib.request.Request(
             f"{self.rest}/trainshed/v1/jobs/{job_id}/watch",
@@ -75,7 +75,8 @@ class Service:
         return list(self.watch(job_id, seconds))[-1]
 
     def lines(self, job_id: str, replica: str | None = None) -> list[str]:
-        """All log messages of the programs of a job that is over, oldest first; with `replica` "service" those of builds."""
+        """All log messages of the programs of a job that is over, oldest first; with `replica` "service"
+        those of builds."""
         query = f"?replica={replica}" if replica else ""
         request = urllib.request.Request(
             f"{self.rest}/trainshed/v1/jobs/{job_id}/logs{query}",
@@ -126,7 +127,8 @@ def command(*args: str) -> list[str]:
 
 @functools.cache
 def common_place() -> Path:
-    """A directory that programs may read, pipes in it write to as well: they find nothing else of the machine's /tmp."""
+    """A directory that programs may read, pipes in it write to as well: they find nothing else of the
+    machine's /tmp."""
     place = Path(tempfile.mkdtemp(prefix="trainshed-commons-"))
     place.chmod(0o755)
     atexit.register(shutil.rmtree, place, ignore_errors=True)
@@ -147,7 +149,8 @@ def environment(data: Path) -> dict[str, str]:
 def start(data: Path, *args: str, prefix: Sequence[str] = (), own_group: bool = False) -> Service:
     """`trainshed up` on a free port; returns once it serves requests.
 
-    `prefix`: a command that runs it, such as `unshare --user`. `own_group`: as from a shell, its own process group.
+    `prefix`: a command that runs it, such as `unshare --user`. `own_group`: as from a shell, its own process
+    group.
     """
     reader, writer = os.pipe()
     data.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""What became of a job, read as a tester asks it: verdicts of its timeline, starts of its program, its processes."""
+"""What became of a job, read as a tester asks it: verdicts of its timeline, starts of its program, its
+processes."""
 
 import os
 from collections import Counter
@@ -20,7 +21,8 @@ PLACE = (
     "print('at', os.environ['HOSTNAME'], os.getcwd(), os.environ['CLUSTER_SPEC'], flush=True)\n"
     "print('up', flush=True)\n"
 )
-"""Says what it finds in its working directory, leaves something there, says where it is, and that it is "up"."""
+"""Says what it finds in its working directory, leaves something there, says where it is, and that it is
+"up"."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Story:
-    """A job that is over. `public`: the resource as the API gives it; `view`: ours; `entries`: its timeline."""
+    """A job that is over. `public`: the resource as the API gives it; `view`: ours; `entries`: its
+    timeline."""
 
     view: dict[str, Any]
     public: dict[str, Any]
@@ -81,7 +84,8 @@ def at(gate: Path, then: str = "") -> str:
 
 
 def pools(*scripts: str | tuple[str, int], mark: str = "") -> dict[str, Any]:
-    """A CustomJob with a program per worker pool, with a number of replicas if it is not 1, that tells its begin."""
+    """A CustomJob with a program per worker pool, with a number of replicas if it is not 1, that tells its
+    begin."""
     pairs = [script if isinstance(script, tuple) else (script, 1) for script in scripts]
     body = container_job("", pools=[count for _, count in pairs])
     for pool, (script, _) in zip(body["jobSpec"]["workerPoolSpecs"], pairs, strict=True):

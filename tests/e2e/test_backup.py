@@ -1,4 +1,5 @@
-"""A backup that is taken while jobs print and objects are written, restored at another path beside the original."""
+"""A backup that is taken while jobs print and objects are written, restored at another path beside the
+original."""
 
 import json
 import os

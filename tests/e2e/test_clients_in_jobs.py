@@ -1,4 +1,5 @@
-"""Google's clients inside a job find the service, not the cloud: unmodified, unconfigured, with the job's identity."""
+"""Google's clients inside a job find the service, not the cloud: unmodified, unconfigured, with the job's
+identity."""
 
 import json
 import sys

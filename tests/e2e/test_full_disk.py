@@ -1,4 +1,5 @@
-"""A data disk without a free byte: nobody is killed or started over, the service says why, and all goes on by itself.
+"""A data disk without a free byte: nobody is killed or started over, the service says why, and all goes on by
+itself.
 
 On a file system of its own that the test fills; mounting one takes root.
 """

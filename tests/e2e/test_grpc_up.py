@@ -1,4 +1,5 @@
-"""`trainshed up` with gRPC: when it is loaded, which ports and certificates, what cannot be used (issue 4, item 1)."""
+"""`trainshed up` with gRPC: when it is loaded, which ports and certificates, what cannot be used (issue 4,
+item 1)."""
 
 import importlib
 import json
@@ -162,7 +163,8 @@ def test_a_killed_service_is_started_again_over_its_old_sockets(data: Path) -> N
 
 
 def test_certificates_that_cannot_be_renewed_stop_the_start(data: Path) -> None:
-    """The authority's key is gone, and the service has another name: nothing is made behind the user's back."""
+    """The authority's key is gone, and the service has another name: nothing is made behind the user's
+    back."""
     with running(data):
         pass
     (data / "tls" / "ca.key").unlink()

@@ -1,4 +1,5 @@
-"""Setup scripts that mean harm, by a whole service, at every level of isolation: each is held like the programs there."""
+"""Setup scripts that mean harm, by a whole service, at every level of isolation: each is held like the
+programs there."""
 
 import gzip
 import io
@@ -78,7 +79,8 @@ setup(name="pkg", version="1.0", packages=["trainer"], package_data={{"trainer":
 
 @dataclass(frozen=True)
 class Siege:
-    """What a setup script found under a service, `facts`, and what the service said of it in the job's log, `said`."""
+    """What a setup script found under a service, `facts`, and what the service said of it in the job's log,
+    `said`."""
 
     column: Column
     yard: Yard
@@ -262,7 +264,8 @@ def _memory(service: Service) -> int:
 def test_archives_beyond_a_limit_cost_the_service_nothing(
     frugal: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Issue: 1.5 MB of zip took the service to 1.1 GiB and left the job PENDING; a tar made others wait for 22 s."""
+    """Issue: 1.5 MB of zip took the service to 1.1 GiB and left the job PENDING; a tar made others wait for
+    22 s."""
     # Uploads are the service's own, and are over before it is measured.
     contents = {name: make() for name, (make, _) in _BOMBS.items()}
     uris = {n: upload(frugal, f"{uuid.uuid4().hex}/{n}", c) for n, c in contents.items()}

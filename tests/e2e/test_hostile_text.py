@@ -1,4 +1,5 @@
-"""What a hostile job has on the operator's terminal: every command, on a terminal and piped (docs/security.md)."""
+"""What a hostile job has on the operator's terminal: every command, on a terminal and piped
+(docs/security.md)."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""What an idle service holds: few pages of its own, and nothing of what only some requests need (docs/benchmarks.md)."""
+"""What an idle service holds: few pages of its own, and nothing of what only some requests need
+(docs/benchmarks.md)."""
 
 import subprocess
 import sys
@@ -8,8 +9,8 @@ from tests.e2e.processes import children, command_line
 from tests.e2e.running import running
 
 MOST_MEGABYTES = 64
-"""Of the service and its bucket process together, before the first job: it was 54 when this was written, and 69 as long as
-the bucket process carried all that the service loads."""
+"""Of the service and its bucket process together, before the first job: it was 54 when this was written, and
+69 as long as the bucket process carried all that the service loads."""
 
 BEFORE_THE_FORK = "import trainshed.serve.up, trainshed.buckets.process, trainshed.serve.children"
 ALL = f"{BEFORE_THE_FORK}, trainshed.serve.bootstrap"
@@ -27,7 +28,8 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def own_megabytes(pid: int) -> float:
-    """Memory that is no file's, shared pages by their share: the same however many others use the same libraries."""
+    """Memory that is no file's, shared pages by their share: the same however many others use the same
+    libraries."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("Pss_Anon:")).split()[1]) / 1024
 

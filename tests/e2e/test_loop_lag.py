@@ -1,9 +1,9 @@
 """Nothing that the service has to do keeps a request waiting (docs/adr/0042).
 
-How long a call takes depends on what else the machine does; what the loop's own thread computes in one go does not, and an
-echo of the caller's own tells whether the machine was quiet. So a scene fails if a call waited too long and the loop's own
-work was the reason, or the machine was quiet each time; what the loop waits for is told by the zygote that hangs for ten
-seconds.
+How long a call takes depends on what else the machine does; what the loop's own thread computes in one go
+does not, and an echo of the caller's own tells whether the machine was quiet. So a scene fails if a call
+waited too long and the loop's own work was the reason, or the machine was quiet each time; what the loop
+waits for is told by the zygote that hangs for ten seconds.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,5 @@
-"""The Node client with tuning jobs, over gRPC without TLS (issue 4); its custom jobs are in `test_grpc_clients`."""
+"""The Node client with tuning jobs, over gRPC without TLS (issue 4); its custom jobs are in
+`test_grpc_clients`."""
 
 import json
 import os

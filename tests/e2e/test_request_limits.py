@@ -1,4 +1,5 @@
-"""What a stranger without a token can take of a service: heads without an end, and connections that say nothing."""
+"""What a stranger without a token can take of a service: heads without an end, and connections that say
+nothing."""
 
 import contextlib
 import http.client
@@ -55,7 +56,8 @@ def held(service: Service) -> int:
 
 
 def poured(connection: socket.socket, begin: bytes, more: bytes) -> tuple[int, int, str]:
-    """Send `begin` and then `more` until nobody takes it; the answer's status, the bytes that were sent, the message."""
+    """Send `begin` and then `more` until nobody takes it; the answer's status, the bytes that were sent, the
+    message."""
     connection.sendall(begin)
     sent = len(begin)
     block = more * (65536 // len(more))

@@ -1,4 +1,5 @@
-"""Requests of which every part is small, and of which there are too many: refused at once, while others are answered."""
+"""Requests of which every part is small, and of which there are too many: refused at once, while others are
+answered."""
 
 import concurrent.futures
 import contextlib

@@ -1,4 +1,5 @@
-"""gs:// by every TensorFlow that is served, in real jobs (`./dev test-runtimes`), in the cache that $TRAINSHED_CACHE names."""
+"""gs:// by every TensorFlow that is served, in real jobs (`./dev test-runtimes`), in the cache that
+$TRAINSHED_CACHE names."""
 
 import os
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.mark.runtimes
 @pytest.mark.parametrize("version", VERSIONS)
 def test_gs_is_read_and_written_by_tensorflow(service: Service, version: str) -> None:
-    """Files, directories, checkpoints, summaries, records, models, a large file; and TensorFlow complains of nothing on the way."""
+    """Files, directories, checkpoints, summaries, records, models, a large file; and TensorFlow complains of
+    nothing on the way."""
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "replicaCount": 1,
@@ -66,7 +68,8 @@ def _complaints(lines: list[str]) -> list[str]:
 def test_an_estimator_of_tensorflow_1_is_exported_to_its_job_dir(
     service: Service, tmp_path: Path
 ) -> None:
-    """`gcloud ai-platform` with a runtime version: events, checkpoints and the model in gs://, and the model loaded again."""
+    """`gcloud ai-platform` with a runtime version: events, checkpoints and the model in gs://, and the model
+    loaded again."""
     rows = [
         f"{age},{hours},{work},{'>50K' if hours > 40 else '<=50K'}\n"
         for work in ("office", "farm")

@@ -1,4 +1,5 @@
-"""A service that others reach: TLS at every port, plain HTTP for this machine, or a refusal that says what to choose."""
+"""A service that others reach: TLS at every port, plain HTTP for this machine, or a refusal that says what to
+choose."""
 
 import contextlib
 import http.client

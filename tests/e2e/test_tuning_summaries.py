@@ -1,5 +1,6 @@
-"""Tuning by TensorFlow summaries: programs that write event files and report in no other way, submitted by gcloud, the API
-client and REST. The files are TensorFlow's, byte for byte, without TensorFlow (`programs/event_writer.py`)."""
+"""Tuning by TensorFlow summaries: programs that write event files and report in no other way, submitted by
+gcloud, the API client and REST. The files are TensorFlow's, byte for byte, without TensorFlow
+(`programs/event_writer.py`)."""
 
 import json
 import shutil
@@ -52,7 +53,8 @@ training.scalar("accuracy", 1, 50)
 if trial == 6:
     signal.pause()
 """
-"""As an estimator: training and evaluation have the same tag. Trial 6 is far behind and goes on until it is stopped."""
+"""As an estimator: training and evaluation have the same tag. Trial 6 is far behind and goes on until it is
+stopped."""
 
 _CONFIG = """
 trainingInput:

@@ -1,5 +1,5 @@
-"""Tuning programs of TensorFlow as they were published: an estimator's evaluation and Keras' callback write to gs://, and
-nothing else reports."""
+"""Tuning programs of TensorFlow as they were published: an estimator's evaluation and Keras' callback write
+to gs://, and nothing else reports."""
 
 import json
 import os

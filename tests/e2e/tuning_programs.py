@@ -1,4 +1,5 @@
-"""Programs that trials run, the tuning jobs around them, and how their runs are counted and held, for end-to-end tests."""
+"""Programs that trials run, the tuning jobs around them, and how their runs are counted and held, for
+end-to-end tests."""
 
 import os
 import select
@@ -32,7 +33,8 @@ def run_once(place):
     os.makedirs(directory, exist_ok=True)
     open(f"{directory}/{trial}.{time.time_ns()}", "x").close()
 """
-"""What programs of trials begin with: `trial`, its number; `given`, its parameters as text; `report`; `run_once`."""
+"""What programs of trials begin with: `trial`, its number; `given`, its parameters as text; `report`;
+`run_once`."""
 
 SKLEARN_TASK = """
 import argparse, json, os, pathlib, time
@@ -73,8 +75,9 @@ told = {name: value for name, value in vars(args).items() if value is not None a
 report = {"trial": os.environ["CLOUD_ML_TRIAL_ID"], "given": told, "scores": list(scores)}
 (directory / "report.json").write_text(json.dumps(report))
 """
-"""A classifier chosen and fitted by scikit-learn: parameters of every type and scale, some of one kind of model only.
-It measures a score per fold, waits for the object `--gate`, and leaves its model with a report beside it."""
+"""A classifier chosen and fitted by scikit-learn: parameters of every type and scale, some of one kind of
+model only. It measures a score per fold, waits for the object `--gate`, and leaves its model with a report
+beside it."""
 
 
 def double(name: str, low: float = 0.0, high: float = 1.0, scale: str = "LINEAR") -> dict[str, Any]:

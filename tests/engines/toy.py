@@ -1,7 +1,7 @@
 """A toy engine: plain subprocesses of this process, on two nodes that are only names.
 
-Written by the checklist "An engine" alone, as a proof that it can be followed. It declares what it can: programs end with the
-service (`durable` is False), nothing is kept from anything, and nobody watches memory.
+Written by the checklist "An engine" alone, as a proof that it can be followed. It declares what it can:
+programs end with the service (`durable` is False), nothing is kept from anything, and nobody watches memory.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""`python -m tests.mutants [NAME ...]`: plants one bug after the other in a copy of the tree and runs what has to notice it.
+"""`python -m tests.mutants [NAME ...]`: plants one bug after the other in a copy of the tree and runs what
+has to notice it.
 
-Prints a table: mutant, caught by, seconds. Exit status 1: a bug went unnoticed, a patch does not apply, or a command fails
-on the tree as it is, so that it says nothing. The working tree is never touched.
+Prints a table: mutant, caught by, seconds. Exit status 1: a bug went unnoticed, a patch does not apply, or a
+command fails on the tree as it is, so that it says nothing. The working tree is never touched.
 """
 
 import argparse
@@ -106,7 +107,8 @@ def run(catcher: Catcher, copy: Path) -> Run:
 
 
 class Judgement:
-    """What was found of each, told as it comes. `bad`: how many lines say that something is not as it must be."""
+    """What was found of each, told as it comes. `bad`: how many lines say that something is not as it must
+    be."""
 
     def __init__(self, copies: Copies) -> None:
         self.bad = 0

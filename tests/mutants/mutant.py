@@ -7,8 +7,8 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Catcher:
-    """A command that passes on the tree as it is, and fails on one with the bug in it. `arguments`: of Python.
-    `limit`: seconds after which it counts as passed, whatever it would have found."""
+    """A command that passes on the tree as it is, and fails on one with the bug in it. `arguments`: of
+    Python. `limit`: seconds after which it counts as passed, whatever it would have found."""
 
     name: str
     arguments: tuple[str, ...]
@@ -17,7 +17,8 @@ class Catcher:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`file`: below the root. `old` occurs exactly once in it, and is replaced by `new`. `why`: what the bug would do."""
+    """`file`: below the root. `old` occurs exactly once in it, and is replaced by `new`. `why`: what the bug
+    would do."""
 
     name: str
     file: str
@@ -28,7 +29,8 @@ class Mutant:
 
 
 class DoesNotApply(Exception):
-    """The file has changed: the mutant has to be written anew, or its place is gone and so must be the mutant."""
+    """The file has changed: the mutant has to be written anew, or its place is gone and so must be the
+    mutant."""
 
 
 _WORLDS: Final = 40

@@ -1,4 +1,5 @@
-"""One service for all programs, those of the small runtimes three at a time, the large ones one after another."""
+"""One service for all programs, those of the small runtimes three at a time, the large ones one after
+another."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -57,7 +58,8 @@ def outcome_of(
 
 
 def _in_own_image(program: Program, place: Path) -> Outcome:
-    """Its image is made of this machine's files, in a store of its own; so is the cache of the service that runs it."""
+    """Its image is made of this machine's files, in a store of its own; so is the cache of the service that
+    runs it."""
     config = place / "images.toml"
     config.write_text(f'cache = "{place}/cache"\n')
     root = place / "root.tar"

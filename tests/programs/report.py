@@ -1,4 +1,5 @@
-"""The table of the programs and how they went: in build/programs, and on request between the marks of a page."""
+"""The table of the programs and how they went: in build/programs, and on request between the marks of a
+page."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""Runs a program as its reader would, waits for its jobs, and loads its models in its own runtime from its bucket."""
+"""Runs a program as its reader would, waits for its jobs, and loads its models in its own runtime from its
+bucket."""
 
 import io
 import os
@@ -29,7 +30,8 @@ class ProgramFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a program went. `seconds`: from its start to the end of its jobs; `loading`: until its models were loaded."""
+    """How a program went. `seconds`: from its start to the end of its jobs; `loading`: until its models were
+    loaded."""
 
     seconds: float
     loading: float
@@ -95,7 +97,8 @@ class Runner:
             )
 
     def _environment(self, program: Program) -> dict[str, str]:
-        """A shell's after `eval "$(trainshed env)"`, with the names that such programs are told at their beginning."""
+        """A shell's after `eval "$(trainshed env)"`, with the names that such programs are told at their
+        beginning."""
         return given_by_env(self.service) | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "CLOUDSDK_CONFIG": str(self.place / "gcloud"),

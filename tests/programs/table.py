@@ -14,7 +14,8 @@ class Program:
     runtime: str
     """The image (its name before the tag) or runtime version that it asks for."""
     model: str
-    """Objects of the bucket that are its models: a pattern. At least one must be there; of a tuning job one a trial."""
+    """Objects of the bucket that are its models: a pattern. At least one must be there; of a tuning job one a
+    trial."""
     loader: str
     """The program of `loaders/` that loads them, in the same runtime."""
     script: str = "submit.sh"

@@ -1,7 +1,8 @@
-"""The gsutil of jobs beside the real one, command by command: what each prints, exits with, and leaves in bucket and directory.
+"""The gsutil of jobs beside the real one, command by command: what each prints, exits with, and leaves in
+bucket and directory.
 
-Each program has a bucket and a directory of its own, alike before the first command. What only the words of an error say may
-differ where ours tell more; their last line is compared where it is gsutil's own.
+Each program has a bucket and a directory of its own, alike before the first command. What only the words of
+an error say may differ where ours tell more; their last line is compared where it is gsutil's own.
 """
 
 import os

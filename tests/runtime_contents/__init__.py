@@ -1,1 +1,2 @@
-"""What programs for the hosted images expect of them: the documented packages, and the modules that programs import most."""
+"""What programs for the hosted images expect of them: the documented packages, and the modules that programs
+import most."""

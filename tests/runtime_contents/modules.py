@@ -1,7 +1,8 @@
 """The modules that public training programs import most, with the distributions that bring them.
 
-Counted over 300 programs of public sample collections, with what those programs and the documented images ask for
-besides; what is imported by these (yarl, multidict) is there because programs break first where it is torn.
+Counted over 300 programs of public sample collections, with what those programs and the documented images ask
+for besides; what is imported by these (yarl, multidict) is there because programs break first where it is
+torn.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ class Module:
 
 
 def _of(families: tuple[str, ...], *names: str, **others: str) -> tuple[Module, ...]:
-    """`names`: modules named as their distribution; `others`: module to distribution, "__" for dots and hyphens."""
+    """`names`: modules named as their distribution; `others`: module to distribution, "__" for dots and
+    hyphens."""
     same = [Module(name.replace("-", "_"), name, families) for name in names]
     named = [
         Module(module.replace("__", "."), distribution, families)

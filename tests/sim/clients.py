@@ -1,4 +1,5 @@
-"""The clients of a simulated service: make the requests of a scenario in their order, and remember what was accepted."""
+"""The clients of a simulated service: make the requests of a scenario in their order, and remember what was
+accepted."""
 
 import asyncio
 import contextlib
@@ -35,8 +36,8 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What was answered with success. `submits`: jobs. `cancels`: jobs, with the ns at which the first was asked for.
-    `drills`: how many were ordered of each. `labels`: those that each was given last."""
+    """What was answered with success. `submits`: jobs. `cancels`: jobs, with the ns at which the first was
+    asked for. `drills`: how many were ordered of each. `labels`: those that each was given last."""
 
     submits: set[JobUid]
     cancels: dict[JobUid, int]
@@ -45,8 +46,8 @@ class Accepted:
 
 
 class Clients:
-    """They outlive every service: a request that was not answered is made again of the next one. `creating`: the works
-    whose submission is under way."""
+    """They outlive every service: a request that was not answered is made again of the next one. `creating`:
+    the works whose submission is under way."""
 
     def __init__(self, books: Books, requests: Sequence[Request]) -> None:
         self.accepted = Accepted(set(), {})

@@ -1,8 +1,9 @@
 """The store's real group-commit writer under virtual time: its thread, its queue, a database on the disk.
 
-The thread runs only while the loop waits for it, so that a world is the same each time it is lived: it takes what waits,
-and pauses before and after each COMMIT for as long as the simulated disk takes. A crash at such a point leaves the
-database as a killed process would: what was not committed is rolled back, what was not answered is never heard of.
+The thread runs only while the loop waits for it, so that a world is the same each time it is lived: it takes
+what waits, and pauses before and after each COMMIT for as long as the simulated disk takes. A crash at such a
+point leaves the database as a killed process would: what was not committed is rolled back, what was not
+answered is never heard of.
 """
 
 import asyncio
@@ -50,7 +51,8 @@ class _Thread(threading.Thread):
 
 
 class _Baton:
-    """Who may run: the loop, or the writer's thread. `pause` is called by the thread, the others by the loop."""
+    """Who may run: the loop, or the writer's thread. `pause` is called by the thread, the others by the
+    loop."""
 
     def __init__(self) -> None:
         self._mine, self._theirs = threading.Semaphore(0), threading.Semaphore(0)
@@ -86,8 +88,8 @@ class _Baton:
 
 
 class _Queue:
-    """The writer's queue. `put` comes from the loop, `get` and `get_nowait` from the thread. `in_hand`: what it has taken
-    since it stood idle last."""
+    """The writer's queue. `put` comes from the loop, `get` and `get_nowait` from the thread. `in_hand`: what
+    it has taken since it stood idle last."""
 
     def __init__(self, baton: _Baton, arrived: Callable[[Command], None]) -> None:
         self._baton = baton
@@ -145,11 +147,12 @@ class _Connection:
 
 
 class GroupCommits:
-    """A store on the disk that outlives its services: `open` it for each, `abandon` it when that one is killed.
+    """A store on the disk that outlives its services: `open` it for each, `abandon` it when that one is
+    killed.
 
-    `latency`: ns that a write waits, and that its COMMIT takes, at most. `arrived`: called with each write as it is asked
-    for; `committing`: before a COMMIT, with what it is of; `committed`: after it, with each write that was stored. Either
-    may raise: the service is dead then.
+    `latency`: ns that a write waits, and that its COMMIT takes, at most. `arrived`: called with each write as
+    it is asked for; `committing`: before a COMMIT, with what it is of; `committed`: after it, with each write
+    that was stored. Either may raise: the service is dead then.
     """
 
     def __init__(

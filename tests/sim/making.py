@@ -1,4 +1,5 @@
-"""Makes scenarios from a seed: nodes, jobs of the Vertex API, what their users do, maintenance, quotas, mishaps."""
+"""Makes scenarios from a seed: nodes, jobs of the Vertex API, what their users do, maintenance, quotas,
+mishaps."""
 
 import random
 from dataclasses import replace

@@ -10,7 +10,8 @@ from trainshed.testing.engine.world import World
 
 
 class Mishaps:
-    """`faults`: counts what happened. `blocks`: called with the ns for which room may be hard to come by after it."""
+    """`faults`: counts what happened. `blocks`: called with the ns for which room may be hard to come by
+    after it."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""What tuning jobs and pipelines need in a simulation: an advisor that only counts, metrics and buckets that are made up."""
+"""What tuning jobs and pipelines need in a simulation: an advisor that only counts, metrics and buckets that
+are made up."""
 
 import itertools
 import random
@@ -15,7 +16,8 @@ from trainshed.summaries.following import Directory
 
 
 class CountingAdvisor:
-    """Proposes x = number of the trial / 1000 for every parameter, as a pure function of the trials that it is shown."""
+    """Proposes x = number of the trial / 1000 for every parameter, as a pure function of the trials that it
+    is shown."""
 
     def __init__(self, most: int = 0) -> None:
         self.most = most
@@ -68,8 +70,8 @@ class NoSummaries:
 
 
 class LearningAdvisor(CountingAdvisor):
-    """Proposes points that depend on every trial that it is shown and on what came of it, and stops trials that are bad:
-    below `bar` at their second measurement or later."""
+    """Proposes points that depend on every trial that it is shown and on what came of it, and stops trials
+    that are bad: below `bar` at their second measurement or later."""
 
     def __init__(self, most: int = 0, bar: float = 0.0) -> None:
         super().__init__(most)
@@ -128,7 +130,8 @@ def parent_stores(
     buckets: ModelBuckets | None = None,
     uids: Iterator[int] | None = None,
 ) -> ParentStores:
-    """ParentStores to a store of the simulation. `uids`: those of a service that came before are not given again."""
+    """ParentStores to a store of the simulation. `uids`: those of a service that came before are not given
+    again."""
     numbers = uids or fresh_uids()
     return ParentStores(
         intake=store.intake,

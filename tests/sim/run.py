@@ -1,8 +1,10 @@
-"""Random worlds for as long as one likes: `python -m tests.sim.run --minutes 10 [--seed N] [--only N] [--worlds N]`.
+"""Random worlds for as long as one likes: `python -m tests.sim.run --minutes 10 [--seed N] [--only N]
+[--worlds N]`.
 
-Prints what was lived through, and for the first world that broke a rule its seed and the shortest scenario found
-that still breaks it. `--only`: that one world, with all that can be said of it. `--worlds`: so many at most. `--quick`: no
-shorter scenario is looked for, and fewer lives are compared. Exit status 1: a rule was broken.
+Prints what was lived through, and for the first world that broke a rule its seed and the shortest scenario
+found that still breaks it. `--only`: that one world, with all that can be said of it. `--worlds`: so many at
+most. `--quick`: no shorter scenario is looked for, and fewer lives are compared. Exit status 1: a rule was
+broken.
 """
 
 import argparse

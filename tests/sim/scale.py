@@ -1,7 +1,8 @@
-"""What the controller's room costs at the largest size (issue of the simulation's scale): `python -m tests.sim.scale`.
+"""What the controller's room costs at the largest size (issue of the simulation's scale): `python -m
+tests.sim.scale`.
 
-10,000 nodes and 100,000 queued jobs, beside a hundredth of both: what is done for one job must not grow with the others,
-and one decision takes less than a second. Seconds of CPU; the building is counted apart.
+10,000 nodes and 100,000 queued jobs, beside a hundredth of both: what is done for one job must not grow with
+the others, and one decision takes less than a second. Seconds of CPU; the building is counted apart.
 """
 
 import random

@@ -1,4 +1,5 @@
-"""What is to happen in one simulated world: nodes, jobs and their programs, requests, mishaps, crashes. Values only."""
+"""What is to happen in one simulated world: nodes, jobs and their programs, requests, mishaps, crashes.
+Values only."""
 
 import random
 from dataclasses import dataclass, replace
@@ -92,10 +93,10 @@ class Mishap:
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """How the programs of one job behave: they work for about `runs` ns, and each life goes wrong in its way with the
-    chance given for it. `hangs`: it does nothing any more when its work is half done. `prints`: lines in each life.
-    `flaky`: its servers fall over every second. `measures`: how often each life of a trial reports its metric, `mute`: with
-    what chance it reports another one."""
+    """How the programs of one job behave: they work for about `runs` ns, and each life goes wrong in its way
+    with the chance given for it. `hangs`: it does nothing any more when its work is half done. `prints`:
+    lines in each life. `flaky`: its servers fall over every second. `measures`: how often each life of a
+    trial reports its metric, `mute`: with what chance it reports another one."""
 
     runs: int
     crash: float = 0.0
@@ -118,12 +119,13 @@ _OWN = House()
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`crash_commits`: the service is killed at each of these commits, counted over all its lives, before it where the
-    flag is False and after it where it is True. `crash_times`: and at these moments. `downs`: ns until the next life begins.
-    `stall_after`: ns of the stall watchdog, 0 = there is none. `is_crowd`: the bound of `crowds` holds in it. `points`: how
-    many there are to try in each study, 0 = any number. `bar`: what trials are stopped early below. `no_models`: places at
-    which programs leave no model. `disk`: the store's real writer is used, and its disk takes so many ns at most; -1 = each
-    write is done at once. `wall_steps`: at these moments the wall clock is set to so many ns from the true time."""
+    """`crash_commits`: the service is killed at each of these commits, counted over all its lives, before it
+    where the flag is False and after it where it is True. `crash_times`: and at these moments. `downs`: ns
+    until the next life begins. `stall_after`: ns of the stall watchdog, 0 = there is none. `is_crowd`: the
+    bound of `crowds` holds in it. `points`: how many there are to try in each study, 0 = any number. `bar`:
+    what trials are stopped early below. `no_models`: places at which programs leave no model. `disk`: the
+    store's real writer is used, and its disk takes so many ns at most; -1 = each write is done at once.
+    `wall_steps`: at these moments the wall clock is set to so many ns from the true time."""
 
     seed: int
     nodes: tuple[Node, ...]

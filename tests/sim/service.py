@@ -1,4 +1,5 @@
-"""One life of the service under virtual time: the real controller over the store and world that outlive it."""
+"""One life of the service under virtual time: the real controller over the store and world that outlive
+it."""
 
 import asyncio
 import random
@@ -23,7 +24,8 @@ from trainshed.testing.engine.streams import Journals
 SECOND = 10**9
 GRACE = 30 * SECOND
 BROKEN, BAD_PACKAGE, COLD = "gs://b/broken", "gs://b/bad", "gs://b/cold"
-"""Packages of simulated jobs: the service cannot build the first, the user's is bad, the last takes a while."""
+"""Packages of simulated jobs: the service cannot build the first, the user's is bad, the last takes a
+while."""
 
 
 class SimRuntimes:

@@ -9,9 +9,10 @@ YEAR = 365.25 * 24 * 3600 * SECOND
 
 @dataclass(slots=True)
 class Tally:
-    """`virtual_ns`: how long the worlds lasted. `starts`: programs. `steps`: of the machine, each compared with the
-    reference. `parents`: tuning jobs and pipelines, by their ends. `batches`: COMMITs of
-    the real writer, and `company`: how many of them were of several writes. `rules`: what the failure table decided, by row. `ends`: of jobs, by state."""
+    """`virtual_ns`: how long the worlds lasted. `starts`: programs. `steps`: of the machine, each compared
+    with the reference. `parents`: tuning jobs and pipelines, by their ends. `batches`: COMMITs of the real
+    writer, and `company`: how many of them were of several writes. `rules`: what the failure table decided,
+    by row. `ends`: of jobs, by state."""
 
     worlds: int = 0
     virtual_ns: int = 0

@@ -1,4 +1,5 @@
-"""The measuring of the controller's room, at a small size: its figures are worth nothing if the room is not as it says."""
+"""The measuring of the controller's room, at a small size: its figures are worth nothing if the room is not
+as it says."""
 
 from tests.sim.scale import Hall
 

@@ -1,4 +1,5 @@
-"""Virtual time: it passes only when nobody has anything left to do, and says so when nothing will ever come."""
+"""Virtual time: it passes only when nobody has anything left to do, and says so when nothing will ever
+come."""
 
 import asyncio
 

@@ -1,7 +1,8 @@
-"""Random lives of jobs, event by event, without any service: whatever could be reported, in whatever order it could be.
+"""Random lives of jobs, event by event, without any service: whatever could be reported, in whatever order it
+could be.
 
-`Life` plays the world to one job and the machine: it reports only what a port could report of the job as it stands,
-late, twice and out of date at times.
+`Life` plays the world to one job and the machine: it reports only what a port could report of the job as it
+stands, late, twice and out of date at times.
 """
 
 import random
@@ -62,7 +63,8 @@ class Leanings:
 
 
 def leanings(dice: random.Random) -> Leanings:
-    """Lives that are all a bit of everything exhaust no budget: each has one or two kinds of trouble of its own."""
+    """Lives that are all a bit of everything exhaust no budget: each has one or two kinds of trouble of its
+    own."""
     kinds = ("success", "crash", "killed", "lost", "service", "exit", "oom")
     weights = {kind: dice.choice((0, 0, 0, 1)) for kind in kinds}
     weights[dice.choice(("crash", "killed", "lost", "service", "success"))] += 20
@@ -99,8 +101,8 @@ def _with_reducers(spec: JobSpec) -> JobSpec:
 
 
 class Life:
-    """One job from its creation to its end. `house`: the rules that both go by; `policy`: those that the machine
-    goes by in their place, for mistakes that are to be noticed."""
+    """One job from its creation to its end. `house`: the rules that both go by; `policy`: those that the
+    machine goes by in their place, for mistakes that are to be noticed."""
 
     def __init__(
         self, seed: int, policy: FailurePolicy | None = None, house: House | None = None
@@ -211,7 +213,8 @@ class Life:
         return self._ends(one)
 
     def _obeys(self, one: Replica) -> Event:
-        """A replica that is to leave ends: by SIGTERM, with a checkpoint, never started, or by itself just before."""
+        """A replica that is to leave ends: by SIGTERM, with a checkpoint, never started, or by itself just
+        before."""
         dice = self.dice
         kind = dice.choice(("term", "checkpoint", "kill", "gone", "itself"))
         if kind == "itself":

@@ -32,7 +32,8 @@ ROOMY = (Node("node-0", MACHINE.vcpus * 8, MACHINE.memory_bytes * 8),)
 
 
 def lone(*works: Work, character: Character | None = None) -> Scenario:
-    """One family and nobody else: its works are submitted at once; `character` is that of all its programs."""
+    """One family and nobody else: its works are submitted at once; `character` is that of all its
+    programs."""
     own = character or Character(10 * MINUTE, measures=3)
     return Scenario(
         1,

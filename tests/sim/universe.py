@@ -1,4 +1,5 @@
-"""A scenario, lived through: services come and go over one store and one world, and everything is checked on the way."""
+"""A scenario, lived through: services come and go over one store and one world, and everything is checked on
+the way."""
 
 import asyncio
 import contextlib
@@ -187,7 +188,8 @@ class Universe:
             self._look_at(failures)
 
     def _look_at(self, failures: list[BaseException]) -> None:
-        """A task that ends by an exception of which nobody takes notice is a mistake, whatever it was doing."""
+        """A task that ends by an exception of which nobody takes notice is a mistake, whatever it was
+        doing."""
         gc.collect(0)
         for failure in failures:
             trace = "".join(traceback.format_exception(failure))
@@ -254,8 +256,9 @@ class Universe:
         )
 
     def _told(self, made: Controller, event: EngineEvent) -> None:
-        """Where the writer takes its time, somebody wants something of a job just as a program of it has ended: that is
-        stored after the service has looked at the job, and before it stores what it makes of the end."""
+        """Where the writer takes its time, somebody wants something of a job just as a program of it has
+        ended: that is stored after the service has looked at the job, and before it stores what it makes of
+        the end."""
         if (
             self._group is None
             or not isinstance(event, ReplicaReport)

@@ -1,5 +1,5 @@
-"""Makes plain scenarios richer: rules of the house, jobs of the older API, programs that print, hang or fall over,
-drills that wait for a line, tuning jobs and pipelines, a slow disk, a clock that is set back."""
+"""Makes plain scenarios richer: rules of the house, jobs of the older API, programs that print, hang or fall
+over, drills that wait for a line, tuning jobs and pipelines, a slow disk, a clock that is set back."""
 
 import itertools
 import random
@@ -35,8 +35,8 @@ def scenario(seed: int, *, jobs: int | None = None) -> Scenario:
 
 
 def _within_quotas(world: Scenario) -> Scenario:
-    """In every fourth world each project has few CPUs, so that its jobs wait for each other, until long after the last one
-    came."""
+    """In every fourth world each project has few CPUs, so that its jobs wait for each other, until long after
+    the last one came."""
     dice = random.Random(f"quotas {world.seed}")
     if dice.random() > 0.25:
         return world

@@ -1,7 +1,8 @@
-"""Virtual time: a clock whose hands move only when nobody has anything left to do, and an event loop that lives by it.
+"""Virtual time: a clock whose hands move only when nobody has anything left to do, and an event loop that
+lives by it.
 
-The world (nodes, programs) puts its own happenings on the clock; they go on while no loop runs, as real ones do while
-no service does. Nothing here waits: a year passes as fast as what happens in it can be computed.
+The world (nodes, programs) puts its own happenings on the clock; they go on while no loop runs, as real ones
+do while no service does. Nothing here waits: a year passes as fast as what happens in it can be computed.
 """
 
 import asyncio
@@ -60,7 +61,8 @@ class _Selector:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop on a `Clock`: no sockets, no signals, no threads beside it. `to_thread` runs at once, in place."""
+    """An event loop on a `Clock`: no sockets, no signals, no threads beside it. `to_thread` runs at once, in
+    place."""
 
     def __init__(self, clock: Clock, failures: list[BaseException]) -> None:
         super().__init__()
@@ -112,9 +114,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def run(
     clock: Clock, body: Coroutine[Any, Any, T], failures: list[BaseException] | None = None
 ) -> T:
-    """Run `body` to its end under virtual time. Whatever it leaves running is dropped on the spot, as by SIGKILL:
-    no `finally` of it is given a turn of the loop. A `SystemExit` from anywhere ends the run at once.
-    `failures`: gets what ended a task and was looked at by nobody."""
+    """Run `body` to its end under virtual time. Whatever it leaves running is dropped on the spot, as by
+    SIGKILL: no `finally` of it is given a turn of the loop. A `SystemExit` from anywhere ends the run at
+    once. `failures`: gets what ended a task and was looked at by nobody."""
     loop = VirtualLoop(clock, failures if failures is not None else [])
     asyncio.set_event_loop(loop)
     try:

@@ -45,7 +45,8 @@ def gang(
     longest: int = 0,
     created: int = 0,
 ) -> Gang:
-    """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says otherwise."""
+    """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says
+    otherwise."""
     demand = Demand(cpus, memory * GIB, kind if gpus else "", gpus)
     ids = (ReplicaId(0, 0), *(ReplicaId(1, i) for i in range(replicas - 1)))
     return Gang(
@@ -74,7 +75,8 @@ def node(
 
 
 class World:
-    """Standings, and a snapshot that is told of each change. `check` counts all anew, from the standings alone."""
+    """Standings, and a snapshot that is told of each change. `check` counts all anew, from the standings
+    alone."""
 
     def __init__(
         self,
@@ -150,7 +152,8 @@ class World:
         return made
 
     def check(self) -> None:
-        """No node over its capacity, no quota exceeded, no gang half placed, each replica in one place at most."""
+        """No node over its capacity, no quota exceeded, no gang half placed, each replica in one place at
+        most."""
         used: defaultdict[tuple[str, str], float] = defaultdict(float)
         quota: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         running = 0

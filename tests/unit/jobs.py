@@ -56,8 +56,8 @@ def job(
     reducers: bool = False,
     output: str = "",
 ) -> Job:
-    """A queued job with `counts[p]` replicas in pool p; no counts: a single primary. `reducers`: the third pool is a
-    reduction server. `output`: its base output directory."""
+    """A queued job with `counts[p]` replicas in pool p; no counts: a single primary. `reducers`: the third
+    pool is a reduction server. `output`: its base output directory."""
     pools = tuple(
         WorkerPool(
             position, count, MACHINE, reducer() if reducers and position == 2 else program(module)
@@ -103,7 +103,8 @@ def exited(
 
 
 class Life:
-    """A job that things happen to, a second apart; `now` is the time of the last one. `told`: its timeline."""
+    """A job that things happen to, a second apart; `now` is the time of the last one. `told`: its
+    timeline."""
 
     def __init__(self, subject: Job, policy: FailurePolicy | None = None) -> None:
         self.job = subject

@@ -1,4 +1,5 @@
-"""Valid requests that the tests of rooms `specs` and `cluster` start from, and a catalog that answers them."""
+"""Valid requests that the tests of rooms `specs` and `cluster` start from, and a catalog that answers
+them."""
 
 import copy
 from collections.abc import Mapping
@@ -27,8 +28,8 @@ GUIDE: Request = {
 
 
 class FakeRuntimes:
-    """Answers every image with what its name says, but refuses one, the reduction server, and misspelled prebuilt ones.
-    One of our own is mapped to a runtime."""
+    """Answers every image with what its name says, but refuses one, the reduction server, and misspelled
+    prebuilt ones. One of our own is mapped to a runtime."""
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
         image = parse_prebuilt(image_uri)

@@ -1,4 +1,5 @@
-"""What of an environment may be kept when a failed replica is (issue: secrets redacted when it is captured)."""
+"""What of an environment may be kept when a failed replica is (issue: secrets redacted when it is
+captured)."""
 
 import json
 

@@ -20,7 +20,8 @@ NAMES = ("localhost", "127.0.0.1", "::1", "box")
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made in this process, on a machine called `box`: that there is one of their own is for the end-to-end tests."""
+    """Made in this process, on a machine called `box`: that there is one of their own is for the end-to-end
+    tests."""
     monkeypatch.setattr(certificates, "_make_elsewhere", make)
     monkeypatch.setattr("socket.gethostname", lambda: "box")
 

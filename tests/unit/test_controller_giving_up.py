@@ -1,4 +1,5 @@
-"""A tuning job or a pipeline whose looks fail each time is given up, like a job whose events cannot be applied."""
+"""A tuning job or a pipeline whose looks fail each time is given up, like a job whose events cannot be
+applied."""
 
 import asyncio
 from collections.abc import Sequence

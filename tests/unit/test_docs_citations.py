@@ -1,4 +1,5 @@
-"""Citations of the specification lead to headings that are there (docs/spec/README.md says how they are written)."""
+"""Citations of the specification lead to headings that are there (docs/spec/README.md says how they are
+written)."""
 
 import re
 import unicodedata

@@ -1,4 +1,5 @@
-"""Leases are counted in questions without an answer, nodes in what is left of them. No clock, no processes."""
+"""Leases are counted in questions without an answer, nodes in what is left of them. No clock, no
+processes."""
 
 import asyncio
 import socket

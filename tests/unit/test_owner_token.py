@@ -21,7 +21,8 @@ def test_the_token_stays_the_same_from_start_to_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", ["", "a token that was issued by a file which was moved away"])
 def test_a_token_that_is_not_known_is_replaced(tmp_path: Path, left: str) -> None:
-    """A crash may have left an empty file; an operator may have moved the token file away, as its error says."""
+    """A crash may have left an empty file; an operator may have moved the token file away, as its error
+    says."""
     (tmp_path / "owner.token").write_text(left)
     token = owner_token(tmp_path, opened(tmp_path))
     assert opened(tmp_path).authenticate(f"Bearer {token}").email

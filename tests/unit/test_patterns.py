@@ -1,4 +1,5 @@
-"""Patterns cost time in proportion to the text: callers' own, and those of this package on strangers' texts."""
+"""Patterns cost time in proportion to the text: callers' own, and those of this package on strangers'
+texts."""
 
 import importlib
 import inspect
@@ -167,8 +168,8 @@ def pieces(tree: Any) -> Iterator[str]:
 def test_a_fixed_pattern_costs_time_in_proportion(
     where: str, method: str, pattern: re.Pattern[Any]
 ) -> None:
-    """Texts of 20,000 characters made of the pattern's own parts: what is quadratic takes seconds, what is linear less than
-    a thousandth of one."""
+    """Texts of 20,000 characters made of the pattern's own parts: what is quadratic takes seconds, what is
+    linear less than a thousandth of one."""
     parts = sorted(set(pieces(parser.parse(pattern.pattern, pattern.flags))))
     pumps = [*parts, *(a + b for a, b in itertools.permutations(parts[:12], 2))]
     began = time.thread_time()

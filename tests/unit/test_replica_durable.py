@@ -11,7 +11,8 @@ from trainshed.replica.system import durable
 def test_a_write_that_takes_only_a_part_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is nearly full takes a part without an error; a cut document must not replace a whole one."""
+    """A disk that is nearly full takes a part without an error; a cut document must not replace a whole
+    one."""
     write = os.write
 
     def part(handle: int, data: memoryview) -> int:

@@ -1,4 +1,5 @@
-"""By the locks: every runtime holds what programs for the hosted images expect, or says in its data sheet what it lacks."""
+"""By the locks: every runtime holds what programs for the hosted images expect, or says in its data sheet
+what it lacks."""
 
 import json
 from functools import cache

@@ -1,4 +1,5 @@
-"""Extensions for GPUs beside a PyTorch for CPUs are taken out (what is left runs: tests/contract/runtimes)."""
+"""Extensions for GPUs beside a PyTorch for CPUs are taken out (what is left runs:
+tests/contract/runtimes)."""
 
 from pathlib import Path
 

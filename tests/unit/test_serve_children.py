@@ -23,7 +23,8 @@ def idle() -> int:
 def test_a_bucket_process_that_cannot_be_started_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No memory, or too many processes, for a moment: it once ended the keeper, and with it the buckets for good."""
+    """No memory, or too many processes, for a moment: it once ended the keeper, and with it the buckets for
+    good."""
     refusals = [OSError(errno.ENOMEM, "Cannot allocate memory"), OSError(errno.EAGAIN, "try again")]
     spawned: list[int] = []
 

@@ -1,4 +1,5 @@
-"""Event files as TensorFlow 1.15, 2.1, 2.17, Keras and PyTorch have written them, and what is left of damaged ones."""
+"""Event files as TensorFlow 1.15, 2.1, 2.17, Keras and PyTorch have written them, and what is left of damaged
+ones."""
 
 import io
 import struct
@@ -33,8 +34,8 @@ def golden(name: str) -> bytes:
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_the_libraries_write(name: str) -> None:
-    """Plain values of TensorFlow 1 and PyTorch, tensors of TensorFlow 2 in every number type; vectors, histograms and
-    texts beside them are no scalars."""
+    """Plain values of TensorFlow 1 and PyTorch, tensors of TensorFlow 2 in every number type; vectors,
+    histograms and texts beside them are no scalars."""
     assert scalars(golden(name)) == WRITERS[name].scalars
 
 

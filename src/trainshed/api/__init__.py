@@ -1,1 +1,1 @@
-"""The public surfaces: translate request to spec or intent, record to view; one handler serves every transport."""
+"""The public surfaces: request to spec or intent, record to view; one handler serves every transport."""

@@ -1,2 +1,1 @@
-"""The data plane of gs://: objects here or elsewhere, who may reach them, the GCS JSON API, metadata of
-replicas. A process of its own."""
+"""The data plane of gs://, a process of its own: objects, who may reach them, metadata of replicas."""

@@ -1,2 +1,1 @@
-"""The command gsutil of jobs: a program of its own for any Python from 3.6 on, which speaks to a replica's
-endpoint."""
+"""The command gsutil of jobs, for any Python from 3.6 on; it speaks to a replica's endpoint."""

@@ -1,1 +1,1 @@
-"""How HTTP reaches the service: limits on heads, bodies and connections; TLS; which hosts and origins may call."""
+"""How HTTP reaches the service: limits on heads, bodies and connections; TLS; which hosts may call."""

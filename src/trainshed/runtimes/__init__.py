@@ -1,2 +1,1 @@
-"""Which runtimes exist and how each is built: families, environment cache, packages layered on top, container
-images."""
+"""Which runtimes exist and how each is built: families, environments, packages on top, container images."""

@@ -1,2 +1,1 @@
-"""TensorFlow event files: their records, the scalars in them, and directories of them that are followed as
-they grow."""
+"""TensorFlow event files: their records, their scalars, and directories of them that are followed."""

@@ -1,1 +1,1 @@
-"""The public messages: descriptor sets and discovery-derived descriptors loaded into a private pool, strict JSON both ways."""
+"""The public messages: descriptors in a private pool, strict JSON both ways."""

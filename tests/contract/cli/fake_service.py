@@ -72,7 +72,8 @@ class FakeService:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what went wrong, but for a client that has hung up: it may be a test later, and stand in its output."""
+        """Print what went wrong, but for a client that has hung up: it may be a test later, and stand in its
+        output."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

@@ -64,8 +64,8 @@ class House:
             await self._reader
 
     async def restart(self, **options: Any) -> None:
-        """As if the service had been restarted: a new engine on the same data, nothing heard yet. `options`: what it
-        is built with from now on."""
+        """As if the service had been restarted: a new engine on the same data, nothing heard yet. `options`:
+        what it is built with from now on."""
         await self.close()
         self.events.clear()
         self.options |= options

@@ -35,7 +35,8 @@ def test_a_copy_of_live_slots_kills_nobody(house: Run, tmp_path: Path, started_t
         lost = await twin.end(uid)
         assert isinstance(lost, ReplicaLost)
         assert "another service's" in lost.cause
-        # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of ours.
+        # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of
+        # ours.
         plan = twin.plan(uid, "true", incarnation=2, hostname=f"host-{uid}-{PRIMARY}")
         await twin.engine.launch([plan])
         await twin.end(uid, incarnation=2)

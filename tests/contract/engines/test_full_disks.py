@@ -1,4 +1,5 @@
-"""Starts that meet a full disk after the engine has looked for room: they have not begun, and are made when there is room."""
+"""Starts that meet a full disk after the engine has looked for room: they have not begun, and are made when
+there is room."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,5 @@
-"""Programs that call Google's hosts by name or address reach their replica's own endpoint (docs/buckets.md)."""
+"""Programs that call Google's hosts by name or address reach their replica's own endpoint
+(docs/buckets.md)."""
 
 import asyncio
 import json

@@ -66,7 +66,8 @@ print(json.dumps(levels.probe(sys.argv[1], sys.argv[2:])))
 
 
 def probe(scratch: Path, levels: Sequence[str] = levels.LEVELS) -> tuple[str, dict[str, str]]:
-    """As `levels.probe`, in a process of its own: children of one in which gRPC has worked may abort when they fork."""
+    """As `levels.probe`, in a process of its own: children of one in which gRPC has worked may abort when
+    they fork."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE, str(scratch), *levels], stdout=subprocess.PIPE, check=True
     )

@@ -1,4 +1,5 @@
-"""An image registry on the loopback: the pull side of the OCI distribution API, with the troubles that registries have.
+"""An image registry on the loopback: the pull side of the OCI distribution API, with the troubles that
+registries have.
 
 It serves over HTTP without TLS, which podman speaks with registries that `registries.conf` calls insecure.
 """
@@ -25,8 +26,8 @@ _ARCHITECTURE = "amd64"
 
 @dataclass
 class Held:
-    """A blob of which only a half is sent. `asked`: somebody has that half; `left`: who had it has closed the connection;
-    `cut`: to be set: the registry closes it."""
+    """A blob of which only a half is sent. `asked`: somebody has that half; `left`: who had it has closed the
+    connection; `cut`: to be set: the registry closes it."""
 
     asked: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
@@ -34,9 +35,9 @@ class Held:
 
 
 class Registry:
-    """`asked`: each request as "METHOD PATH STATUS". `login`: NAME:PASSWORD that is asked for, "" = none. `refusing`:
-    (part of the path, status, body) of what it answers otherwise than it should. A registry that is closed refuses connections;
-    it opens on the same port again."""
+    """`asked`: each request as "METHOD PATH STATUS". `login`: NAME:PASSWORD that is asked for, "" = none.
+    `refusing`: (part of the path, status, body) of what it answers otherwise than it should. A registry that
+    is closed refuses connections; it opens on the same port again."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -24,7 +24,8 @@ _GROUP = "root:x:0:\nada:x:1000:\ncrew:x:2000:\n"
 def with_programs(
     tar: Path, *, files: Mapping[str, str] | None = None, python: bool = False
 ) -> None:
-    """Write a tar archive with `PROGRAMS`, with users root and ada, with `files` by name, and a Python if asked for."""
+    """Write a tar archive with `PROGRAMS`, with users root and ada, with `files` by name, and a Python if
+    asked for."""
     with tarfile.open(tar, "w") as archive:
         for name in ("tmp", "etc", "root", "home", "home/ada", "usr", "usr/bin", "bin"):
             _directory(archive, name, 1000 if name == "home/ada" else 0)
@@ -41,7 +42,8 @@ def with_programs(
 
 
 def _add_python(archive: tarfile.TarFile) -> None:
-    """The interpreter that the tests run on, at the place where it believes to be, with pip and setuptools, without its tests."""
+    """The interpreter that the tests run on, at the place where it believes to be, with pip and setuptools,
+    without its tests."""
     executable = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}").resolve()
     library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
     archive.add(executable, str(executable).lstrip("/"))

@@ -1,4 +1,5 @@
-"""The modules that programs import most are imported in every runtime of their family (`./dev test-runtimes`)."""
+"""The modules that programs import most are imported in every runtime of their family (`./dev
+test-runtimes`)."""
 
 import json
 import time

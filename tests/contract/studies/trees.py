@@ -83,7 +83,8 @@ def bowl(values: dict[str, Value]) -> float:
 
 
 def legal(spec: StudySpec, point: Parameters) -> bool:
-    """Whether a point names exactly the active parameters, in the order of the tree, with values that may be."""
+    """Whether a point names exactly the active parameters, in the order of the tree, with values that may
+    be."""
     values = dict(point)
     active: dict[int, Value] = {}
     for index, parameter in enumerate(spec.parameters):

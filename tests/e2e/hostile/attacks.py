@@ -18,8 +18,9 @@ from tests.e2e.processes import commands, marked
 
 @dataclass(frozen=True)
 class Attack:
-    """What came of it. `verdicts`: by attempt, what it got hold of; `why`: what it was told, how long it took; `controls`:
-    what must succeed. `log_memory`: bytes that the attacker's shim took at most while it was flooded."""
+    """What came of it. `verdicts`: by attempt, what it got hold of; `why`: what it was told, how long it
+    took; `controls`: what must succeed. `log_memory`: bytes that the attacker's shim took at most while it
+    was flooded."""
 
     job: str
     verdicts: dict[str, str]
@@ -31,7 +32,8 @@ class Attack:
 
 
 def attack(yard: Yard) -> Attack:
-    """Have the other project's job running, another one of it failed, and let the attacker loose until it ends."""
+    """Have the other project's job running, another one of it failed, and let the attacker loose until it
+    ends."""
     running, failing = yard.secret(), yard.secret()
     failed = yard.submit(OTHER, "victim", failing, "fail")
     other = yard.submit(OTHER, "victim", running, "wait", SECRET=running)
@@ -114,8 +116,8 @@ def by_grpc(address: str, token: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Meal:
-    """What came of a program that took too much memory. `peak`: bytes that it said it had, last; `after`: seconds between
-    its being over the limit and its last word, 0 = it never was over."""
+    """What came of a program that took too much memory. `peak`: bytes that it said it had, last; `after`:
+    seconds between its being over the limit and its last word, 0 = it never was over."""
 
     state: str
     error: dict[str, Any]

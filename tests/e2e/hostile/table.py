@@ -1,4 +1,5 @@
-"""What is held at which level: the one table that the hostile programs are measured by, and that docs/isolation.md shows."""
+"""What is held at which level: the one table that the hostile programs are measured by, and that
+docs/isolation.md shows."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -147,7 +148,8 @@ ROWS = (
     Row(
         "addresses",
         "to listen on another replica's address, at a port that is free",
-        # More ways in tests/contract/replica/test_socket_calls.py. Where others' processes can be used they bind for it.
+        # More ways in tests/contract/replica/test_socket_calls.py. Where others' processes can be used they
+        # bind for it.
         (HELD, HELD, VARIES, HELD, VARIES),
     ),
     Row("abstract sockets", "Unix sockets with names in no directory", _NOWHERE),

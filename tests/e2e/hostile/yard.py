@@ -155,7 +155,8 @@ class Yard:
         }
 
     def _set_user_program(self) -> list[str]:
-        """A command that shows root's secret to whoever becomes root by it; none if these tests are not root."""
+        """A command that shows root's secret to whoever becomes root by it; none if these tests are not
+        root."""
         if os.geteuid():
             return []
         program, secret = self.place / "show", self.place / "roots"
@@ -196,7 +197,8 @@ def _cache_of(user: int) -> Path:
 
 
 def _common_ground() -> Path:
-    """Where files lie open to programs: in nobody's home, nor where they have a directory of their own instead."""
+    """Where files lie open to programs: in nobody's home, nor where they have a directory of their own
+    instead."""
     for place in (Path("/srv"), Path("/opt"), ROOT / "build"):
         closed = place.is_relative_to(Path.home()) or place.is_relative_to("/tmp")
         if not closed and os.access(place, os.W_OK):

@@ -1,5 +1,5 @@
-"""A notebook's cells inside a job, with Google's clients as they come: nobody says where the service is. Prints what they get,
-as JSON in one line `SEEN ...`."""
+"""A notebook's cells inside a job, with Google's clients as they come: nobody says where the service is.
+Prints what they get, as JSON in one line `SEEN ...`."""
 
 import json
 import os

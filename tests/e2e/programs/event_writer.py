@@ -1,4 +1,5 @@
-"""Writes scalars into an event file as TensorFlow 1's `FileWriter` does, byte for byte, without TensorFlow."""
+"""Writes scalars into an event file as TensorFlow 1's `FileWriter` does, byte for byte, without
+TensorFlow."""
 
 import os
 import pathlib

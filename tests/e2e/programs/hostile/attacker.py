@@ -1,8 +1,9 @@
-"""A program of a job that means harm: tries everything, harms nothing that is not its own, says what came of it.
+"""A program of a job that means harm: tries everything, harms nothing that is not its own, says what came of
+it.
 
-Standard library only: it runs in a replica. What it is to aim at is JSON in the variable TARGET. It prints `VERDICTS` and a
-JSON object: for each attempt what it got hold of, "" if nothing. Whatever would do damage is only proven to be possible
-(a file opened for writing and not written, signal 0 to others).
+Standard library only: it runs in a replica. What it is to aim at is JSON in the variable TARGET. It prints
+`VERDICTS` and a JSON object: for each attempt what it got hold of, "" if nothing. Whatever would do damage is
+only proven to be possible (a file opened for writing and not written, signal 0 to others).
 
 It runs twice: the first time it lays traps for its own restart and kills itself.
 """
@@ -149,7 +150,8 @@ def elsewhere():
 
 
 def traps():
-    """Links that were laid before the restart, in whose place the service shows directories: do they lead anywhere?"""
+    """Links that were laid before the restart, in whose place the service shows directories: do they lead
+    anywhere?"""
     places = ["/var/hypertune", "/tmp", "/var/tmp", os.environ["TMPDIR"]]
     places += [f"{HOME}/{name}" for name in KEPT]
     found = [place + "/trainshed.db" for place in places if not os.path.islink(place)]

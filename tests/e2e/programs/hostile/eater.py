@@ -1,7 +1,7 @@
 """A program that takes memory, as fast as it can, beyond its limit. Says how much it has as it goes.
 
-`touched`: memory of its own. `unmapped`: of a file in memory that it has not mapped. It begins when nobody expects it any
-more, and stops by itself at MOST MiB.
+`touched`: memory of its own. `unmapped`: of a file in memory that it has not mapped. It begins when nobody
+expects it any more, and stops by itself at MOST MiB.
 """
 
 import mmap

@@ -1,4 +1,5 @@
-"""What programs do with process groups besides DDP, one rank: says "ok NAME" for each, and stops at the first that fails.
+"""What programs do with process groups besides DDP, one rank: says "ok NAME" for each, and stops at the first
+that fails.
 
 All sums are checked bit for bit against those in rank order, which gloo's are not.
 """
@@ -184,7 +185,8 @@ def check_forks():
     assert [row.tolist() for row in rows] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     child = os.fork()
     if child == 0:
-        # What is registered for the end runs, as when a careless program ends; gloo's own end would wait for ever.
+        # What is registered for the end runs, as when a careless program ends; gloo's own end would wait for
+        # ever.
         atexit._run_exitfuncs()
         os._exit(0)
     os.waitpid(child, 0)

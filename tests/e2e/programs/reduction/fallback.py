@@ -1,4 +1,5 @@
-"""One all-reduce that reducers would do, if they could be used. One rank; TEST_AUTOLOAD: the ranks that have the plug-in."""
+"""One all-reduce that reducers would do, if they could be used. One rank; TEST_AUTOLOAD: the ranks that have
+the plug-in."""
 
 import os
 

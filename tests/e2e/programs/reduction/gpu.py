@@ -1,4 +1,5 @@
-"""Sums of a GPU's tensors: several ranks on one GPU, over gloo, since NCCL wants one GPU for each. One rank; says "ok"."""
+"""Sums of a GPU's tensors: several ranks on one GPU, over gloo, since NCCL wants one GPU for each. One rank;
+says "ok"."""
 
 import os
 import sys
@@ -39,7 +40,8 @@ def check_exact():
 
 
 def check_order():
-    """What the stream did before is in the sum, and what it does after sees the sum; several are under way."""
+    """What the stream did before is in the sum, and what it does after sees the sum; several are under
+    way."""
     tensors = [torch.zeros(3_000_000, device="cuda") for _ in range(12)]
     works = []
     for number, tensor in enumerate(tensors):

@@ -1,4 +1,5 @@
-"""A program that ends its group of processes and could make another at the same address: nothing of the old one is left."""
+"""A program that ends its group of processes and could make another at the same address: nothing of the old
+one is left."""
 
 import gc
 import os

@@ -1,4 +1,5 @@
-"""Two ranks that go different ways at one all-reduce, after others where one is only late; TEST_CASE: what differs.
+"""Two ranks that go different ways at one all-reduce, after others where one is only late; TEST_CASE: what
+differs.
 
 Says what each rank heard, and after how many seconds.
 """
@@ -33,7 +34,8 @@ Running._answer = noticed
 
 
 def late(rank):
-    """Whoever comes late, with native operations before and after the one that the others wait for, has done no wrong."""
+    """Whoever comes late, with native operations before and after the one that the others wait for, has done
+    no wrong."""
     tensors = [torch.ones(count) for count in (3, LARGE, 3, LARGE)]
     if rank == 1:
         assert asked.wait(60)

@@ -1,4 +1,5 @@
-"""Two ranks on each of two nodes, as torchrun says it: they sum within a node first. One rank; says "ok" and what it is."""
+"""Two ranks on each of two nodes, as torchrun says it: they sum within a node first. One rank; says "ok" and
+what it is."""
 
 import os
 

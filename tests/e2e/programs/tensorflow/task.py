@@ -1,4 +1,5 @@
-"""MultiWorkerMirroredStrategy with Keras, set up by TF_CONFIG; checkpoints and the model go to gs:// directories."""
+"""MultiWorkerMirroredStrategy with Keras, set up by TF_CONFIG; checkpoints and the model go to gs://
+directories."""
 
 import argparse
 import json

@@ -1,4 +1,5 @@
-"""XGBoost by Dask over the replicas of one job: the primary is scheduler and client, the others are workers."""
+"""XGBoost by Dask over the replicas of one job: the primary is scheduler and client, the others are
+workers."""
 
 import argparse
 import asyncio

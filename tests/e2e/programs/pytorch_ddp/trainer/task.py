@@ -1,4 +1,5 @@
-"""DistributedDataParallel over gloo, set up from the environment; resumes from its checkpoint if there is one."""
+"""DistributedDataParallel over gloo, set up from the environment; resumes from its checkpoint if there is
+one."""
 
 import argparse
 import os

@@ -1,4 +1,5 @@
-"""DistributedDataParallel with 12 MB of gradients, set up from the environment; prints its loss at every step."""
+"""DistributedDataParallel with 12 MB of gradients, set up from the environment; prints its loss at every
+step."""
 
 import argparse
 

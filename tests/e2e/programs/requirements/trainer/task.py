@@ -1,4 +1,5 @@
-"""Reads a table from Cloud Storage with pandas, fits a model, writes results with gcsfs and with default credentials."""
+"""Reads a table from Cloud Storage with pandas, fits a model, writes results with gcsfs and with default
+credentials."""
 
 import argparse
 import json

@@ -1,4 +1,5 @@
-"""A wide and deep estimator of TensorFlow 1.x: trained and evaluated from CSV files, exported, and loaded again."""
+"""A wide and deep estimator of TensorFlow 1.x: trained and evaluated from CSV files, exported, and loaded
+again."""
 
 import argparse
 
