@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed_gsutil import commands, options, sizes, urls, wildcards
+from trainshed_gsutil import commands, options, sizes, urls
 from trainshed_gsutil.commands.access import changed
 from trainshed_gsutil.errors import CommandFailure, InvalidUrl
 
@@ -91,16 +91,16 @@ def test_what_is_no_url(text: str) -> None:
 def test_wildcards(
     wildcard: str, prefix: str, delimiter: str, rest: str, matching: str, other: str
 ) -> None:
-    step = wildcards.step(wildcard)
+    step = urls.step(wildcard)
     assert (step.prefix, step.delimiter, step.rest) == (prefix, delimiter, rest)
     assert step.matches(matching)
     assert not other or not step.matches(other)
 
 
 def test_two_stars_in_paths() -> None:
-    assert wildcards.split_path("d/**/*.txt") == ("d", "*.txt")
-    assert wildcards.split_path("d/**") == ("d", "*")
-    assert wildcards.split_path("d/*") is None
+    assert urls.split_path("d/**/*.txt") == ("d", "*.txt")
+    assert urls.split_path("d/**") == ("d", "*")
+    assert urls.split_path("d/*") is None
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,10 @@ class InstallFailed(Exception):
             "Correct the package (its setup script and its requirements) and submit the job again."
         )
         if _UNSEEN in str(self):
-            text += " Of this machine's files an installation sees those alone that the setting visible_paths names."
+            text += (
+                " Of this machine's files an installation sees those alone "
+                "that the setting visible_paths names."
+            )
         return text
 
 

@@ -194,7 +194,8 @@ class BucketsApp:
                 text = f"The storage is out of room: {error.strerror}. Free some and try again."
                 return error_answer(Unavailable(text))
             return error_answer(BucketsError(f"Internal error: {error.strerror}. Try again."))
-        except Exception:  # The last frame that knows the request: a fault of ours is an answer, and a traceback in the log.
+        except Exception:
+            # The last frame that knows the request: a fault of ours is an answer, and a traceback in the log.
             _log.exception("request failed: %s %s", call.request.method, call.path)
             text = "Internal error, see the bucket service's log. Try again."
             return error_answer(BucketsError(text))

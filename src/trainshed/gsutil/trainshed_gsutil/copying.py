@@ -1,6 +1,7 @@
 """A whole `cp` or `mv`: each source to its place, what is passed over, what failed, and what is said about
 it."""
 
+import csv
 import os
 import threading
 import time
@@ -10,7 +11,6 @@ from trainshed_gsutil import naming, properties, sizes, transfer, urls, work
 from trainshed_gsutil.commands.context import Context
 from trainshed_gsutil.errors import CommandFailure, Failure, ServiceFailure
 from trainshed_gsutil.expansion import Expander, Found
-from trainshed_gsutil.manifest import Manifest
 from trainshed_gsutil.naming import Destination
 from trainshed_gsutil.options import Options
 from trainshed_gsutil.transfer import Treatment
@@ -229,3 +229,66 @@ def _lies_in(directory: Url, target: Url) -> bool:
         return True
     above = os.path.abspath(directory.name)
     return os.path.commonpath([above, os.path.abspath(target.name)]) == above
+
+
+_COLUMNS = [
+    "Source",
+    "Destination",
+    "Start",
+    "End",
+    "Md5",
+    "UploadId",
+    "Source Size",
+    "Bytes Transferred",
+    "Result",
+    "Description",
+]
+
+
+class Manifest:
+    """`path`: "" = nobody wants one."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._done: "set[str]" = set()
+        if not path:
+            return
+        if os.path.exists(path):
+            with open(path, newline="") as file:
+                rows = csv.DictReader(file)
+                self._done = {row["Source"] for row in rows if row["Result"] in ("OK", "skip")}
+        else:
+            self._append(_COLUMNS)
+
+    def has(self, source: str) -> bool:
+        """Whether it was copied by an earlier command."""
+        return source in self._done
+
+    def add(
+        self,
+        source: str,
+        target: str,
+        started: float,
+        result: str,
+        *,
+        size: int = 0,
+        md5: str = "",
+        description: str = "",
+    ) -> None:
+        """`result`: OK, skip or error. `started`: seconds since the epoch."""
+        if not self._path:
+            return
+        moved = size if result == "OK" else 0
+        said = " ".join(description.split())
+        times = [_stamp(started), _stamp(time.time())]
+        self._append([source, target, *times, md5, "", size, moved, result, said])
+
+    def _append(self, row: "list[Any]") -> None:
+        with self._lock, open(self._path, "a", newline="") as file:
+            csv.writer(file).writerow(row)
+
+
+def _stamp(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return "%s.%06dZ" % (whole, seconds % 1 * 1e6)

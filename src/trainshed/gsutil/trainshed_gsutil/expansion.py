@@ -7,7 +7,7 @@ import os
 import re
 from typing import NamedTuple
 
-from trainshed_gsutil import urls, wildcards
+from trainshed_gsutil import urls
 from trainshed_gsutil.errors import CommandFailure, ServiceFailure, nothing_matched
 from trainshed_gsutil.naming import Destination, Source
 from trainshed_gsutil.storage import Storage
@@ -95,7 +95,7 @@ class Expander:
                     continue
                 if url.generation:
                     continue
-            yield from self._matching(bucket, wildcards.without_slash(url.name) or "/")
+            yield from self._matching(bucket, urls.without_slash(url.name) or "/")
 
     def _object(self, bucket: str, url: Url) -> "Resource | None":
         try:
@@ -112,10 +112,10 @@ class Expander:
     def _matching(self, bucket: str, wildcard: str) -> "Iterator[Entry]":
         waiting = [wildcard]
         while waiting:
-            step = wildcards.step(waiting.pop(0))
+            step = urls.step(waiting.pop(0))
             for name, resource in self._storage.objects(bucket, step.prefix, step.delimiter):
                 if resource is None:
-                    level = wildcards.without_slash(name)
+                    level = urls.without_slash(name)
                     if not step.matches(level):
                         continue
                     if step.rest:
@@ -126,7 +126,7 @@ class Expander:
                     yield Entry(Url(bucket, name), False, resource)
 
     def _files(self, path: str) -> "Iterator[Entry]":
-        split = wildcards.split_path(path)
+        split = urls.split_path(path)
         if split is not None:
             directory, pattern = split
             yield from self._walk(directory or (path.startswith("/") and "/") or ".", pattern)

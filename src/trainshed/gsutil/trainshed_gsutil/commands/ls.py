@@ -1,6 +1,6 @@
 """`ls`: buckets, objects, prefixes."""
 
-from trainshed_gsutil import describing, sizes, urls, wildcards
+from trainshed_gsutil import describing, sizes, urls
 from trainshed_gsutil.commands.context import Context
 from trainshed_gsutil.errors import CommandFailure
 from trainshed_gsutil.expansion import Entry, Expander
@@ -75,7 +75,7 @@ class _Listing:
                 self._print(f"{url}:")
             self._level(self._expander.entries(url), line_before=False)
             return
-        entries = list(self._expander.entries(url._replace(name=wildcards.without_slash(url.name))))
+        entries = list(self._expander.entries(url._replace(name=urls.without_slash(url.name))))
         anything = False
         for entry in entries:
             if not entry.is_container:
