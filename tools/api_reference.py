@@ -53,7 +53,7 @@ def records_of(module: ModuleType) -> Iterator[type[Record]]:
 
 def _method(verb: str, shape: str, method: Method) -> str:
     handler = method.answer or method.stream
-    text = inspect.getdoc(handler) or ""
+    text = re.sub(r"\s+", " ", inspect.getdoc(handler) or "")
     code = next((found for found in _CODE.findall(text) if _is_of(found, shape)), "")
     about = _CODE.sub("", text, count=len(_CODE.findall(text.split("`: ")[0] + "`"))).removeprefix(
         ": "

@@ -1,8 +1,8 @@
 """The ASGI application: which surface a request belongs to. Decides nothing else.
 
-`/trainshed` is ours; `/shell` has tickets of its own;
-discovery documents and health need no token; other surfaces (buckets, console) are mounted by their first path segment and decide about
-credentials themselves. All else is for the public APIs.
+`/trainshed` is ours; `/shell` has tickets of its own; discovery documents and health need no token; other
+surfaces (buckets, console) are mounted by their first path segment and decide about credentials themselves.
+All else is for the public APIs.
 """
 
 import re
@@ -43,7 +43,8 @@ _DISCOVERY: Final = {("ml", "v1"): "ml_v1", ("logging", "v2"): "logging_v2"}
 
 
 class ApiApplication:
-    """Everything that is served on the API's port. `mounts`: applications by first path segment (`storage`)."""
+    """Everything that is served on the API's port. `mounts`: applications by first path segment
+    (`storage`)."""
 
     def __init__(
         self,

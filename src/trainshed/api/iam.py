@@ -1,8 +1,9 @@
 """TestIamPermissions of both APIs and of projects: which of the asked permissions the caller holds.
 
-Roles hold for the whole service (`access.permissions`), so the answer is the same for every resource; its name is
-checked for its form alone, because the public method does not tell whether a resource exists. Of a project those of its
-buckets are asked about as well, which all who may work in it have. There are no policies to get or set.
+Roles hold for the whole service (`access.permissions`), so the answer is the same for every resource; its
+name is checked for its form alone, because the public method does not tell whether a resource exists. Of a
+project those of its buckets are asked about as well, which all who may work in it have. There are no policies
+to get or set.
 """
 
 from typing import Any, Final

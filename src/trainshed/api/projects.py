@@ -1,5 +1,5 @@
-"""Resource Manager projects.get, of v1 (gcloud) and v3 (the Vertex SDK, in programs that name no project): every project
-that a principal may name exists here."""
+"""Resource Manager projects.get, of v1 (gcloud) and v3 (the Vertex SDK, in programs that name no project):
+every project that a principal may name exists here."""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -50,8 +50,8 @@ HANDLERS: Final[Handlers] = {f"{_PROJECTS}.GetProject": get_project}
 
 
 def _id(principal: Principal, services: Services, name: ProjectName) -> str:
-    """The id of a project that is named by id or number, if it is one that we can know: the caller's, or the service's own.
-    Programs find the number in CLOUD_ML_PROJECT_ID."""
+    """The id of a project that is named by id or number, if it is one that we can know: the caller's, or the
+    service's own. Programs find the number in CLOUD_ML_PROJECT_ID."""
     for known in (principal.project, services.settings.project):
         if known and name.project_id == str(project_number(known)):
             return known

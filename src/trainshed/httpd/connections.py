@@ -1,4 +1,5 @@
-"""The connections that came one way: who has said what so far, who took too long, and who goes when there are too many.
+"""The connections that came one way: who has said what so far, who took too long, and who goes when there are
+too many.
 
 Reads no bytes. Used on one event loop; has no timer while nobody keeps it waiting.
 """

@@ -1,7 +1,9 @@
-"""By which names the service may be called, and from which pages: what keeps a browser from being somebody's hand.
+"""By which names the service may be called, and from which pages: what keeps a browser from being somebody's
+hand.
 
-A page of a stranger can have its own name lead to this machine (DNS rebinding), and can send requests that it may not read.
-An address is no such name; a name counts only if it is one of ours. What comes by a Unix socket is of no browser.
+A page of a stranger can have its own name lead to this machine (DNS rebinding), and can send requests that it
+may not read. An address is no such name; a name counts only if it is one of ours. What comes by a Unix socket
+is of no browser.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """`names`: host names without ports, `*.example.org` for all below one, `*` for any. `origins`: pages of others that
-    may call, `https://console.example.org`. Addresses, and a page of the host that it calls, are always fine."""
+    """`names`: host names without ports, `*.example.org` for all below one, `*` for any. `origins`: pages of
+    others that may call, `https://console.example.org`. Addresses, and a page of the host that it calls, are
+    always fine."""
 
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()

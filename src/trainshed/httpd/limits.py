@@ -17,7 +17,8 @@ class Limits:
     """Limits of the connections that come one way: by TCP, or by one Unix socket."""
 
     connections: int = 1024
-    """Open at once. Beyond that those that have said least go first: incomplete heads, then idle connections."""
+    """Open at once. Beyond that those that have said least go first: incomplete heads, then idle
+    connections."""
     opening: int = 256
     """With an incomplete head, of one peer address, for longer than `settling`."""
     head_bytes: int = 64 << 10

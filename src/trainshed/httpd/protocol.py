@@ -19,8 +19,8 @@ _LINGER_BYTES = 1 << 20
 
 
 class Ways:
-    """Who counts a connection: all of TCP together, and each Unix socket on its own, so that programs do not fill people's
-    places."""
+    """Who counts a connection: all of TCP together, and each Unix socket on its own, so that programs do not
+    fill people's places."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -1,7 +1,7 @@
 """Ports that speak TLS, alone or beside plain HTTP for this machine, and the certificate that they show.
 
-Takes connections itself: so that those which do not finish their handshake are counted like any other half request, and so
-that the first byte tells what a client speaks.
+Takes connections itself: so that those which do not finish their handshake are counted like any other half
+request, and so that the first byte tells what a client speaks.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def _is_here(connection: socket.socket, address: str) -> bool:
 
 
 class Certificate:
-    """What is shown to clients. Read when somebody comes, and again when its file has changed: at a service's first start it
-    is made meanwhile, and a renewed one counts without a restart.
+    """What is shown to clients. Read when somebody comes, and again when its file has changed: at a service's
+    first start it is made meanwhile, and a renewed one counts without a restart.
 
     Raises nothing: without a readable one clients are turned away, and the log says why."""
 

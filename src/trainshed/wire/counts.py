@@ -1,4 +1,5 @@
-"""How many values one request may have: looked at before anything is read, so that small things cannot cost much.
+"""How many values one request may have: looked at before anything is read, so that small things cannot cost
+much.
 
 What a job may hold is `core.specs`' to say; this bounds what is walked to find that out.
 """

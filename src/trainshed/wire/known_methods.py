@@ -1,4 +1,5 @@
-"""The methods that the public APIs have, whether or not they are served here (made by `tools/known_methods.py`).
+"""The methods that the public APIs have, whether or not they are served here (made by
+`tools/known_methods.py`).
 
 Owns finding one by its request line or its name. Read with the first request that nothing serves.
 """
@@ -14,8 +15,9 @@ from trainshed.wire.routes import Route, RouteTable, Rpc, route_of
 
 @dataclass(frozen=True, slots=True)
 class KnownMethod:
-    """`name`: of the RPC with its service, or the discovery document's id. `path`: its segments with `*` for each
-    variable one, or those of another method of the service where only gRPC has this one; "" where none has a path."""
+    """`name`: of the RPC with its service, or the discovery document's id. `path`: its segments with `*` for
+    each variable one, or those of another method of the service where only gRPC has this one; "" where none
+    has a path."""
 
     name: str
     path: str

@@ -35,7 +35,7 @@ def node(name: str, *replicas: str) -> NodeStatus:
 
 
 class ValueRoom:
-    """Implements `api.services.RoomView`. `asked`: the jobs that pre-flights were about."""
+    """Implements `api.services.CapacityView`. `asked`: the jobs that pre-flights were about."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -65,8 +65,9 @@ def deleting(collection: Collection) -> Handler:
 async def unknown_secrets(
     services: Services, parent: str, spec: Mapping[str, Any], path: str
 ) -> tuple[Violation, ...]:
-    """A violation for each variable that names a secret which the project of `parent` has not. `spec`: a CustomJobSpec in
-    public JSON, at `path` of its request. What is wrong with `parent`, or with a notation, others tell."""
+    """A violation for each variable that names a secret which the project of `parent` has not. `spec`: a
+    CustomJobSpec in public JSON, at `path` of its request. What is wrong with `parent`, or with a notation,
+    others tell."""
     uses = tuple(_uses(spec, path))
     place = parent.split("/")
     if not uses or len(place) < 2:

@@ -44,8 +44,8 @@ _TEXTS: Final[Mapping[str, Callable[[ModelVersion], str]]] = {
 
 
 async def list_models(call: Call, request: Any) -> Message:
-    """The default version of each model, newest model first unless `order_by` says otherwise. At most SCAN_LIMIT models
-    are ordered and filtered."""
+    """The default version of each model, newest model first unless `order_by` says otherwise. At most
+    SCAN_LIMIT models are ordered and filtered."""
     parent = known_location(request.parent)
     found = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
     page = await _page(found, request, str(parent))
@@ -80,7 +80,8 @@ async def _page(found: tuple[ModelVersion, ...], request: Any, what: str) -> _Pa
     size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
     question = (what, request.filter, request.order_by)
     start = decode_number(request.page_token, *question)
-    # Without a limit of time, since a token counts what passes; names are short, and a filter's tests are counted.
+    # Without a limit of time, since a token counts what passes; names are short, and a filter's tests are
+    # counted.
     verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
     passing = list(itertools.compress(ordered, verdicts))
     more = len(passing) > start + size

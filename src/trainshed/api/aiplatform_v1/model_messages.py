@@ -1,5 +1,5 @@
-"""What requests about models name and ask for, and how it must look; model versions as `aiplatform` v1 messages
-(facts/resources#vertex, facts/resources#pipelines, facts/limits#labels)."""
+"""What requests about models name and ask for, and how it must look; model versions as `aiplatform` v1
+messages (facts/resources#vertex, facts/resources#pipelines, facts/limits#labels)."""
 
 import json
 from collections.abc import Iterable, Mapping

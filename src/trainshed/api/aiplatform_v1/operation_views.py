@@ -23,7 +23,8 @@ _CHECKED: Final = f"{_V1}.CheckTrialEarlyStoppingStateResponse"
 
 
 def finished(record: Operation) -> Message:
-    """The message of an operation that was done when it was stored: DELETE, CREATE, UPDATE. Asks nobody anything."""
+    """The message of an operation that was done when it was stored: DELETE, CREATE, UPDATE. Asks nobody
+    anything."""
     view = _begun(record)
     match record.kind:
         case OperationKind.DELETE:

@@ -1,4 +1,5 @@
-"""Long-running operations: read, listed, waited for, cancelled, deleted. What they are about is in the views."""
+"""Long-running operations: read, listed, waited for, cancelled, deleted. What they are about is in the
+views."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -28,7 +29,8 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def wait(call: Call, request: Any) -> Message:
-    """The operation as soon as it is done, or as it is when the time is up (no error, as the public text says)."""
+    """The operation as soon as it is done, or as it is when the time is up (no error, as the public text
+    says)."""
     patience = _USUAL_WAIT
     if request.HasField("timeout"):
         patience = request.timeout.seconds + request.timeout.nanos / 10**9

@@ -1,4 +1,5 @@
-"""Studies, trials and measurements as `aiplatform` v1 messages, and what clients send of trials in neutral shapes.
+"""Studies, trials and measurements as `aiplatform` v1 messages, and what clients send of trials in neutral
+shapes.
 
 Trials of tuning jobs and of studies are shown alike (facts/resources#tuning-jobs, facts/tuning#metrics)."""
 

@@ -18,7 +18,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY: Final = 10 * 1024 * 1024
-"""Bytes of the largest request, one that makes something; the public services draw the line at the same size."""
+"""Bytes of the largest request, one that makes something; the public services draw the line at the same
+size."""
 SMALL_BODY: Final = 64 * 1024
 """Bytes of a request that makes nothing."""
 _MAKING: Final = ("Create", "Upload", "Update", "Write", "Add", "Complete")
@@ -60,7 +61,8 @@ def root_url(scope: Scope) -> str:
 
 
 def most_of(method: str) -> int:
-    """Bytes that a request of a public method may have, by its name: many for what is made or written, few for all else."""
+    """Bytes that a request of a public method may have, by its name: many for what is made or written, few
+    for all else."""
     return MAX_BODY if method.startswith(_MAKING) else SMALL_BODY
 
 
@@ -140,7 +142,8 @@ async def send_stream(
     closing: asyncio.Event,
     kind: bytes = NDJSON,
 ) -> None:
-    """Stream `lines`, or other parts of a whole, until they end, the caller goes away, or the server shuts down."""
+    """Stream `lines`, or other parts of a whole, until they end, the caller goes away, or the server shuts
+    down."""
     start = {
         "type": "http.response.start",
         "status": 200,
@@ -175,9 +178,10 @@ async def send_stream(
 
 
 async def read_aside(size: int, work: Callable[[], T]) -> T:
-    """Do the work that a request of so many bytes makes, of a large one in a thread, one at a time: everybody else goes on
-    meanwhile. What a request may hold is bounded before (`wire.counts`), for the interpreter's lock lets others in between
-    two steps, not within one. `work` blocks, and uses nothing that belongs to the event loop."""
+    """Do the work that a request of so many bytes makes, of a large one in a thread, one at a time: everybody
+    else goes on meanwhile. What a request may hold is bounded before (`wire.counts`), for the interpreter's
+    lock lets others in between two steps, not within one. `work` blocks, and uses nothing that belongs to the
+    event loop."""
     if size < LARGE:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_reader, work)

@@ -40,7 +40,7 @@ class BucketProbe(Protocol):
         ...
 
 
-class RoomView(Protocol):
+class CapacityView(Protocol):
     """What the controller knows about room (nodes, quotas, who waits and why). Cheap, never blocks."""
 
     def why(self, uid: JobUid) -> Waiting | None:
@@ -70,12 +70,13 @@ class AccessHistory(Protocol):
     """What the programs of jobs did with objects. Blocks on the disk: to be asked in a thread."""
 
     def accesses(self, prefixes: tuple[str, ...], since: int) -> tuple[tuple[Access, ...], int]:
-        """Reads and finished writes of objects whose gs:// URI begins with a prefix, which ended at `since` (ns) or
-        later, in that order; and from when on all there were are among them. Raises OSError."""
+        """Reads and finished writes of objects whose gs:// URI begins with a prefix, which ended at `since`
+        (ns) or later, in that order; and from when on all there were are among them. Raises OSError."""
         ...
 
     def last_written(self, uri: str) -> int:
-        """When something below the URI was last written (ns) in any way, 0 = there is nothing, -1 = it cannot be known."""
+        """When something below the URI was last written (ns) in any way, 0 = there is nothing, -1 = it cannot
+        be known."""
         ...
 
 
@@ -97,8 +98,9 @@ class Terminal(Protocol):
 
 
 class Shells(Protocol):
-    """Where shells are opened, and what failed replicas left. `allowed`: whether the operator wants shells at all. `idle`:
-    seconds without a byte after which one is hung up, 0 = never. Methods that raise, raise FailedPrecondition (the message says why not) or Unavailable."""
+    """Where shells are opened, and what failed replicas left. `allowed`: whether the operator wants shells at
+    all. `idle`: seconds without a byte after which one is hung up, 0 = never. Methods that raise, raise
+    FailedPrecondition (the message says why not) or Unavailable."""
 
     tickets: Tickets
     links: Links
@@ -146,9 +148,9 @@ class ProgramLogs(Protocol):
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
     """What the answers say of this installation. `version` is the service's own; `service_account` stands for
-    the service where an answer names one; `project`, `region` and `bucket` are what a client takes that
-    was told nothing else ("": none). `reduction_tls`: reducers speak TLS, whether or not a job asks for it. `error_delay`:
-    nanoseconds after a job's end before its error is told."""
+    the service where an answer names one; `project`, `region` and `bucket` are what a client takes that was
+    told nothing else ("": none). `reduction_tls`: reducers speak TLS, whether or not a job asks for it.
+    `error_delay`: nanoseconds after a job's end before its error is told."""
 
     version: str = ""
     service_account: str = "trainshed@localhost"
@@ -164,12 +166,13 @@ class ApiSettings:
 class Services:
     """Everything a handler may use.
 
-    `now` gives nanoseconds since the epoch; `new_uid` a fresh identity, ascending with time; `wake`
-    tells the controller that a job has something to do, `suggest` that an operation of a study waits (its end is a notice
-    of `JobUid(study)`); `closing` is set when the server shuts
-    down, so that streams end and no more jobs are taken; without a `history` reports say that accesses are not known, without `shells` none are opened, without
-    `program_logs` programs write by their pipes alone;
-    `promises` says what the engine can keep apart and limit here; `lag` how late the event loop is; `beta` is what all transports know of the operations of `v1beta1`.
+    `now` gives nanoseconds since the epoch; `new_uid` a fresh identity, ascending with time; `wake` tells the
+    controller that a job has something to do, `suggest` that an operation of a study waits (its end is a
+    notice of `JobUid(study)`); `closing` is set when the server shuts down, so that streams end and no more
+    jobs are taken; without a `history` reports say that accesses are not known, without `shells` none are
+    opened, without `program_logs` programs write by their pipes alone; `promises` says what the engine can
+    keep apart and limit here; `lag` how late the event loop is; `beta` is what all transports know of the
+    operations of `v1beta1`.
     """
 
     intake: Intake
@@ -186,7 +189,7 @@ class Services:
     new_uid: Callable[[], JobUid]
     wake: Callable[[JobUid], None]
     suggest: Callable[[StudyUid], None]
-    room: RoomView
+    room: CapacityView
     settings: ApiSettings = ApiSettings()
     history: AccessHistory | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)

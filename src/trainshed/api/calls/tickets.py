@@ -1,8 +1,9 @@
 """Who may open which shell: tickets that are good once, and links that are good as long as a job runs.
 
-A ticket is held in memory and lives for a minute: it is fetched by whoever may open the shell and used at once. A link
-is what a job gives out that was made with `enableWebAccess`: who can read the job has it, and with it gets tickets for
-one replica of that job. Neither is ever part of an address that a server is asked by, and so of no log.
+A ticket is held in memory and lives for a minute: it is fetched by whoever may open the shell and used at
+once. A link is what a job gives out that was made with `enableWebAccess`: who can read the job has it, and
+with it gets tickets for one replica of that job. Neither is ever part of an address that a server is asked
+by, and so of no log.
 """
 
 import base64
@@ -25,8 +26,8 @@ _MOST: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The right to open one shell. `who`: to whom it was given, for the job's story. `autopsy`: the attempt whose remains
-    are meant, 0 = the replica that runs."""
+    """The right to open one shell. `who`: to whom it was given, for the job's story. `autopsy`: the attempt
+    whose remains are meant, 0 = the replica that runs."""
 
     job_uid: JobUid
     replica: ReplicaId
@@ -59,7 +60,8 @@ class Tickets:
 
 
 class Links:
-    """`key`: the service's own secret, the same after a restart. `address`: where browsers reach this service."""
+    """`key`: the service's own secret, the same after a restart. `address`: where browsers reach this
+    service."""
 
     def __init__(self, key: bytes, address: str) -> None:
         self._key = key

@@ -1,8 +1,8 @@
-"""What is said of a public method that this service does not serve: that it is not, what of its service there is, and
-what to do instead.
+"""What is said of a public method that this service does not serve: that it is not, what of its service there
+is, and what to do instead.
 
-Which methods these are is written down nowhere: those that the public APIs have (`wire.known_methods`), without those
-that have a handler.
+Which methods these are is written down nowhere: those that the public APIs have (`wire.known_methods`),
+without those that have a handler.
 """
 
 from collections.abc import Iterable

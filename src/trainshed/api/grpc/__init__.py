@@ -1,1 +1,2 @@
-"""gRPC over the registry of handlers. Imported with the first connection only: it costs an idle service 13 MB."""
+"""gRPC over the registry of handlers. Imported with the first connection only: it costs an idle service 13
+MB."""

@@ -41,7 +41,8 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the server shows over TLS, as PEM: its key, and its certificate with those between it and the root."""
+    """What the server shows over TLS, as PEM: its key, and its certificate with those between it and the
+    root."""
 
     key: bytes
     chain: bytes
@@ -66,7 +67,8 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((self._transport,))
 
     def listen(self, path: str, identity: Identity | None = None) -> None:
-        """Listen on a unix socket, with TLS if there is an identity. Raises RuntimeError if that cannot be."""
+        """Listen on a unix socket, with TLS if there is an identity. Raises RuntimeError if that cannot
+        be."""
         address = f"unix:{path}"
         if identity is None:
             self._server.add_insecure_port(address)
@@ -89,7 +91,8 @@ class GrpcServer:
 
 
 class _Pools:
-    """The private pool for reflection, which finds gRPC's own services where they are: in the default pool."""
+    """The private pool for reflection, which finds gRPC's own services where they are: in the default
+    pool."""
 
     def __init__(self, private: Any) -> None:
         descriptor_pool: Any = importlib.import_module("google.protobuf.descriptor_pool")

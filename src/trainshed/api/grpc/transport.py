@@ -1,9 +1,10 @@
 """gRPC over the registry of handlers: find the method, authenticate, authorise, read, call, answer.
 
-The same handlers as REST (`api.rest`), one generic gRPC handler for all of them. It knows no method by name; `v1beta1` of
-the Vertex services is an alias. Routing headers (`x-goog-request-params`) are not read: the request says it all. Owns how
-much of a refusal fits into a trailer: clients drop trailers that are too large (gRPC's default: anything above 8 KiB may
-go) and report that instead of the error, so a refusal that is too long is told in short.
+The same handlers as REST (`api.rest`), one generic gRPC handler for all of them. It knows no method by name;
+`v1beta1` of the Vertex services is an alias. Routing headers (`x-goog-request-params`) are not read: the
+request says it all. Owns how much of a refusal fits into a trailer: clients drop trailers that are too large
+(gRPC's default: anything above 8 KiB may go) and report that instead of the error, so a refusal that is too
+long is told in short.
 """
 
 import asyncio
@@ -39,8 +40,9 @@ _VERBOSITY: Final = "GRPC_VERBOSITY"
 
 @contextmanager
 def _quietly() -> Generator[None]:
-    """gRPC's core reads the variable when it is loaded; by default it writes a line to stderr for every stray connection.
-    A value that the operator has set is kept; programs that are started later do not inherit ours."""
+    """gRPC's core reads the variable when it is loaded; by default it writes a line to stderr for every stray
+    connection. A value that the operator has set is kept; programs that are started later do not inherit
+    ours."""
     given = os.environ.get(_VERBOSITY)
     os.environ[_VERBOSITY] = given or "NONE"
     try:
@@ -93,7 +95,8 @@ class GrpcTransport:
                 self._methods.setdefault(path, (api, rpc))
 
     def service(self, details: Any) -> Any:
-        """gRPC asks for the handler of one call here; there is one for every path, if only to say what is wrong."""
+        """gRPC asks for the handler of one call here; there is one for every path, if only to say what is
+        wrong."""
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         found = self._methods.get(aliased(path))
@@ -106,8 +109,8 @@ class GrpcTransport:
             return await _end(context, path, outcome, identity, began)
 
         async def answer(request: bytes, context: Any) -> bytes:
-            # A call that its caller gives up goes on to its end: a job that is stored and never woken would wait for
-            # the next start.
+            # A call that its caller gives up goes on to its end: a job that is stored and never woken would
+            # wait for the next start.
             request_id.set(identity)
             task = joined(self._answer(path, found, metadata, request))
             self._running.add(task)
@@ -258,8 +261,8 @@ class GrpcStatus:
 
 
 def grpc_status(refused: Refusal) -> GrpcStatus:
-    """The refusal as it is, or in short if that is too much: every field with less and less about it, and if even that
-    has no room, the first fields and how many more there are."""
+    """The refusal as it is, or in short if that is too much: every field with less and less about it, and if
+    even that has no room, the first fields and how many more there are."""
     whole = _status(refused, refused.message, refused.violations)
     if _size(whole) <= MOST_TRAILER:
         return whole

@@ -1,1 +1,2 @@
-"""Logging v2: `entries:list` over the jobs' logs and timelines, `entries:write` into the log of the program that calls."""
+"""Logging v2: `entries:list` over the jobs' logs and timelines, `entries:write` into the log of the program
+that calls."""

@@ -60,8 +60,9 @@ class Span:
 async def job_entries(
     services: Services, job: Work, span: Span, *, alone: bool
 ) -> AsyncIterator[Entry]:
-    """Everything a job logged in `span`: its replicas' lines, of a tuning job those of its trials, merged with the
-    service's own. `alone`: no other job is read beside it, so that a long stretch can be read at once."""
+    """Everything a job logged in `span`: its replicas' lines, of a tuning job those of its trials, merged
+    with the service's own. `alone`: no other job is read beside it, so that a long stretch can be read at
+    once."""
     sources: list[AsyncIterator[Entry]] = []
     match job:
         case Job():

@@ -1,7 +1,8 @@
-"""Logging v2 `entries:write`: what a program says by google-cloud-logging becomes lines of its own replica's log.
+"""Logging v2 `entries:write`: what a program says by google-cloud-logging becomes lines of its own replica's
+log.
 
-There it stands beside what the program prints, with its severity and payload, in the order in which it came: names of logs,
-resources and times of its own are not kept. Who is no program has no log to write to.
+There it stands beside what the program prints, with its severity and payload, in the order in which it came:
+names of logs, resources and times of its own are not kept. Who is no program has no log to write to.
 """
 
 import json

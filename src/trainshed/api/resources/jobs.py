@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from trainshed.api.calls.services import RoomView, Services
+from trainshed.api.calls.services import CapacityView, Services
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
@@ -149,7 +149,7 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     return record
 
 
-def queue_position(room: RoomView, work: Work) -> int:
+def queue_position(room: CapacityView, work: Work) -> int:
     """The place of a QUEUED job among those that wait, 1 = next; 0 for every other one
     (facts/resources#ml)."""
     waits = isinstance(work, Job) and work.state is JobState.QUEUED

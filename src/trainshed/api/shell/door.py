@@ -1,14 +1,14 @@
-"""`/shell/...`: the page, its parts, tickets for who has a job's link, and the WebSocket that shells are served on.
+"""`/shell/...`: the page, its parts, tickets for who has a job's link, and the WebSocket that shells are
+served on.
 
-GET  /shell/           the page; what it is to open stands behind the # of its address, which no server is sent
-GET  /shell/NAME       its parts
-POST /shell/ticket     {job, replica, key} of a link: {token, title}
-WS   /shell/connect    first message, of the client: {token, rows, columns, term, command, terminal}; then {title}
+GET  /shell/           the page; what it is to open stands behind the # of its address, which no server is
+sent GET  /shell/NAME       its parts POST /shell/ticket     {job, replica, key} of a link: {token, title} WS
+/shell/connect    first message, of the client: {token, rows, columns, term, command, terminal}; then {title}
                        and what follows, or {error}
 
 On the WebSocket binary messages are what is typed and what is shown. Text messages are JSON: from the client
-`{"resize": [rows, columns]}` and `{"end": true}` (there is no more to be typed), to the client `{"exit": status}` at the
-shell's end (null: it ended with its replica) or `{"error": text}`.
+`{"resize": [rows, columns]}` and `{"end": true}` (there is no more to be typed), to the client `{"exit":
+status}` at the shell's end (null: it ended with its replica) or `{"error": text}`.
 """
 
 import asyncio
@@ -221,7 +221,8 @@ def _part(name: str) -> tuple[bytes, str]:
 async def bridge(
     receive: Receive, send: Send, terminal: Terminal, idle: float, closing: asyncio.Event
 ) -> None:
-    """`idle`: seconds without a byte either way after which it is hung up, 0 = never. `closing`: the service stops."""
+    """`idle`: seconds without a byte either way after which it is hung up, 0 = never. `closing`: the service
+    stops."""
     patience = asyncio.timeout(idle or None)
 
     def moved() -> None:

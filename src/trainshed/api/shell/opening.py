@@ -64,7 +64,8 @@ def live_replica(job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...]) -> Rep
 async def open_shell(
     services: Services, shells: Shells, ticket: Ticket, wish: TerminalWish
 ) -> OpenShell:
-    """Raises NotFound, FailedPrecondition, Unavailable. Nobody types into it before it stands in the story."""
+    """Raises NotFound, FailedPrecondition, Unavailable. Nobody types into it before it stands in the
+    story."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     if ticket.autopsy:

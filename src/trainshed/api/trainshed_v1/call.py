@@ -1,7 +1,8 @@
-"""One call of a method of ours: a path, a query and perhaps a JSON body come in, records or lines of them go out.
+"""One call of a method of ours: a path, a query and perhaps a JSON body come in, records or lines of them go
+out.
 
-A body is read field by field, so that everything wrong with it is told at once. Paths of fields are in the names of the
-JSON: `drills[0].atLine`.
+A body is read field by field, so that everything wrong with it is told at once. Paths of fields are in the
+names of the JSON: `drills[0].atLine`.
 """
 
 import difflib
@@ -21,7 +22,8 @@ _NAMED = 3
 
 
 class Fields:
-    """One JSON object. Each reader returns a value of its type in any case and notes what is wrong; then `refuse`."""
+    """One JSON object. Each reader returns a value of its type in any case and notes what is wrong; then
+    `refuse`."""
 
     def __init__(
         self,
@@ -30,8 +32,8 @@ class Fields:
         path: str = "",
         faults: list[Violation] | None = None,
     ) -> None:
-        """`record`: whose fields these are; None if they are of no body. `path`: where the object stands in the body, "" at
-        the top; `faults`: of the whole body."""
+        """`record`: whose fields these are; None if they are of no body. `path`: where the object stands in
+        the body, "" at the top; `faults`: of the whole body."""
         self._values = values
         self._names = frozenset(record.__struct_encode_fields__) if record else None
         self._path = path

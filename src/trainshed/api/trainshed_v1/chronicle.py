@@ -1,7 +1,7 @@
 """A job's history by attempts, replicas and incarnations, worked out from its timeline; and as records. Pure.
 
-Reads the entries' details (`core.lifecycle.story`), never their texts. What an entry does not say stays unknown: a history that
-an older service began is shown as far as it goes.
+Reads the entries' details (`core.lifecycle.story`), never their texts. What an entry does not say stays
+unknown: a history that an older service began is shown as far as it goes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,8 +22,9 @@ _DECIDES_ATTEMPT: Final = frozenset(
 
 @dataclass(slots=True)
 class Verdict:
-    """What the failure table decided at `at` (ns). `count` of `budget`: which restart or retry this one is, 0 where none
-    is counted. `reason`: the cause in words, "" if the record says it. `drill`: its number, if a drill was the cause."""
+    """What the failure table decided at `at` (ns). `count` of `budget`: which restart or retry this one is, 0
+    where none is counted. `reason`: the cause in words, "" if the record says it. `drill`: its number, if a
+    drill was the cause."""
 
     at: int
     rule: str
@@ -38,8 +39,8 @@ class Verdict:
 
 @dataclass(slots=True)
 class Incarnation:
-    """One life of a replica. `exit`: its attempt record's facts, None for one that lives or was lost; `lost`: how, in
-    words; `leaving`: why it was asked to leave its node. Times in ns, 0 = not come or not known."""
+    """One life of a replica. `exit`: its attempt record's facts, None for one that lives or was lost; `lost`:
+    how, in words; `leaving`: why it was asked to leave its node. Times in ns, 0 = not come or not known."""
 
     number: int
     node: str = ""
@@ -53,8 +54,8 @@ class Incarnation:
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt; number 0 holds what was decided before the first one had room. `verdicts`: of the attempt as a whole.
-    `rule`: why it ended, "" while it has not."""
+    """One attempt; number 0 holds what was decided before the first one had room. `verdicts`: of the attempt
+    as a whole. `rule`: why it ended, "" while it has not."""
 
     number: int
     started: int = 0
@@ -75,7 +76,8 @@ class Attempt:
 
 @dataclass(slots=True)
 class Chronicle:
-    """The attempts in their order, and how often what was done by which rule: job retries, replica restarts."""
+    """The attempts in their order, and how often what was done by which rule: job retries, replica
+    restarts."""
 
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     retries: dict[str, int] = field(default_factory=dict[str, int])

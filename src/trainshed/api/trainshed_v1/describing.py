@@ -41,8 +41,8 @@ _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A look at a work. `below`: the jobs of the trials that run, or a pipeline's job, as they were seen with it.
-    `waiting`: why it has no room."""
+    """A look at a work. `below`: the jobs of the trials that run, or a pipeline's job, as they were seen with
+    it. `waiting`: why it has no room."""
 
     work: Work
     etag: str
@@ -75,8 +75,8 @@ class Seen:
 
 @dataclass(slots=True)
 class Memory:
-    """Views of trials that are over, by the tuning job and their numbers: they stay as they are, so that a stream does not
-    read them again and again."""
+    """Views of trials that are over, by the tuning job and their numbers: they stay as they are, so that a
+    stream does not read them again and again."""
 
     over: dict[JobUid, dict[int, records.Trial]] = field(
         default_factory=dict[JobUid, dict[int, records.Trial]]
@@ -112,8 +112,8 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
 async def described(
     services: Services, principal: Principal, found: Seen, memory: Memory, *, whole: bool = True
 ) -> records.JobDescription:
-    """The description, for `principal`. `whole` False: in the public resource of a tuning job its trials are left out, which are told
-    beside it."""
+    """The description, for `principal`. `whole` False: in the public resource of a tuning job its trials are
+    left out, which are told beside it."""
     view = await _described(services, principal, found, memory)
     return structs.replace(view, resource=await _resource(services, found, whole=whole))
 
@@ -275,8 +275,8 @@ async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str
 
 
 async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET /trainshed/v1/jobs/{job}/watch`: a `JobDescription` now and after each change, until the job is over. That of a
-    tuning job has its trials beside the public resource, not in it as well."""
+    """`GET /trainshed/v1/jobs/{job}/watch`: a `JobDescription` now and after each change, until the job is
+    over. That of a tuning job has its trials beside the public resource, not in it as well."""
     work, _ = await find_work(call.services.reader, call.target)
     return _descriptions(call, work.uid)
 

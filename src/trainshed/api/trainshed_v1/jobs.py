@@ -50,10 +50,11 @@ def _lag(lag: Lag) -> records.LoopLag:
 
 
 async def list_(call: JsonCall) -> records.JobList:
-    """`GET /trainshed/v1/jobs?project=P[&state=S][&limit=N][&pageToken=T]`: what clients made, newest first; `project=-`: of
-    all projects.
+    """`GET /trainshed/v1/jobs?project=P[&state=S][&limit=N][&pageToken=T]`: what clients made, newest first;
+    `project=-`: of all projects.
 
-    `?parent=NAME` in place of the project lists what a tuning job or pipeline made: the jobs of its trials, its job."""
+    `?parent=NAME` in place of the project lists what a tuning job or pipeline made: the jobs of its trials,
+    its job."""
     state = _state(call.parameter("state"))
     size = page_size(
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
@@ -106,8 +107,8 @@ async def describe(call: JsonCall) -> records.JobDescription:
 
 
 async def timeline(call: JsonCall) -> Timeline:
-    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: what happened to a job. `skip`: leave out the first N entries, for
-    who has them."""
+    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: what happened to a job. `skip`: leave out the first N
+    entries, for who has them."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
     history = chronicle(entries)

@@ -1,7 +1,9 @@
-"""Live log lines as NDJSON: of a job its replicas', of a tuning job those of all its trials, of a pipeline those of its job.
+"""Live log lines as NDJSON: of a job its replicas', of a tuning job those of all its trials, of a pipeline
+those of its job.
 
-The lines of each replica come in their order and without gaps. Those that are there already come merged by time, whosever
-they are; what comes later is sent as it comes. A follower that comes back says what it has seen last of every writer.
+The lines of each replica come in their order and without gaps. Those that are there already come merged by
+time, whosever they are; what comes later is sent as it comes. A follower that comes back says what it has
+seen last of every writer.
 """
 
 import re
@@ -38,11 +40,13 @@ Replicas = frozenset[ReplicaId] | None
 
 
 async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET /trainshed/v1/jobs/{job}/logs[?follow=true][&trial=N][&replica=R][&tail=N][&since=TIME][&after=PLACES]`: lines of the
-    log, a `LogLine` each.
+    """`GET
+    /trainshed/v1/jobs/{job}/logs[?follow=true][&trial=N][&replica=R][&tail=N][&since=TIME][&after=PLACES]`:
+    lines of the log, a `LogLine` each.
 
-    With `follow` the stream goes on until the job is over and everything was sent. `trial`: of this one only, which has begun.
-    `after`: for one who comes back, what he has seen last of each writer, TRIAL/REPLICA/ATTEMPT/N."""
+    With `follow` the stream goes on until the job is over and everything was sent. `trial`: of this one only,
+    which has begun. `after`: for one who comes back, what he has seen last of each writer,
+    TRIAL/REPLICA/ATTEMPT/N."""
     work, _ = await find_work(call.services.reader, call.target)
     wanted = await _wanted(call, work)
     programs = _Programs(call.services, wanted)
@@ -92,8 +96,8 @@ async def _spec(services: Services, work: Work) -> JobSpec | None:
 
 @dataclass(slots=True)
 class _Source:
-    """A job that writes lines. `position`: up to where they were sent; `read`: lines read and not sent yet; `more`: there
-    may be more to read; `over`: no line comes any more."""
+    """A job that writes lines. `position`: up to where they were sent; `read`: lines read and not sent yet;
+    `more`: there may be more to read; `over`: no line comes any more."""
 
     job: Job
     position: LogPosition = field(default_factory=dict[ReplicaId, tuple[int, int]])
@@ -139,8 +143,8 @@ class _Programs:
         return {self._uid, *self._begun, *(source.job.uid for source in self.sources)}
 
     async def look(self) -> None:
-        """See who there is and who is over. The states are read before the lines: the end of a job is not told before
-        its last lines can be read."""
+        """See who there is and who is over. The states are read before the lines: the end of a job is not
+        told before its last lines can be read."""
         for source in self.sources:
             source.more = True
         self.is_over = await self._look(self._uid)
@@ -232,7 +236,8 @@ def _trial(job: Job) -> int:
 
 
 async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas) -> None:
-    """Set where the stream begins: at the beginning, at a moment, or before the last N lines; after what was seen."""
+    """Set where the stream begins: at the beginning, at a moment, or before the last N lines; after what was
+    seen."""
     tail, since = call.number("tail"), call.parameter("since")
     seen = seen_places(call.texts("after"))
     logs = call.services.logs
@@ -269,7 +274,8 @@ async def _before(
     first: LogCursor | None = None,
     at: int | None = None,
 ) -> LogPosition:
-    """Each replica's last line before the line `first`, or before the moment `at`; without both its very last."""
+    """Each replica's last line before the line `first`, or before the moment `at`; without both its very
+    last."""
     position: LogPosition = {}
     for replica in (*job.spec.replicas(), SERVICE) if replicas is None else replicas:
         page = await call.services.logs.page(
@@ -280,7 +286,8 @@ async def _before(
 
 
 def _replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) -> Replicas:
-    """The writers asked for, by id (`workerpool0-0`) or by task (`master-replica-0`, `service`); None for all."""
+    """The writers asked for, by id (`workerpool0-0`) or by task (`master-replica-0`, `service`); None for
+    all."""
     if not names or spec is None:
         return None
     known = {str(replica): replica for replica in spec.replicas()}

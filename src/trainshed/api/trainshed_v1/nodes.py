@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from trainshed.api.calls.services import RoomView
+from trainshed.api.calls.services import CapacityView
 from trainshed.api.resources.jobs import read_job_name
 from trainshed.api.trainshed_v1.call import JsonCall, near
 from trainshed.core.capacity import NodeStatus
@@ -94,14 +94,14 @@ def _replica(text: str) -> records.NodeReplica:
     return records.NodeReplica(job=job, replica=replica)
 
 
-def _known(room: RoomView, name: str) -> None:
+def _known(room: CapacityView, name: str) -> None:
     names = [node.name for node in room.nodes()]
     if name not in names:
         there = f"the nodes are: {', '.join(names)}" if names else "there is no node now"
         raise NotFound(f"There is no node {name!r}; {there}.{near(name, names)}")
 
 
-def _view_of(room: RoomView, name: str) -> records.Node:
+def _view_of(room: CapacityView, name: str) -> records.Node:
     """The node as it is now; only its name if it is not there any more."""
     return next(
         (node_view(node) for node in room.nodes() if node.name == name), records.Node(name=name)

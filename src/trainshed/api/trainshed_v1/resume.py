@@ -1,4 +1,5 @@
-"""The resume report: reads a job's log and its bucket's accesses around each drill, and lets `core.resume` judge."""
+"""The resume report: reads a job's log and its bucket's accesses around each drill, and lets `core.resume`
+judge."""
 
 import asyncio
 import time
@@ -32,8 +33,9 @@ _SHOWN: Final = 20
 
 
 async def report(call: JsonCall) -> records.ResumeReport:
-    """`GET /trainshed/v1/jobs/{job}/resumeReport[?stepPattern=REGEX]`: whether the job came back from its drills where it was.
-    `stepPattern`: the lines that match tell the steps; the first group, or the whole match, is the number."""
+    """`GET /trainshed/v1/jobs/{job}/resumeReport[?stepPattern=REGEX]`: whether the job came back from its
+    drills where it was. `stepPattern`: the lines that match tell the steps; the first group, or the whole
+    match, is the number."""
     job, _ = await find_job(call.services.reader, call.target)
     own = _own_series(call.parameter("stepPattern"))
     entries = await call.services.reader.timeline(job.uid)
@@ -119,8 +121,8 @@ async def _first_step(
 
 
 class _Log:
-    """What the programs of a job wrote, in bounded pieces; the service's own lines are left out. One for a report: once its
-    time for looking into lines is used up, no more steps are found."""
+    """What the programs of a job wrote, in bounded pieces; the service's own lines are left out. One for a
+    report: once its time for looking into lines is used up, no more steps are found."""
 
     def __init__(self, services: Services, job: Job) -> None:
         self._logs = services.logs
@@ -130,8 +132,8 @@ class _Log:
     async def steps(
         self, series: Series, lines: list[LogLine], most: int | None = None
     ) -> list[Step]:
-        """The steps that the lines tell of, in their order, at most so many. In a thread: the lines are the program's, and
-        the pattern may be a caller's."""
+        """The steps that the lines tell of, in their order, at most so many. In a thread: the lines are the
+        program's, and the pattern may be a caller's."""
 
         def read() -> list[Step]:
             found: list[Step] = []

@@ -1,4 +1,5 @@
-"""Shells in replicas that run, and in what failed ones left: tickets for them, and what there is to look at."""
+"""Shells in replicas that run, and in what failed ones left: tickets for them, and what there is to look
+at."""
 
 from collections.abc import AsyncGenerator
 from typing import Final
@@ -20,7 +21,8 @@ _OFF: Final = "This service opens no shells: its operator has turned them off (s
 
 
 async def open_(call: JsonCall) -> records.ShellTicket:
-    """`POST /trainshed/v1/jobs/{job}:shell`: a ticket for a shell in a replica that runs, or with `autopsy` in what it left.
+    """`POST /trainshed/v1/jobs/{job}:shell`: a ticket for a shell in a replica that runs, or with `autopsy`
+    in what it left.
 
     Raises FailedPrecondition: it does not run; nothing of it is kept."""
     services, shells = call.services, _shells(call, open_=True)
@@ -58,8 +60,8 @@ async def list_autopsies(call: JsonCall) -> records.AutopsyList:
 
 
 async def delete_autopsy(call: JsonCall) -> records.Deleted:
-    """`POST /trainshed/v1/jobs/{job}:deleteAutopsy`: delete what is kept; without a replica all of the job. Raises
-    FailedPrecondition: somebody has a shell open in it."""
+    """`POST /trainshed/v1/jobs/{job}:deleteAutopsy`: delete what is kept; without a replica all of the job.
+    Raises FailedPrecondition: somebody has a shell open in it."""
     job, _ = await find_job(call.services.reader, call.target)
     replica, _, attempt = _asked(call.fields(), job)
     shells = _shells(call)
@@ -103,8 +105,8 @@ def autopsy_view(api: Api, autopsy: Autopsy) -> records.Autopsy:
 
 
 def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:
-    """Which replica (None: none was named), whether what it left is meant, and of which attempt (0: none was named).
-    Raises InvalidRequest."""
+    """Which replica (None: none was named), whether what it left is meant, and of which attempt (0: none was
+    named). Raises InvalidRequest."""
     named = bool(fields.text("replica").strip())
     replica = read_replica(fields, job) if named else None
     if replica is not None and replica not in job.spec.replicas():

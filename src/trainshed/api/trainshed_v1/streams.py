@@ -22,7 +22,8 @@ changes all the time does not make its readers cost as much as itself."""
 _PAUSE: Final = 0.02
 """Seconds."""
 _SHARE: Final = 4
-"""A stream pauses so many times as long as its last look took: of a job with thousands of trials a look is work."""
+"""A stream pauses so many times as long as its last look took: of a job with thousands of trials a look is
+work."""
 
 
 class Pace:

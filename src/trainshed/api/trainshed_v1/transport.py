@@ -1,7 +1,7 @@
 """HTTP for what is ours: `/trainshed/v1/...` to handlers, JSON and NDJSON back.
 
-A path is a collection (`nodes`), or one of its things (`nodes/node-1`), perhaps with a verb (`nodes/node-1:drain`,
-`quotas:set`) or with something below it (`jobs/7/timeline`). Bodies are JSON objects.
+A path is a collection (`nodes`), or one of its things (`nodes/node-1`), perhaps with a verb
+(`nodes/node-1:drain`, `quotas:set`) or with something below it (`jobs/7/timeline`). Bodies are JSON objects.
 """
 
 from collections.abc import Callable
@@ -129,7 +129,8 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("GET", "jobs/*/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
 }
-"""By verb and shape of the path below the prefix; `*` is the encoded name of one thing, of a job also its id or uid."""
+"""By verb and shape of the path below the prefix; `*` is the encoded name of one thing, of a job also its id
+or uid."""
 
 
 class TrainshedTransport:
@@ -184,8 +185,8 @@ async def _authorize(call: JsonCall, method: str) -> None:
 
 
 def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
-    """What a call is about: the project of the job that the path names in full, or those of the query. Of anything else
-    nobody knows a project."""
+    """What a call is about: the project of the job that the path names in full, or those of the query. Of
+    anything else nobody knows a project."""
     if not method.startswith(_OF_JOBS):
         return ()
     if call.target:
@@ -195,8 +196,8 @@ def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
 
 
 async def _body(scope: Scope, receive: Receive, most: int) -> dict[str, Any]:
-    """The JSON object that came; {} where none belongs. Raises WireError. Where none belongs nothing is received: a
-    stream listens there for the caller's leaving."""
+    """The JSON object that came; {} where none belongs. Raises WireError. Where none belongs nothing is
+    received: a stream listens there for the caller's leaving."""
     if scope["method"] not in _WITH_BODY:
         return {}
     text = await read_body(scope, receive, most)

@@ -73,7 +73,8 @@ def state(work: Work) -> JobState:
 def description(
     work: Work, waiting: Waiting | None, position: int, waits: Sequence[str]
 ) -> records.JobDescription:
-    """All but the resource and what only one kind of work has. `waiting` and `position`: what is said of its room now."""
+    """All but the resource and what only one kind of work has. `waiting` and `position`: what is said of its
+    room now."""
     outcome = None if isinstance(work, Pipeline) else work.outcome
     return records.JobDescription(
         **structs.asdict(summary(work)),
@@ -87,8 +88,8 @@ def description(
 def with_replicas(
     view: records.JobDescription, job: Job, kept: Sequence[Autopsy], links: Mapping[str, str]
 ) -> records.JobDescription:
-    """The description with what only a job with replicas of its own has. `kept`: of those of its replicas that failed. `links`: to the shells
-    of those that run, by their names."""
+    """The description with what only a job with replicas of its own has. `kept`: of those of its replicas
+    that failed. `links`: to the shells of those that run, by their names."""
     return structs.replace(
         view,
         attempt=job.attempt,
@@ -118,7 +119,8 @@ def timeline_entry(entry: TimelineEntry) -> timeline.TimelineEntry:
 
 
 def log_line(api: Api, line: LogLine, trial: int = 0) -> timeline.LogLine:
-    """`n` counts the lines of a replica's attempt from 0; `at` has nanoseconds; `trial` is there only for lines of trials."""
+    """`n` counts the lines of a replica's attempt from 0; `at` has nanoseconds; `trial` is there only for
+    lines of trials."""
     return timeline.LogLine(
         at=text_nanos(line.at),
         replica=str(line.replica),

@@ -1,1 +1,2 @@
-"""Requests and answers of our own API, `/trainshed/v1`, as typed records that the service and its clients share."""
+"""Requests and answers of our own API, `/trainshed/v1`, as typed records that the service and its clients
+share."""

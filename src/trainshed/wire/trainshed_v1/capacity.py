@@ -37,7 +37,8 @@ class NodeReplica(Record, frozen=True):
 
     job: str = ""
     replica: str = ""
-    #: In a list of nodes, of a replica that has accelerators: their type, how many, and the uuids that are known.
+    #: In a list of nodes, of a replica that has accelerators: their type, how many, and the uuids that are
+    #: known.
     accelerator: str | UnsetType = UNSET
     accelerators: int | UnsetType = UNSET
     gpus: tuple[str, ...] | UnsetType = UNSET

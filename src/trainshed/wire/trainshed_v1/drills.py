@@ -14,7 +14,8 @@ class DrillOrder(Record, frozen=True):
     replica: str = ""
     #: The drill waits for a line of that replica that matches this regular expression (RE2).
     at_line: str = ""
-    #: Seconds that the replica has to run before, as a number or "30s". Without it and `at_line` it comes at once.
+    #: Seconds that the replica has to run before, as a number or "30s". Without it and `at_line` it comes at
+    #: once.
     after: str | float = ""
 
 

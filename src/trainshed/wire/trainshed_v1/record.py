@@ -1,9 +1,10 @@
 """What all records of `/trainshed/v1` have in common.
 
-The service builds records, clients decode answers into them, and docs/api.md is made from them. A field `start_time` is
-`startTime` in JSON. Moments are RFC 3339 texts in UTC, "" where the moment has not come. A field whose default is UNSET is
-absent where its line says so; every other field of an answer is always there. Every field has a default all the same, so
-that a client can read the answers of a service that is older; unknown fields of a newer one are passed over.
+The service builds records, clients decode answers into them, and docs/api.md is made from them. A field
+`start_time` is `startTime` in JSON. Moments are RFC 3339 texts in UTC, "" where the moment has not come. A
+field whose default is UNSET is absent where its line says so; every other field of an answer is always there.
+Every field has a default all the same, so that a client can read the answers of a service that is older;
+unknown fields of a newer one are passed over.
 """
 
 from typing import Any, TypeVar

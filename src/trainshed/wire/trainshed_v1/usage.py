@@ -78,7 +78,8 @@ class Reduction(Record, frozen=True):
 
 
 class ReplicaUsage(Record, frozen=True):
-    """What one replica uses, and used. Means and maxima are over all incarnations of the attempt, the rest is of the newest."""
+    """What one replica uses, and used. Means and maxima are over all incarnations of the attempt, the rest is
+    of the newest."""
 
     id: str = ""
     task: str = ""
