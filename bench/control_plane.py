@@ -24,8 +24,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
 from trainshed.core.works import Work
-from trainshed.store.port import Commit, JobQuery, LiveJob, Store
-from trainshed.store.registry import open_store
+from trainshed.store.port import Commit, JobQuery, LiveJob, Store, open_store
 from trainshed.store.sqlite.database import DATABASE_FILE
 
 FINISHED = (1_000, 1_000_000)

@@ -13,10 +13,10 @@ from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.store.codec import encode_details
+from trainshed.store.sqlite.connections import load_statements
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.rows import work_parameters
 from trainshed.store.sqlite.schema import migrate
-from trainshed.store.statements import load_statements
 
 PROJECTS = ("research", "production")
 LOCATIONS = ("us-central1", "europe-west4")

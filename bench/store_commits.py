@@ -20,8 +20,7 @@ from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.store.port import Commit, JobQuery, Store
-from trainshed.store.registry import open_store
+from trainshed.store.port import Commit, JobQuery, Store, open_store
 
 _SECONDS = 0.4
 _ROUNDS = 3

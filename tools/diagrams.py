@@ -16,7 +16,7 @@ from trainshed.core.failure.rules import Action, Match, Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
-from trainshed.core.reducer_support import TABLE as SUPPORT
+from trainshed.core.reducers import SUPPORT
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 TEXTS: Final = Path(__file__).resolve().parent / "pages"

@@ -18,8 +18,8 @@ from typing import Any
 
 from bench.tuning.learning import BEST_KNOWN, learned
 from bench.tuning.problems import METRIC, Problem, made
+from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Algorithm as AlgorithmName
-from trainshed.core.study.trials import Measurement, TrialState
 from trainshed.studies.port import Algorithm, EngineName, Seen
 from trainshed.studies.registry import algorithm_for
 

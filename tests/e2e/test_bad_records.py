@@ -139,7 +139,7 @@ def test_a_database_that_is_none_is_refused(used: Path, content: bytes) -> None:
 def test_only_a_database_that_was_not_closed_is_looked_through(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainshed.store.registry import open_store
+    from trainshed.store.port import open_store
     from trainshed.store.sqlite import database
 
     looked: list[Path] = []
@@ -155,7 +155,7 @@ def test_only_a_database_that_was_not_closed_is_looked_through(
         [
             sys.executable,
             "-c",
-            f"import os, pathlib; from trainshed.store.registry import open_store; "
+            f"import os, pathlib; from trainshed.store.port import open_store; "
             f"store = open_store('sqlite', pathlib.Path({str(data)!r})); os._exit(9)",
         ],
         check=False,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from trainshed.controller.parents import ModelBuckets, ParentStores, TrialMetrics
 from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core.names import JobUid
+from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.study.trials import Measurement, TrialState
 from trainshed.store.port import Store
 from trainshed.studies.port import Advisor, Curve, Proposals, Seen, StoppingVerdict
 from trainshed.summaries.following import Directory

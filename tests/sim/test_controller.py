@@ -27,8 +27,7 @@ from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
-from trainshed.store.port import Store
-from trainshed.store.registry import open_store
+from trainshed.store.port import Store, open_store
 
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 

@@ -27,8 +27,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.study.records import Parameters, Trial, TrialState
 from trainshed.core.study.spec import Algorithm, Limits, StudySpec
-from trainshed.core.study.trials import Parameters, Trial, TrialState
 from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition

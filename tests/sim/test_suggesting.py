@@ -16,11 +16,18 @@ from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.changes import assigned, completed, stopped
+from trainshed.core.study.records import (
+    Measurement,
+    Parameters,
+    Study,
+    StudyState,
+    StudyUid,
+    Trial,
+    TrialState,
+)
 from trainshed.core.study.spec import Limits, StudySpec
-from trainshed.core.study.studies import Study, StudyState
-from trainshed.core.study.trials import Measurement, Parameters, StudyUid, Trial, TrialState
 from trainshed.store.notices import Notices
-from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.inline import open_inline
 from trainshed.store.studies import Studies
 from trainshed.studies.port import (

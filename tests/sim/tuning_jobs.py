@@ -8,6 +8,7 @@ from tests.unit.jobs import CREATED, MACHINE, program
 from trainshed.core.job.spec import JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
 from trainshed.core.pipelines.records import ModelDraft, Pipeline, PipelineSpec, Task
+from trainshed.core.study.records import Study, StudyUid
 from trainshed.core.study.spec import (
     Goal,
     Limits,
@@ -17,8 +18,6 @@ from trainshed.core.study.spec import (
     Selection,
     StudySpec,
 )
-from trainshed.core.study.studies import Study
-from trainshed.core.study.trials import StudyUid
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 
 PROJECT, REGION = "demo", "us-central1"

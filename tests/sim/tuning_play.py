@@ -17,8 +17,8 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Timeli
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
+from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import Goal
-from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning import machine
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.new_trials import begin

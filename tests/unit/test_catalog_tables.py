@@ -9,7 +9,6 @@ from trainshed.core.catalog import (
     ml_units,
     regions,
     runtime_versions,
-    tiers,
 )
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.names import Api
@@ -73,8 +72,8 @@ def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
         "BASIC_GPU": 1.6939,
         "BASIC_TPU": 9.5714,
     }
-    assert set(tiers.predefined_tiers()) == set(prices)
-    for tier, pools in tiers.predefined_tiers().items():
+    assert set(machines.predefined_tiers()) == set(prices)
+    for tier, pools in machines.predefined_tiers().items():
         total = 0.0
         for pool in pools:
             assert pool.machine_type in machines.machine_types()

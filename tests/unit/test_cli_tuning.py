@@ -20,9 +20,8 @@ from trainshed.cli.trial_table import BEST, Line, chosen, panel, ranked, termina
 from trainshed.cli.tuning_views import TrialView, TuningView, assignment, shown
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
+from trainshed.core.study.records import StudyState, TrialState
 from trainshed.core.study.spec import Goal
-from trainshed.core.study.studies import StudyState
-from trainshed.core.study.trials import TrialState
 
 SECOND = 10**9
 NOON = parse_moment("2026-11-20T12:00:00Z")

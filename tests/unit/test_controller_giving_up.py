@@ -21,7 +21,7 @@ from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.machine import created
 from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.study.trials import TrialState
+from trainshed.core.study.records import TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.port import LiveJob, NewWork, Store

@@ -3,7 +3,7 @@
 import math
 
 from trainshed.controller.measurements import of_summaries
-from trainshed.core.study.trials import Measurement
+from trainshed.core.study.records import Measurement
 from trainshed.summaries.following import Point
 
 SECOND = 10**9

@@ -11,7 +11,7 @@ from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.spec import StudySpec
 from trainshed.store.notices import Notices
-from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.inline import open_inline
 from trainshed.studies.port import Proposals, Seen
 

@@ -22,9 +22,9 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.core.study.limits import moments
+from trainshed.core.study.progress import moments
+from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import ConvexStopping, Limits, MedianStopping, Selection, StudySpec
-from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.inline import open_inline

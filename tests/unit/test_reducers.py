@@ -21,8 +21,15 @@ from trainshed.core.catalog.images import is_reduction_server
 from trainshed.core.catalog.machines import egress_with, machine_types
 from trainshed.core.job.spec import Accelerators, Machine
 from trainshed.core.names import Api
-from trainshed.core.reducer_support import TABLE, warning_for
-from trainshed.core.reducers import IMAGE, MACHINE, RECOMMENDED_VCPUS, bandwidth, enough
+from trainshed.core.reducers import (
+    IMAGE,
+    MACHINE,
+    RECOMMENDED_VCPUS,
+    SUPPORT,
+    bandwidth,
+    enough,
+    warning_for,
+)
 from trainshed.core.runtime import REDUCERS
 from trainshed.core.specs.machines import MAX_REPLICAS, machine_named
 from trainshed.core.specs.vertex import parse_custom_job
@@ -223,9 +230,9 @@ def test_a_job_without_reducers_is_told_nothing_of_them() -> None:
 
 def test_every_runtime_family_has_a_row_of_support() -> None:
     """spec/reduction: a new family must be decided on."""
-    named = [family for row in TABLE for family in row.families]
+    named = [family for row in SUPPORT for family in row.families]
     assert sorted(named) == sorted({sheet.family for sheet in FAMILIES} - {REDUCERS})
-    for row in TABLE:
+    for row in SUPPORT:
         assert bool(row.warning) <= bool(row.families)
         assert row.is_served or not row.families or row.warning
 

@@ -11,8 +11,7 @@ from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import DrillLanded, DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId
-from trainshed.core.resume.hits import Hit, hits
-from trainshed.core.resume.report import Finding, Outcome, Progress, Result, find, result
+from trainshed.core.resume.report import Finding, Hit, Outcome, Progress, Result, find, hits, result
 from trainshed.core.resume.steps import Step
 from trainshed.core.resume.traffic import (
     Access,

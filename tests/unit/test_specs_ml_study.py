@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trainshed.core.errors import InvalidRequest
-from trainshed.core.specs.ml_study import parse_ml_study
+from trainshed.core.specs.ml import parse_ml_study
 from trainshed.core.study.spec import (
     Algorithm,
     DecayCurveStopping,

@@ -24,6 +24,7 @@ from trainshed.core.lifecycle.records import Job, Outcome, Parent, Replica
 from trainshed.core.names import Api, JobName, JobUid, ModelName, ReplicaId, StudyName
 from trainshed.core.pipelines.records import ModelDraft, ModelVersion, Pipeline, PipelineSpec
 from trainshed.core.runtime import RuntimeChoice
+from trainshed.core.study.records import Measurement, Study, Trial
 from trainshed.core.study.spec import (
     ConvexStopping,
     DecayCurveStopping,
@@ -33,8 +34,6 @@ from trainshed.core.study.spec import (
     Parameter,
     StudySpec,
 )
-from trainshed.core.study.studies import Study
-from trainshed.core.study.trials import Measurement, Trial
 from trainshed.core.tuning.records import RunningTrial, TuningJob, TuningSpec
 from trainshed.core.works import Work
 from trainshed.store.codec import (
@@ -60,8 +59,8 @@ from trainshed.store.codec import (
     work_kind,
 )
 from trainshed.store.models import PersistentResource
-from trainshed.store.operations import Operation, OperationKind
-from trainshed.store.statements import load_statements
+from trainshed.store.records import Operation, OperationKind
+from trainshed.store.sqlite.connections import load_statements
 
 st.register_type_strategy(str, st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
 st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))

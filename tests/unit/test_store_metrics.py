@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.core.names import JobUid
-from trainshed.core.study.trials import Measurement
+from trainshed.core.study.records import Measurement
 from trainshed.engines.streams import FileStreams
 from trainshed.store.logs import metrics
 from trainshed.store.logs.metrics import MetricsReader

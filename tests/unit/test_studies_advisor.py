@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.sim.tuning_jobs import METRIC, study_spec
+from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import (
     Algorithm,
     MedianStopping,
@@ -20,7 +21,6 @@ from trainshed.core.study.spec import (
     ParameterType,
     StudySpec,
 )
-from trainshed.core.study.trials import Measurement, TrialState
 from trainshed.studies.advisor import client, process
 from trainshed.studies.advisor.client import ProcessAdvisor
 from trainshed.studies.advisor.process import HEAD, Kind, SuggestCall, frame

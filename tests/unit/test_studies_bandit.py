@@ -25,6 +25,7 @@ from tests.contract.studies.trees import (
     pending,
     play,
 )
+from trainshed.core.study.records import Measurement, Parameters, TrialState
 from trainshed.core.study.spec import (
     Goal,
     Metric,
@@ -34,7 +35,6 @@ from trainshed.core.study.spec import (
     StudySpec,
     Value,
 )
-from trainshed.core.study.trials import Measurement, Parameters, TrialState
 from trainshed.studies.gp.bandit import GaussianProcessBandit
 from trainshed.studies.optimal import optimal_trials
 from trainshed.studies.port import Seen

@@ -3,6 +3,7 @@ installed."""
 
 import pytest
 
+from trainshed.core.study.records import Measurement, Parameters, TrialState
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.spec import (
     Goal,
@@ -13,7 +14,6 @@ from trainshed.core.study.spec import (
     StudySpec,
     Value,
 )
-from trainshed.core.study.trials import Measurement, Parameters, TrialState
 from trainshed.studies.engines.tree import is_log, places, to_place, to_value, walk
 from trainshed.studies.port import Algorithm, EngineMissing, EngineName, Seen
 from trainshed.studies.registry import algorithm_for

@@ -2,9 +2,9 @@
 
 import pytest
 
-from trainshed.core.study.final import final_measurement
+from trainshed.core.study.progress import final_measurement
+from trainshed.core.study.records import Measurement
 from trainshed.core.study.spec import Goal, Metric, Selection, StudySpec
-from trainshed.core.study.trials import Measurement
 
 LOSS = Metric("loss", Goal.MINIMIZE)
 ACCURACY = Metric("accuracy", Goal.MAXIMIZE)

@@ -6,8 +6,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 
 from tests.contract.studies.trees import LISTED, LOSS, cube, legal, over, pending, trees
+from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec
-from trainshed.core.study.trials import Parameters
 from trainshed.studies.port import Seen
 from trainshed.studies.random_search import STEPS, Grid, GridSearch
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Goal, Metric, StudySpec
-from trainshed.core.study.trials import Measurement, TrialState
 from trainshed.studies.optimal import optimal_trials
 from trainshed.studies.port import Seen
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainshed.core.study.records import Measurement
 from trainshed.core.study.spec import (
     ConvexStopping,
     DecayCurveStopping,
@@ -18,7 +19,6 @@ from trainshed.core.study.spec import (
     Stopping,
     StudySpec,
 )
-from trainshed.core.study.trials import Measurement
 from trainshed.studies.port import Curve, StoppingVerdict
 from trainshed.studies.stopping.convex import predicted_final, updated_finals
 from trainshed.studies.stopping.deciding import decide

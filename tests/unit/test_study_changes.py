@@ -10,16 +10,18 @@ from trainshed.core.lifecycle.tables import Next
 from trainshed.core.requests import Faults
 from trainshed.core.study import changes
 from trainshed.core.study.changes import TRIAL, TrialTrigger
-from trainshed.core.study.proposing import Claim, GivenTrial, parse_trial
 from trainshed.core.study.reading import (
+    Claim,
     GivenMeasurement,
     GivenMetric,
     GivenParameter,
+    GivenTrial,
+    parse_trial,
     read_measurement,
     read_parameters,
 )
+from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
-from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
 
 SPEC = StudySpec(
     parameters=(

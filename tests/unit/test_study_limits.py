@@ -6,9 +6,9 @@ import pytest
 
 from tests.sim.tuning_jobs import METRIC, study_spec
 from tests.unit.jobs import CREATED, SECOND
-from trainshed.core.study.limits import limit_reached
+from trainshed.core.study.progress import limit_reached
+from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Goal, Limits, Metric, StudySpec
-from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
 
 MINUTE = 60 * SECOND
 

@@ -14,8 +14,8 @@ from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
+from trainshed.core.study.records import TrialState
 from trainshed.core.study.spec import Goal, Limits, Selection
-from trainshed.core.study.trials import TrialState
 from trainshed.core.tuning import machine
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.tuning.transition import Transition

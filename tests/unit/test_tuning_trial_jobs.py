@@ -22,8 +22,8 @@ from trainshed.core.job.spec import JobSpec
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Value
-from trainshed.core.study.trials import Parameters
 from trainshed.core.tuning.trial_jobs import printed, trial_spec
 
 PARAMETERS: Parameters = (("rate", 0.001), ("layers", 3), ("batch", 64.0), ("opt", "adam w"))

@@ -15,8 +15,7 @@ from trainshed.core.catalog import accelerators
 from trainshed.core.catalog.machines import MachineType, closest, egress_with
 from trainshed.core.job.spec import Accelerators
 from trainshed.core.names import Api
-from trainshed.core.reducer_support import TABLE
-from trainshed.core.reducers import MACHINE, Fleet
+from trainshed.core.reducers import MACHINE, SUPPORT, Fleet
 from trainshed.core.specs.machines import (
     MAX_REPLICAS,
     accelerator_faults,
@@ -158,16 +157,16 @@ def support(form: str) -> None:
                 "verdict": row.verdict,
                 "served": row.is_served,
             }
-            for row in TABLE
+            for row in SUPPORT
         ]
         click.echo(json.dumps(rows, indent=2))
         return
     columns = (Column("PROGRAM"), Column("VERSIONS"), Column("VERDICT"), Column("HOW"))
     header, *lines = table(
-        columns, [(row.program, row.versions, row.verdict, row.route) for row in TABLE]
+        columns, [(row.program, row.versions, row.verdict, row.route) for row in SUPPORT]
     )
     click.echo(faint(joined(header)))
-    for row, cells in zip(TABLE, lines, strict=True):
+    for row, cells in zip(SUPPORT, lines, strict=True):
         if row.is_served:
             cells[2] = click.style(cells[2], fg="green")
         click.echo(joined(cells))

@@ -24,9 +24,8 @@ from trainshed.cli.text.moments import local_moment, parse_moment
 from trainshed.cli.text.tables import Column, joined, pairs, table
 from trainshed.cli.trial_table import terminal_text, trial_table
 from trainshed.cli.tuning_views import TrialView, assignment, shown
+from trainshed.core.study.records import StudyState, TrialState
 from trainshed.core.study.spec import Algorithm, Goal, Value
-from trainshed.core.study.studies import StudyState
-from trainshed.core.study.trials import TrialState
 
 _PAGE = 1000
 

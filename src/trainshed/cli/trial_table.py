@@ -11,8 +11,8 @@ from trainshed.cli.text.colours import trial_colour
 from trainshed.cli.text.moments import duration
 from trainshed.cli.text.tables import Column, best_so_far, cut, grouped, spark, table, width
 from trainshed.cli.tuning_views import TrialView, TuningView, assignment, shown
+from trainshed.core.study.records import TrialState
 from trainshed.core.study.spec import Goal
-from trainshed.core.study.trials import TrialState
 
 Piece = tuple[str, str]
 """A text and its style: a colour, `bold`, or both, as rich and `terminal_text` read it."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from trainshed.cli.text.moments import parse_moment
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.study.records import TrialState
 from trainshed.core.study.spec import Goal, Value
-from trainshed.core.study.trials import TrialState
 from trainshed.wire.trainshed_v1.jobs import Trial, Tuning
 
 

@@ -45,7 +45,7 @@ from trainshed.eventloop.background import keep
 from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Ledger, LiveJob, Reader
-from trainshed.store.set_aside import RecordSetAside
+from trainshed.store.records import RecordSetAside
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainshed.core.names import JobUid
-from trainshed.core.study.final import final_measurement
+from trainshed.core.study.progress import final_measurement
+from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import ConvexStopping, StudySpec
-from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.transition import Transition
 from trainshed.store.studies import Studies

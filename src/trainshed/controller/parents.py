@@ -21,7 +21,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.machine import given_up
 from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work

@@ -17,13 +17,12 @@ from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.changes import assigned, stopped
-from trainshed.core.study.limits import limit_reached
-from trainshed.core.study.studies import Study, StudyState
-from trainshed.core.study.trials import StudyUid, Trial, TrialState
+from trainshed.core.study.progress import limit_reached
+from trainshed.core.study.records import Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices
-from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.port import StaleCommit
+from trainshed.store.records import Operation, OperationKind
 from trainshed.store.studies import StoredTrial, Studies
 from trainshed.studies.port import Advisor, EngineMissing, StoppingVerdict
 

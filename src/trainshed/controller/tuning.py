@@ -17,9 +17,9 @@ from trainshed.core.lifecycle.events import Event, LimitNears
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.study.limits import limit_reached, moments
+from trainshed.core.study.progress import limit_reached, moments
+from trainshed.core.study.records import Trial
 from trainshed.core.study.spec import Algorithm, Limits
-from trainshed.core.study.trials import Trial
 from trainshed.core.tuning import machine, timeline
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.new_trials import BegunTrial, begin

@@ -11,7 +11,8 @@ UNLIMITED = -1
 
 
 class WaitReason(enum.StrEnum):
-    """Why a job has no room. POLICY: it is not its turn (priority, fair share, age, a reservation before it)."""
+    """Why a job has no room. POLICY: it is not its turn (priority, fair share, age, a reservation before
+    it)."""
 
     QUOTA = "quota"
     CAPACITY = "capacity"
@@ -24,28 +25,30 @@ class WaitReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why a job, or a job that might be submitted, does not start now.
-
-    `message`: one sentence, such as "needs 8 CPUs, 4 of 8 are used by job 17". `hint`: what would let it start, such
-    as "would start now with at most 4 replicas", "" if nothing is known. `blockers`: names of jobs that hold
-    what is missing, at most five. `retry_at`: ns, when it is looked at again at the latest, 0 = when something changes.
-    """
+    """Why a job, or a job that might be submitted, does not start now."""
 
     reason: WaitReason
+    #: One sentence, such as "needs 8 CPUs, 4 of 8 are used by job 17".
     message: str
+    #: What would let it start, such as "would start now with at most 4 replicas"; "" = nothing is known.
     hint: str = ""
+    #: Names of jobs that hold what is missing, at most five.
     blockers: tuple[str, ...] = ()
+    #: When it is looked at again at the latest (ns); 0 = when something changes.
     retry_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """Whether a job would be admitted now: `places` (replica name, node) if so, else `waiting`. `position`: how many
-    jobs would stand before it, plus one. `notices`: what it would be told, such as "no GPU here"."""
+    """Whether a job would be admitted now."""
 
+    #: (replica name, node) if it would be.
     places: tuple[tuple[str, str], ...] = ()
+    #: Why not, if it would not be.
     waiting: Waiting | None = None
+    #: How many jobs would stand before it, plus one.
     position: int = 0
+    #: What it would be told, such as "no GPU here".
     notices: tuple[str, ...] = ()
 
     @property
@@ -54,7 +57,8 @@ class Preflight:
 
 
 class NodeCondition(enum.StrEnum):
-    """READY: takes work. DRAINED: by an operator; nothing new, and what runs leaves. GONE: does not answer."""
+    """READY: takes work. DRAINED: by an operator; nothing new, and what runs leaves. GONE: does not
+    answer."""
 
     READY = "READY"
     DRAINED = "DRAINED"
@@ -63,19 +67,21 @@ class NodeCondition(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node and what of it is used. Memory in bytes; accelerators as (public type, count)."""
+    """A node and what of it is used."""
 
     name: str
     condition: NodeCondition
     cause: str
     vcpus: float
     memory_bytes: int
+    #: (public type, count)
     accelerators: tuple[tuple[str, int], ...]
     used_vcpus: float
     used_memory_bytes: int
+    #: (public type, count)
     used_accelerators: tuple[tuple[str, int], ...]
+    #: Full job name and replica of each, `projects/p/…/customJobs/7 workerpool0-0`.
     replicas: tuple[str, ...]
-    """Full job name and replica of each, `projects/p/…/customJobs/7 workerpool0-0`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +95,12 @@ class QuotaKey:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStatus:
-    """`limit` UNLIMITED: none. `source`: "set" (by an operator), "public" (the public default), "none"."""
+    """A quota and what of it is used."""
 
     key: QuotaKey
+    #: UNLIMITED = none.
     limit: float
     used: float
     waiting: float
+    #: "set" (by an operator), "public" (the public default), "none".
     source: str

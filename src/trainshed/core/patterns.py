@@ -1,8 +1,9 @@
 """Patterns that callers bring: wildcards and regular expressions, matched in time linear in the text. Pure.
 
-Python's own `re` tries one way after the other, and a short expression such as `(a+)+$` has it try for hours. So no
-text of a caller becomes a pattern of `re`: wildcards are matched by looking for one part after the other, regular
-expressions by RE2, which has no look-around and no back-references and takes no more than its limit of memory.
+Python's own `re` tries one way after the other, and a short expression such as `(a+)+$` has it try for hours.
+So no text of a caller becomes a pattern of `re`: wildcards are matched by looking for one part after the
+other, regular expressions by RE2, which has no look-around and no back-references and takes no more than its
+limit of memory.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import re2
 MAX_LENGTH: Final = 1000
 """Characters of a regular expression."""
 MAX_STEPS: Final = 2000
-"""Instructions that an expression may become: `((a{30}){30})` is short, and much work for each character of a text."""
+"""Instructions that an expression may become: `((a{30}){30})` is short, and much work for each character of a
+text."""
 _MEMORY: Final = 1 << 20
 """Bytes that matching may take for what it has worked out before."""
 _ABSENT: Final = ("invalid perl operator", "invalid escape sequence")
@@ -41,7 +43,8 @@ class Regex:
         return self._compiled.fullmatch(_bytes(text)) is not None
 
     def first_in(self, text: str) -> str | None:
-        """The first group of the first match, or all that matched if there are no groups; None without a match."""
+        """The first group of the first match, or all that matched if there are no groups; None without a
+        match."""
         match = self._compiled.search(_bytes(text))
         if match is None:
             return None

@@ -1,4 +1,5 @@
-"""Whether less would have done: what is said of machines and GPUs that were asked for and hardly used. Pure."""
+"""Whether less would have done: what is said of machines and GPUs that were asked for and hardly used.
+Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ _LEAST_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What one replica used at most: `memory` in bytes, `cpus` at work at once, of `host_cpus` that its host has (0 = not
-    known). `seconds`: for how long that was looked at. `gpus`: of each of its GPUs the part of the time that it was at
-    work, None = it does not tell."""
+    """What one replica used at most: `memory` in bytes, `cpus` at work at once, of `host_cpus` that its host
+    has (0 = not known). `seconds`: for how long that was looked at. `gpus`: of each of its GPUs the part of
+    the time that it was at work, None = it does not tell."""
 
     memory: int
     cpus: float
@@ -31,8 +32,8 @@ class Used:
 
 
 def hints(api: Api, machine: Machine, replicas: Iterable[Used]) -> tuple[str, ...]:
-    """One sentence for each thing that the replicas of a pool had no use for; () if there is none, or if they ran for too
-    short a time to tell."""
+    """One sentence for each thing that the replicas of a pool had no use for; () if there is none, or if they
+    ran for too short a time to tell."""
     told = [used for used in replicas if used.seconds >= _LEAST_SECONDS]
     if not told:
         return ()
@@ -54,8 +55,8 @@ def hints(api: Api, machine: Machine, replicas: Iterable[Used]) -> tuple[str, ..
 
 
 def _smaller(api: Api, machine: Machine, replicas: list[Used]) -> MachineType | None:
-    """The smallest machine of the same series that would have done; None if that is no smaller, or if it is not to be
-    told. Of machines with accelerators nothing is said: which go together is another matter."""
+    """The smallest machine of the same series that would have done; None if that is no smaller, or if it is
+    not to be told. Of machines with accelerators nothing is said: which go together is another matter."""
     asked = machine_types().get(machine.type)
     memory = max(used.memory for used in replicas)
     if asked is None or asked.is_legacy or machine.accelerators is not None:

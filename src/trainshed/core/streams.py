@@ -1,7 +1,7 @@
 """The streams that come home from replicas beside events: what their shims write down, read through one port.
 
-Every engine runs the same shim, so that the content of a stream is the same everywhere: whole lines of JSON, the last of
-which may be torn. Where the bytes lie, and how they get here, only the engine knows.
+Every engine runs the same shim, so that the content of a stream is the same everywhere: whole lines of JSON,
+the last of which may be torn. Where the bytes lie, and how they get here, only the engine knows.
 """
 
 import enum
@@ -13,8 +13,8 @@ from trainshed.core.names import JobUid, ReplicaId
 
 
 class StreamKind(enum.StrEnum):
-    """LOG: what the program printed, and the service said. USAGE: what the replica used. METRICS: what a trial measured.
-    REDUCTION: what a part in a reduction reported."""
+    """LOG: what the program printed, and the service said. USAGE: what the replica used. METRICS: what a
+    trial measured. REDUCTION: what a part in a reduction reported."""
 
     LOG = "log"
     USAGE = "usage"
@@ -44,18 +44,20 @@ class Segment(Protocol):
 
 
 class Streams(Protocol):
-    """All streams that an engine holds. They outlive slots and nodes, until `remove`. Thread-safe; keeps no state that a
-    reader has to give back: who follows a stream reads on from where it was when an event says that there is more."""
+    """All streams that an engine holds. They outlive slots and nodes, until `remove`. Thread-safe; keeps no
+    state that a reader has to give back: who follows a stream reads on from where it was when an event says
+    that there is more."""
 
     def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
         """Every replica of every attempt that has any stream, in no order. Blocks shortly."""
         ...
 
     def open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
-        """The segments there are now, oldest first, each beginning with a whole line; () if there are none. A LOG may have
-        many, of which only the last one grows; all others have one. Blocks shortly."""
+        """The segments there are now, oldest first, each beginning with a whole line; () if there are none. A
+        LOG may have many, of which only the last one grows; all others have one. Blocks shortly."""
         ...
 
     def remove(self, job_uid: JobUid) -> None:
-        """Delete all streams of a job; none is fine. Blocks. Raises OSError; the call may then be repeated."""
+        """Delete all streams of a job; none is fine. Blocks. Raises OSError; the call may then be
+        repeated."""
         ...

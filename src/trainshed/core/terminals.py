@@ -1,4 +1,5 @@
-"""How a shell in a replica is asked for, and what is known of the files that a failed replica left. Plain values."""
+"""How a shell in a replica is asked for, and what is known of the files that a failed replica left. Plain
+values."""
 
 import re
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,63}")
 class TerminalWish:
     """A shell to be opened.
 
-    `is_terminal`: with a terminal of `rows` and `columns`, of the kind `term`; otherwise with plain streams, through which
-    any bytes come unchanged. `command`: a command line to run in place of an interactive shell. `label`: what its prompt
-    names.
+    `is_terminal`: with a terminal of `rows` and `columns`, of the kind `term`; otherwise with plain streams,
+    through which any bytes come unchanged. `command`: a command line to run in place of an interactive shell.
+    `label`: what its prompt names.
     """
 
     label: str = ""
@@ -47,9 +48,9 @@ class TerminalWish:
 class Autopsy:
     """What is kept of a replica that failed. Moments in nanoseconds since the epoch.
 
-    `incarnation`: which one it was. Exactly one of `exit_code`, `signal` and `lost` (why there is no more to say) tells how
-    it ended. `oom`: it died of its memory limit. `tail`: the last lines of its log. `size`: bytes on disk, -1 = not
-    counted yet. `argv`: what it ran.
+    `incarnation`: which one it was. Exactly one of `exit_code`, `signal` and `lost` (why there is no more to
+    say) tells how it ended. `oom`: it died of its memory limit. `tail`: the last lines of its log. `size`:
+    bytes on disk, -1 = not counted yet. `argv`: what it ran.
     """
 
     job_uid: JobUid

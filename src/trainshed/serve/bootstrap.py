@@ -31,8 +31,7 @@ from trainshed.serve.certificates import Certificates, CertificatesUnusable, Int
 from trainshed.serve.children import BucketKeeper, ForkedBuckets
 from trainshed.serve.grpc_front import GrpcDoors
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
-from trainshed.store.port import Store, StoreInUse, StoreTooNew, StoreUnreadable
-from trainshed.store.registry import open_store
+from trainshed.store.port import Store, StoreInUse, StoreTooNew, StoreUnreadable, open_store
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainshed.core.catalog import google_hosts
+from trainshed.core.catalog import regions
 from trainshed.replica.system import durable, roots
 
 _DAY: Final = 86_400
@@ -266,7 +266,7 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
     """Have the files there and good. `now`: seconds since the epoch; `environ`: the service's own. Raises
     CertificatesUnusable, OSError."""
     found = interception_files(data)
-    names = (*google_hosts.STORAGE, "*.storage.googleapis.com", *google_hosts.apis())
+    names = (*regions.STORAGE, "*.storage.googleapis.com", *regions.apis())
     made = signed(data / "tls", "storage", names, now)
     _put(found.certificate, made.key.read_text() + made.chain.read_text(), 0o600)
     found.trust.parent.mkdir(mode=0o755, exist_ok=True)

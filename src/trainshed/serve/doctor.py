@@ -105,7 +105,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
 def _database(settings: Settings) -> Iterator[Finding]:
     """All of it is looked through, some seconds for each GB; nothing if there is none yet."""
     from trainshed.store.port import StoreTooNew, StoreUnreadable
-    from trainshed.store.set_aside import ADVICE
+    from trainshed.store.records import ADVICE
     from trainshed.store.sqlite.copying import check_database, set_aside_in
     from trainshed.store.sqlite.database import DATABASE_FILE
 

@@ -42,7 +42,7 @@ from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.children import settle
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.settings import speaks_tls
-from trainshed.store.set_aside import ADVICE, RecordSetAside
+from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.telemetry.requests import LoggedRequests
 
 if TYPE_CHECKING:

@@ -16,12 +16,11 @@ from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.pipelines.records import ModelVersion, Pipeline
-from trainshed.core.study.studies import Study
-from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.study.records import Measurement, Study, Trial
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.models import PersistentResource
-from trainshed.store.operations import Operation
+from trainshed.store.records import Operation
 
 Labels = tuple[tuple[str, str], ...]
 T = TypeVar("T")

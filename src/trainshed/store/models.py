@@ -6,7 +6,7 @@ from typing import Protocol
 
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelVersion
-from trainshed.store.operations import Operation
+from trainshed.store.records import Operation
 
 
 @dataclass(frozen=True, slots=True)

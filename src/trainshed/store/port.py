@@ -6,19 +6,20 @@ transaction open across anything but its own statements.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from importlib import import_module
+from pathlib import Path
+from typing import Final, Generic, Protocol, TypeVar, cast
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import Drill, DrillPlan
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines.records import ModelVersion
-from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.works import Work
 from trainshed.store.models import Models
-from trainshed.store.operations import Operation
+from trainshed.store.records import Operation, RecordSetAside
 from trainshed.store.secrets import Secrets
-from trainshed.store.set_aside import RecordSetAside
 from trainshed.store.studies import Studies
 
 NO_JOB: Final = JobUid(0)
@@ -286,3 +287,22 @@ class Store(Protocol):
     def close(self) -> None:
         """Finish what is queued and let go of the data directory. Blocks; twice is fine."""
         ...
+
+
+_OPENERS = {
+    "sqlite": "trainshed.store.sqlite.database",
+    "inline": "trainshed.store.sqlite.inline",
+}
+
+
+def open_store(dialect: str, directory: Path) -> Store:
+    """Open (and create or upgrade) the store that lives in `directory`. Blocks; call it before serving.
+
+    "inline" is for simulations: it lives in memory and ends with its `close`. Raises StoreInUse, StoreTooNew, ValueError (no such dialect).
+    """
+    if dialect not in _OPENERS:
+        known = ", ".join(sorted(_OPENERS))
+        raise ValueError(f"there is no store {dialect!r}; choose one of: {known}")
+    module = import_module(_OPENERS[dialect])
+    opener = cast("Callable[[Path], Store]", module.open_database)
+    return opener(directory)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainshed.core.names import StudyName
-from trainshed.core.study.studies import Study, StudyState
-from trainshed.core.study.trials import Measurement, StudyUid, Trial
-from trainshed.store.operations import Operation
+from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
+from trainshed.store.records import Operation
 
 
 @dataclass(frozen=True, slots=True)

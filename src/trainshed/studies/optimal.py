@@ -7,9 +7,9 @@ Pure. One objective needs a pass, two need a sort; only for more of them numpy i
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from trainshed.core.study.final import objectives, score
+from trainshed.core.study.progress import objectives, score
+from trainshed.core.study.records import Measurement
 from trainshed.core.study.spec import Goal, Metric, StudySpec
-from trainshed.core.study.trials import Measurement
 
 
 class Tried(Protocol):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from trainshed.core.study.records import Measurement, Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.study.trials import Measurement, Parameters, TrialState
 
 
 @dataclass(frozen=True, slots=True)

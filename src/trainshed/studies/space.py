@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
+from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter
-from trainshed.core.study.trials import Parameters
 from trainshed.studies.nodes import SAME_CODE, UNKNOWN, Node, is_among
 from trainshed.studies.routines import Array, Mask, Positions, sobol
 

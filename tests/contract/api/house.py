@@ -23,12 +23,11 @@ from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, ReplicaId
-from trainshed.core.study.trials import StudyUid
+from trainshed.core.study.records import StudyUid
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
-from trainshed.store.port import Commit, Store
-from trainshed.store.registry import open_store
+from trainshed.store.port import Commit, Store, open_store
 
 SECOND = 10**9
 START = 1_760_000_000 * SECOND

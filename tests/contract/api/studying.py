@@ -12,9 +12,9 @@ from tests.contract.api.house import House
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.changes import assigned
-from trainshed.core.study.trials import Parameters, StudyUid, Trial, TrialState
-from trainshed.store.operations import Operation, OperationKind
+from trainshed.core.study.records import Parameters, StudyUid, Trial, TrialState
 from trainshed.store.port import Store
+from trainshed.store.records import Operation, OperationKind
 from trainshed.store.studies import StoredTrial, Studies
 
 SPEC: dict[str, Any] = {

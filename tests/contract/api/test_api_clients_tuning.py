@@ -14,7 +14,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobName, JobUid, ModelName
 from trainshed.core.pipelines.records import ModelVersion, Pipeline
-from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
+from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 
 SECOND = 10**9
 POOLS = [

@@ -14,7 +14,7 @@ from tests.contract.api.serving import Served, serve
 from tests.contract.api.studying import SPEC, Adviser, advised
 from trainshed.api.resources import studies
 from trainshed.api.rest import is_request_of_ml
-from trainshed.core.study.trials import StudyUid
+from trainshed.core.study.records import StudyUid
 from trainshed.wire import pool
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from tests.unit.specs_requests import ml_job
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
-from trainshed.core.study.trials import Measurement, Trial, TrialState
+from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.trial_jobs import trial_spec
 from trainshed.store.port import NewWork

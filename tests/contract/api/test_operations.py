@@ -11,10 +11,9 @@ from tests.contract.api.house import LOCATION, SECOND, START, House
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
+from trainshed.core.study.records import Study, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
-from trainshed.core.study.studies import Study
-from trainshed.core.study.trials import StudyUid, Trial, TrialState
-from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.records import Operation, OperationKind
 
 pytestmark = pytest.mark.anyio
 STUDY = StudyName("p1", "us-central1", "7")

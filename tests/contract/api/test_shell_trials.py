@@ -12,7 +12,7 @@ from tests.contract.api.house import START
 from tests.contract.api.shelling import ADDRESS, Shelled
 from tests.unit.specs_requests import custom_job, ml_job
 from trainshed.core.names import JobUid
-from trainshed.core.study.trials import Trial, TrialState
+from trainshed.core.study.records import Trial, TrialState
 from trainshed.core.tuning.records import RunningTrial, TuningJob
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.studying import OWN, SPEC, advised, house_over
-from trainshed.core.study.studies import StudyState
-from trainshed.core.study.trials import StudyUid
+from trainshed.core.study.records import StudyState, StudyUid
 
 pytestmark = pytest.mark.anyio
 STUDIES = f"{LOCATION}/studies"

@@ -19,7 +19,7 @@ from trainshed.core.lifecycle.events import JobAdmitted, ReplicaStarted, Runtime
 from trainshed.core.lifecycle.records import Outcome
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobName, JobUid, ReplicaId
-from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
+from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.tuning.new_trials import begin
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition

@@ -12,8 +12,7 @@ from tests.contract.api.house import LOCATION, Answer, House
 from tests.contract.api.serving import Served, serve
 from tests.contract.api.studying import OWN, SPEC, Adviser, advised, house_over
 from trainshed.api.resources import studies
-from trainshed.core.study.studies import StudyState
-from trainshed.core.study.trials import Measurement, StudyUid, Trial
+from trainshed.core.study.records import Measurement, StudyState, StudyUid, Trial
 from trainshed.store.port import StaleCommit
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from tests.unit.specs_requests import custom_job, pool
 from tests.unit.test_specs_tuning import STUDY, tuning_job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
+from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 
 pytestmark = pytest.mark.anyio
 JOBS = f"{LOCATION}/hyperparameterTuningJobs"

@@ -13,7 +13,7 @@ from trainshed.core.environment import METRIC_FILE
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.study.trials import Measurement
+from trainshed.core.study.records import Measurement
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import (

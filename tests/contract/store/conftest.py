@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.store.port import Store
-from trainshed.store.registry import open_store
+from trainshed.store.port import Store, open_store
 
 Reopen = Callable[[], Store]
 

@@ -13,13 +13,12 @@ from trainshed.core.pipelines.records import (
     PipelineSpec,
     Task,
 )
+from trainshed.core.study.records import Measurement, Study, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
-from trainshed.core.study.studies import Study
-from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.tuning.records import RunningTrial, TuningJob, TuningSpec
 from trainshed.core.works import Work
 from trainshed.store.models import PersistentResource
-from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.records import Operation, OperationKind
 
 PLACE = "projects/p/locations/us-central1"
 

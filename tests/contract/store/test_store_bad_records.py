@@ -27,9 +27,8 @@ from tests.contract.store.study_samples import (
 )
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.names import JobUid
-from trainshed.core.study.trials import StudyUid
-from trainshed.store.port import JobQuery, Store
-from trainshed.store.registry import open_store
+from trainshed.core.study.records import StudyUid
+from trainshed.store.port import JobQuery, Store, open_store
 from trainshed.store.sqlite.database import DATABASE_FILE
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,7 @@ from bench import control_plane, history
 
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.store.port import JobQuery
-from trainshed.store.registry import open_store
+from trainshed.store.port import JobQuery, open_store
 
 
 def test_what_is_filled_in_can_be_read_and_led_on(tmp_path: Path) -> None:

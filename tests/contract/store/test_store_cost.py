@@ -22,13 +22,12 @@ from tests.contract.store.study_samples import (
 )
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import Api, Collection
-from trainshed.core.study.trials import TrialState
+from trainshed.core.study.records import TrialState
 from trainshed.core.works import Work
-from trainshed.store.port import Commit, JobQuery, NewWork, Store
-from trainshed.store.registry import open_store
+from trainshed.store.port import Commit, JobQuery, NewWork, Store, open_store
+from trainshed.store.sqlite.connections import load_statements
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.reader import list_statement
-from trainshed.store.statements import load_statements
 
 pytestmark = pytest.mark.anyio
 

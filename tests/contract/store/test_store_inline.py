@@ -30,8 +30,7 @@ from tests.contract.store.study_samples import (
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import JobState, OperationState
 from trainshed.core.names import JobUid
-from trainshed.core.study.studies import StudyState
-from trainshed.core.study.trials import StudyUid
+from trainshed.core.study.records import StudyState, StudyUid
 from trainshed.store.port import Commit, NewWork, NodeDrain, StaleCommit
 from trainshed.store.sqlite.inline import InlineStore, open_inline
 from trainshed.store.studies import StoredTrial

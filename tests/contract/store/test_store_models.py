@@ -14,8 +14,8 @@ from tests.contract.store.study_samples import (
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelVersion
-from trainshed.store.operations import OperationKind
 from trainshed.store.port import Store
+from trainshed.store.records import OperationKind
 
 pytestmark = pytest.mark.anyio
 

@@ -16,20 +16,18 @@ from tests.contract.store.study_samples import make_study, make_trial, measured,
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
-from trainshed.core.study.trials import StudyUid
-from trainshed.store.port import JobQuery, Store, StoreInUse, StoreTooNew
-from trainshed.store.registry import open_store
-from trainshed.store.sqlite import deleting
-from trainshed.store.sqlite.connections import open_writer
+from trainshed.core.study.records import StudyUid
+from trainshed.store.port import JobQuery, Store, StoreInUse, StoreTooNew, open_store
+from trainshed.store.sqlite import studies
+from trainshed.store.sqlite.connections import load_statements, open_writer
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.reader import SqliteReader, list_statement
 from trainshed.store.sqlite.schema import migrate, scripts
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
-from trainshed.store.sqlite.trials import add_trial
 from trainshed.store.sqlite.writer import Writer
-from trainshed.store.statements import load_statements
+from trainshed.store.sqlite.writes import add_trial
 
 DOORS = (
     *("deleting", "intake", "ledger", "models", "operations", "reader", "studies", "trials"),
@@ -156,7 +154,7 @@ import asyncio, os, sys
 from pathlib import Path
 from tests.contract.store.store_samples import entry, live_job, make_job, operation, step
 from trainshed.core.lifecycle.states import JobState
-from trainshed.store.registry import open_store
+from trainshed.store.port import open_store
 
 async def worker(store, epoch, first):
     uid = first
@@ -257,7 +255,7 @@ from dataclasses import replace
 from pathlib import Path
 from tests.contract.store.study_samples import make_study, make_trial, measured, suggesting
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.store.registry import open_store
+from trainshed.store.port import open_store
 
 async def client(store, first):
     for number in range(first, first + 1000):
@@ -314,13 +312,13 @@ def test_what_a_crash_left_of_a_deleted_study_goes_at_the_next_start(
 ) -> None:
     """spec/invariants#short-transactions: deleted in pieces; hidden meanwhile, so that nothing is added to
     it."""
-    monkeypatch.setattr(deleting, "CHUNK", 5)
+    monkeypatch.setattr(studies, "CHUNK", 5)
     store = open_store("sqlite", tmp_path)
     asyncio.run(_large_study(store))
     store.close()
     connection = sqlite3.connect(tmp_path / DATABASE_FILE)
     with connection:
-        deleting.hide_study(connection, StudyUid(1), make_study(1).name, T0)
+        studies.hide_study(connection, StudyUid(1), make_study(1).name, T0)
         with pytest.raises(NotFound):
             add_trial(connection, make_trial(1))
     open_store("sqlite", tmp_path).close()

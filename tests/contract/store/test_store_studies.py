@@ -17,11 +17,10 @@ from tests.contract.store.study_samples import (
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.study.studies import StudyState
-from trainshed.core.study.trials import StudyUid, Trial, TrialState
-from trainshed.store.operations import Operation, OperationKind
+from trainshed.core.study.records import StudyState, StudyUid, Trial, TrialState
 from trainshed.store.port import StaleCommit, Store
-from trainshed.store.sqlite import deleting
+from trainshed.store.records import Operation, OperationKind
+from trainshed.store.sqlite import studies
 from trainshed.store.studies import StoredTrial
 
 pytestmark = pytest.mark.anyio
@@ -323,7 +322,7 @@ async def test_an_operation_that_is_done_may_be_deleted(store: Store) -> None:
 async def test_a_large_study_is_gone_at_once_and_deleted_in_pieces(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deleting, "CHUNK", 3)
+    monkeypatch.setattr(studies, "CHUNK", 3)
     await with_trials(store, 10)
     await with_trials(store, 2, uid=2)
     ended = [suggesting(number, 1) for number in range(1, 6)]

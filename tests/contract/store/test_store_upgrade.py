@@ -41,10 +41,9 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.states import AttemptState, JobState, OperationState, ReplicaState
 from trainshed.core.names import Api, Collection, JobName, JobUid
-from trainshed.core.study.trials import StudyUid
-from trainshed.store.operations import Operation, OperationKind
-from trainshed.store.port import Commit, Intent, JobQuery, NodeDrain, Store
-from trainshed.store.registry import open_store
+from trainshed.core.study.records import StudyUid
+from trainshed.store.port import Commit, Intent, JobQuery, NodeDrain, Store, open_store
+from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.schema import scripts
 

@@ -21,7 +21,7 @@ from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, U
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines.records import ModelVersion
-from trainshed.core.study.trials import StudyUid, TrialState
+from trainshed.core.study.records import StudyUid, TrialState
 from trainshed.core.tuning.records import RunningTrial
 from trainshed.core.works import Work
 from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, StaleCommit, Store

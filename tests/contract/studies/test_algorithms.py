@@ -15,9 +15,9 @@ from tests.contract.studies.trees import (
     pending,
     play,
 )
+from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.spec import Noise, Parameter, ParameterType, StudySpec
-from trainshed.core.study.trials import Parameters
 from trainshed.studies.port import Algorithm, EngineMissing, EngineName, Seen
 from trainshed.studies.registry import algorithm_for
 

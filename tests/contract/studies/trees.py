@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
+from trainshed.core.study.records import Measurement, Parameters, TrialState
 from trainshed.core.study.spec import (
     Goal,
     Metric,
@@ -14,7 +15,6 @@ from trainshed.core.study.spec import (
     StudySpec,
     Value,
 )
-from trainshed.core.study.trials import Measurement, Parameters, TrialState
 from trainshed.studies.port import Algorithm, Seen
 
 Objective = Callable[[dict[str, Value]], float | None]

@@ -34,7 +34,7 @@ from trainshed.core.errors import (
 )
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelVersion
-from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 
 _SERVICE: Final = "google.cloud.aiplatform.v1.ModelService"

@@ -13,7 +13,7 @@ from trainshed.api.resources.studies import is_of_ml
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
-from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 

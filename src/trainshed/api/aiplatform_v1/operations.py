@@ -13,7 +13,7 @@ from trainshed.api.filters.matching import compile_tree
 from trainshed.api.filters.syntax import Comparison, FilterError, Operator, Term, parse_filter
 from trainshed.api.resources.studies import cancel_operation, wait_for
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.store.operations import Operation
+from trainshed.store.records import Operation
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.longrunning.Operations"

@@ -15,8 +15,7 @@ from trainshed.api.resources.studies import delete_study, is_of_ml, list_studies
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import StudyName
 from trainshed.core.specs.study import ParsedStudy, parse_study
-from trainshed.core.study.studies import Study
-from trainshed.core.study.trials import StudyUid
+from trainshed.core.study.records import Study, StudyUid
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 

@@ -14,9 +14,8 @@ from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources import studies
 from trainshed.core.names import StudyName
 from trainshed.core.study.reading import GivenParameter
+from trainshed.core.study.records import Measurement, Study, StudyState, Trial, TrialState
 from trainshed.core.study.spec import Value
-from trainshed.core.study.studies import Study, StudyState
-from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 

@@ -18,9 +18,8 @@ from trainshed.api.resources.studies import (
     suggest,
 )
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.study.proposing import Claim, GivenTrial
-from trainshed.core.study.studies import Study
-from trainshed.core.study.trials import Trial
+from trainshed.core.study.reading import Claim, GivenTrial
+from trainshed.core.study.records import Study, Trial
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.aiplatform.v1.VizierService"

@@ -28,7 +28,7 @@ from trainshed.api.resources.web_access import add_to_trials
 from trainshed.core.errors import Violation
 from trainshed.core.names import Api, Collection, JobName
 from trainshed.core.specs.tuning import ParsedTuningJob, parse_tuning_job
-from trainshed.core.study.trials import Trial
+from trainshed.core.study.records import Trial
 from trainshed.core.tuning.records import TuningJob
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool

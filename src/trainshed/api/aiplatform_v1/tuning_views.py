@@ -14,7 +14,7 @@ from trainshed.api.aiplatform_v1.views import (
     sibling_name,
 )
 from trainshed.core.names import Collection, StudyName
-from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.records import TuningJob
 from trainshed.wire import json as wire_json
 

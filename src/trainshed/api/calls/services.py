@@ -13,7 +13,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.resume.traffic import Access
 from trainshed.core.runtime import RuntimeCatalog
-from trainshed.core.study.trials import StudyUid
+from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalWish
 from trainshed.eventloop.lag import Lag
 from trainshed.store.logs.reader import LogReader

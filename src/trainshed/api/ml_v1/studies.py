@@ -26,12 +26,11 @@ from trainshed.api.resources.studies import (
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import Api, StudyName
-from trainshed.core.specs.ml_study import parse_ml_study
+from trainshed.core.specs.ml import parse_ml_study
 from trainshed.core.specs.study import ParsedStudy
-from trainshed.core.study.proposing import Claim, GivenTrial
-from trainshed.core.study.studies import Study
-from trainshed.core.study.trials import StudyUid, Trial
-from trainshed.store.operations import Operation
+from trainshed.core.study.reading import Claim, GivenTrial
+from trainshed.core.study.records import Study, StudyUid, Trial
+from trainshed.store.records import Operation
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 

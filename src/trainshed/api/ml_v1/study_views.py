@@ -20,10 +20,9 @@ from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
 from trainshed.core.study.reading import GivenParameter
+from trainshed.core.study.records import Measurement, Study, StudyState, Trial, TrialState
 from trainshed.core.study.spec import Value
-from trainshed.core.study.studies import Study, StudyState
-from trainshed.core.study.trials import Measurement, Trial, TrialState
-from trainshed.store.operations import Operation, OperationKind
+from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 

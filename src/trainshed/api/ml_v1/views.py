@@ -14,8 +14,8 @@ from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.study.records import Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric
-from trainshed.core.study.trials import Trial, TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.trial_jobs import printed
 from trainshed.core.works import Work

@@ -15,8 +15,8 @@ from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.port import Reader
+from trainshed.store.records import Operation, OperationKind
 
 _log = logging.getLogger("trainshed.api")
 

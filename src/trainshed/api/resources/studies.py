@@ -30,14 +30,18 @@ from trainshed.core.lifecycle.tables import OPERATION
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.requests import Faults
 from trainshed.core.study import changes
-from trainshed.core.study.final import final_measurement
-from trainshed.core.study.proposing import GivenTrial, parse_trial
-from trainshed.core.study.reading import GivenMeasurement, GivenMetric, read_measurement
-from trainshed.core.study.studies import Study, StudyState
-from trainshed.core.study.trials import Measurement, StudyUid, Trial, TrialState
+from trainshed.core.study.progress import final_measurement
+from trainshed.core.study.reading import (
+    GivenMeasurement,
+    GivenMetric,
+    GivenTrial,
+    parse_trial,
+    read_measurement,
+)
+from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.eventloop.background import joined
-from trainshed.store.operations import Operation, OperationKind
 from trainshed.store.port import StaleCommit
+from trainshed.store.records import Operation, OperationKind
 from trainshed.store.studies import StoredTrial
 from trainshed.studies.optimal import optimal_trials
 

@@ -15,8 +15,7 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, ReplicaId, log_task_name
-from trainshed.core.resume.hits import Hit, hits
-from trainshed.core.resume.report import Finding, Progress, find, result
+from trainshed.core.resume.report import Finding, Hit, Progress, find, hits, result
 from trainshed.core.resume.steps import Series, Step, learned, series_by
 from trainshed.core.resume.traffic import FileSeen, Traffic, folders, prefixes, traffic
 from trainshed.store.logs.lines import LogCursor, LogLine

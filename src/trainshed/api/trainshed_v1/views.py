@@ -14,13 +14,13 @@ from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, Collection, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.study.spec import (
     ConvexStopping,
     DecayCurveStopping,
     MedianStopping,
     StudySpec,
 )
-from trainshed.core.study.trials import Measurement, Trial
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work

@@ -8,8 +8,7 @@ import click
 from trainshed.core.capacity import NodeCondition
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState, ReplicaState
-from trainshed.core.study.studies import StudyState
-from trainshed.core.study.trials import TrialState
+from trainshed.core.study.records import StudyState, TrialState
 
 _REPLICA_COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta")
 _SERVICE = "service"

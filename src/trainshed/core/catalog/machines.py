@@ -140,3 +140,31 @@ def _apart(numbers: tuple[int, ...], asked: tuple[int, ...]) -> tuple[tuple[int,
     """How far numbers are from those asked for, the first one first; of two as far, the larger one is nearer:
     it does."""
     return tuple((abs(n - a), n < a) for n, a in zip(numbers, asked, strict=False))
+
+
+CUSTOM_TIER = "CUSTOM"
+DEFAULT_TIER = "BASIC"
+"""The enum's zero value: what a request that names no tier gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierPool:
+    """One pool of a predefined tier; `accelerator_type` is "" where it has none."""
+
+    position: int
+    machine_type: str
+    count: int
+    accelerator_type: str = ""
+    accelerator_count: int = 0
+
+
+@functools.cache
+def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
+    """Pools of every tier except CUSTOM, ascending by position."""
+    return {
+        name: tuple(
+            TierPool(position, machine, count, accelerator or "", devices or 0)
+            for position, machine, count, accelerator, devices in pools
+        )
+        for name, pools in table("tiers")["tiers"].items()
+    }

@@ -1,4 +1,7 @@
-"""Regions in which each public API trains, and what accelerators Vertex lists there."""
+"""Regions in which each public API trains, what accelerators Vertex lists there, and the hosts that programs
+call."""
+
+from typing import Final
 
 from trainshed.core.catalog.tables import table
 from trainshed.core.names import Api
@@ -12,3 +15,17 @@ def regions(api: Api) -> tuple[str, ...]:
 def vertex_accelerators(region: str) -> tuple[str, ...]:
     """Accelerator names that Vertex lists for `region`; empty for one it lists none for."""
     return tuple(table("regions")["vertexAccelerators"].get(region, ()))
+
+
+STORAGE: Final = ("storage.googleapis.com", "www.googleapis.com")
+_DOMAIN: Final = "googleapis.com"
+_OF_ALL_REGIONS: Final = ("aiplatform", "ml", "cloudresourcemanager", "logging")
+
+
+def apis() -> tuple[str, ...]:
+    """Hosts of the APIs: those of all regions, then each region's own."""
+    return (
+        *(f"{name}.{_DOMAIN}" for name in _OF_ALL_REGIONS),
+        *(f"{region}-aiplatform.{_DOMAIN}" for region in regions(Api.VERTEX)),
+        *(f"{region}-ml.{_DOMAIN}" for region in regions(Api.ML)),
+    )

@@ -1,7 +1,9 @@
-"""What to do about a program that died of a module that is not there. Pure: the log's last lines in, advice out.
+"""What to do about a program that died of a module that is not there. Pure: the log's last lines in, advice
+out.
 
-The advice is for the way in which the job was submitted: requirements are named in different places for a package of
-one's own, a script that the Vertex SDK has packed, a command in a prebuilt image, and an image of one's own.
+The advice is for the way in which the job was submitted: requirements are named in different places for a
+package of one's own, a script that the Vertex SDK has packed, a command in a prebuilt image, and an image of
+one's own.
 """
 
 import re
@@ -31,7 +33,8 @@ _FRAMEWORKS: Final = {
 
 
 def missing_module(tail: str) -> str:
-    """The module that a traceback in these lines says is not there, "" if none does; the last one of several."""
+    """The module that a traceback in these lines says is not there, "" if none does; the last one of
+    several."""
     found = _MISSING.findall(tail)
     return found[-1] if found else ""
 
@@ -60,7 +63,8 @@ def advice(module: str, spec: JobSpec, position: int) -> str:
 
 
 def distribution(module: str) -> str:
-    """What the distribution of a well-known module is called on the package index; "" if that is not known."""
+    """What the distribution of a well-known module is called on the package index; "" if that is not
+    known."""
     root, *below = module.split(".")
     if (root, *below[:1]) == ("google", "cloud"):
         return "-".join((root, *below[:2])).replace("_", "-") if below[1:] else ""

@@ -2,16 +2,19 @@
 (spec/failures#overrides).
 
 An entry with the name of a built-in row changes what it names of it, or drops it; another name is a new row.
-docs/failure-table.md says it for people. How single values are read is in `fields`.
+docs/failure-table.md says it for people.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from math import isfinite
+from signal import Signals
+from typing import Any, Final, cast
 
-from trainshed.core.failure import fields
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.messages import (
+    FACTS,
     INTERNAL,
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
@@ -19,6 +22,178 @@ from trainshed.core.failure.messages import (
 )
 from trainshed.core.failure.rules import Action, Match, Rule
 from trainshed.core.failure.table import RULES
+
+Fields = dict[str, Any]
+"""Fields of `Rule` and `Match` by name, as they are there; and `enabled`, `before`."""
+
+OF_A_MATCH: Final = ("causes", "exit_codes", "signals", "primary", "reducer")
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_CODES = re.compile(r"(\d{1,3})-(\d{1,3})")
+_SECOND = 10**9
+_MOST_CODE = 16
+_CAUSES = tuple(cause for cause in Cause if cause is not Cause.CANCELLED)
+_MESSAGE_CHOICES = tuple(m for m in Message if m not in (Message.NONE, Message.CANCELLED))
+_ACTIONS = tuple(action for action in Action if action is not Action.CANCEL)
+
+
+def name_of(entry: Mapping[str, object]) -> str:
+    """The entry's name, "" if it has none that can be used."""
+    name = entry.get("name")
+    return name if isinstance(name, str) and _NAME.fullmatch(name) else ""
+
+
+def read_fields(entry: Mapping[str, object]) -> tuple[Fields, list[str]]:
+    """The fields that the entry gives, `name` left out, and what is wrong with them, as `field: words`."""
+    found: Fields = {}
+    wrong: list[str] = []
+    for field, value in entry.items():
+        if field == "name":
+            continue
+        if field not in _READERS:
+            wrong.append(f"{field}: there is no such field; the fields are {', '.join(_READERS)}")
+            continue
+        try:
+            found[field] = _READERS[field](value)
+        except ValueError as failure:
+            wrong.append(f"{field}: {failure}")
+    return found, wrong
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is not true or false")
+    return value
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not a whole number, 0 or more")
+    return value
+
+
+def _code(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_CODE:
+        raise ValueError(f"{value!r} is not a google.rpc code from 1 to {_MOST_CODE}, such as 3")
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _factor(value: object) -> float:
+    if (factor := _number(value)) < 1:
+        raise ValueError(f"{value!r} is less than 1; memory is never taken away")
+    return factor
+
+
+def _seconds(value: object) -> int:
+    """In nanoseconds."""
+    if (seconds := _number(value)) < 0:
+        raise ValueError(f"{value!r} is not a number of seconds, 0 or more")
+    return round(seconds * _SECOND)
+
+
+def _pauses(value: object) -> tuple[int, ...]:
+    if isinstance(value, list):
+        return tuple(_seconds(pause) for pause in cast("list[object]", value))
+    return (_seconds(value),)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{value!r} is not a text")
+    unknown = sorted(set(re.findall(r"\{(.*?)\}", value)) - set(FACTS))
+    if unknown:
+        known = ", ".join(f"{{{fact}}}" for fact in FACTS)
+        raise ValueError(f"nothing stands for {{{unknown[0]}}}; what can be filled in is {known}")
+    return value
+
+
+def _row(value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is not the name of a row")
+    return value
+
+
+def _one_of(words: tuple[Any, ...]) -> Callable[[object], Any]:
+    def chosen(value: object) -> Any:
+        if value not in words:
+            raise ValueError(f"{value!r} is not one of {', '.join(words)}")
+        return next(word for word in words if word == value)
+
+    return chosen
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{value!r} is not a list of at least one")
+    return cast("list[object]", value)
+
+
+def _causes(value: object) -> frozenset[Cause]:
+    return frozenset(_one_of(_CAUSES)(cause) for cause in _list(value))
+
+
+def _exit_codes(value: object) -> frozenset[int]:
+    codes: set[int] = set()
+    for item in _list(value):
+        if isinstance(item, str) and (match := _CODES.fullmatch(item)):
+            first, last = int(match[1]), int(match[2])
+        elif isinstance(item, int) and not isinstance(item, bool):
+            first = last = item
+        else:
+            first, last = 1, 0
+        if not 0 <= first <= last <= 255:
+            raise ValueError(
+                f'{item!r} is not an exit code from 0 to 255, or a range such as "64-78"'
+            )
+        codes |= set(range(first, last + 1))
+    return frozenset(codes)
+
+
+def _signals(value: object) -> frozenset[int]:
+    return frozenset(_signal(item) for item in _list(value))
+
+
+def _signal(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 64:
+        return value
+    name = value.upper() if isinstance(value, str) else ""
+    known = Signals.__members__
+    found = known.get(name) or known.get(f"SIG{name}")
+    if found is None:
+        raise ValueError(
+            f'{value!r} is not a signal; give a number from 1 to 64 or a name such as "SIGBUS"'
+        )
+    return int(found)
+
+
+_READERS: Final[dict[str, Callable[[object], Any]]] = {
+    "enabled": _flag,
+    "before": _row,
+    "causes": _causes,
+    "exit_codes": _exit_codes,
+    "signals": _signals,
+    "primary": _flag,
+    "reducer": _flag,
+    "action": _one_of(_ACTIONS),
+    "code": _code,
+    "message": _one_of(_MESSAGE_CHOICES),
+    "text": _text,
+    "restarts": _count,
+    "window": _seconds,
+    "spacing": _pauses,
+    "retries": _count,
+    "back_off": _pauses,
+    "gives_room": _flag,
+    "memory_growth": _factor,
+    "memory_cap": _factor,
+}
+
 
 Entry = Mapping[str, object]
 
@@ -65,9 +240,9 @@ def table_with(entries: Sequence[Entry], rules: tuple[Rule, ...] = RULES) -> tup
     built_in = {rule.name for rule in rules}
     table, wrong, seen, open_causes = list(rules), list[str](), set[str](), set[Cause]()
     for position, entry in enumerate(entries):
-        name = fields.name_of(entry)
+        name = name_of(entry)
         where = f'failure_rules "{name}"' if name else f"failure_rules[{position}]"
-        read, said = fields.read(entry)
+        read, said = read_fields(entry)
         said += _no_place(table, seen, read)
         if not name:
             said.insert(
@@ -88,7 +263,7 @@ def table_with(entries: Sequence[Entry], rules: tuple[Rule, ...] = RULES) -> tup
     return tuple(table)
 
 
-def _no_place(table: Sequence[Rule], seen: set[str], read: fields.Fields) -> list[str]:
+def _no_place(table: Sequence[Rule], seen: set[str], read: Fields) -> list[str]:
     """What is wrong with the place that an entry asks for. An earlier entry may be faulty, so `seen` counts
     too."""
     place = read.get("before")
@@ -98,7 +273,7 @@ def _no_place(table: Sequence[Rule], seen: set[str], read: fields.Fields) -> lis
     return [f"before: there is no row {place!r}; the rows are {', '.join(names)}"]
 
 
-def _meant(entry: Entry, read: fields.Fields) -> frozenset[Cause]:
+def _meant(entry: Entry, read: Fields) -> frozenset[Cause]:
     """The causes on which a faulty new row might have the last word, were it right."""
     return read.get("causes", frozenset(Cause)) if "causes" in entry else frozenset()
 
@@ -107,7 +282,7 @@ def _apply(
     table: list[Rule],
     name: str,
     entry: Entry,
-    read: fields.Fields,
+    read: Fields,
     wrong: list[str],
     *,
     is_new: bool,
@@ -165,8 +340,8 @@ def _missing(entry: Entry) -> list[str]:
     return missing
 
 
-def _changed(rule: Rule, read: fields.Fields) -> Rule:
-    match = {key: read.pop(key) for key in fields.OF_A_MATCH if key in read}
+def _changed(rule: Rule, read: Fields) -> Rule:
+    match = {key: read.pop(key) for key in OF_A_MATCH if key in read}
     # The pauses of a built-in row are for its own retries and restarts.
     if read.get("retries") == 0:
         read = {"back_off": ()} | read
@@ -175,7 +350,7 @@ def _changed(rule: Rule, read: fields.Fields) -> Rule:
     return replace(rule, match=replace(rule.match, **match), **read)
 
 
-def _new(name: str, read: fields.Fields) -> Rule | list[str]:
+def _new(name: str, read: Fields) -> Rule | list[str]:
     """A new row of which nothing is missing; what it does not say comes from its causes."""
     if "causes" not in read:
         causes = {Cause.EXITED} if "exit_codes" in read else set[Cause]()

@@ -13,8 +13,8 @@ Counters = tuple[tuple[str, int], ...]
 
 
 class Action(enum.StrEnum):
-    """What a row does once its restarts and retries are used up. SUCCEED, FAIL, CANCEL: to the job. DONE: the replica
-    is over, and the job goes on without it."""
+    """What a row does once its restarts and retries are used up. SUCCEED, FAIL, CANCEL: to the job. DONE: the
+    replica is over, and the job goes on without it."""
 
     SUCCEED = "succeed"
     DONE = "done"
@@ -46,16 +46,17 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row, applied in this order: restart the replica while `restarts` are left, then retry the job while `retries`
-    are left, then `action`.
+    """One row, applied in this order: restart the replica while `restarts` are left, then retry the job while
+    `retries` are left, then `action`.
 
-    `restarts`: per replica and attempt; with a `window` (ns), how many within it. `spacing`: ns from the start of a
-    replica to its first, second, … restart at least, so that one that dies young waits; the last one repeats. `retries`:
-    of the job, over its whole life. `back_off`: ns to wait before the first, second, … retry, the last one repeats. `gives_room`: the job
-    gives its room back and waits for new. `memory_growth`: factor by which each retry raises the memory limits,
-    up to `memory_cap` times the first ones. `unstoppable`: disableRetries does not forbid its retries while nothing of
-    the attempt ran. `code`, `message`: of the public error, for FAIL and CANCEL. `text`: an operator's own words in place
-    of `message`.
+    `restarts`: per replica and attempt; with a `window` (ns), how many within it. `spacing`: ns from the
+    start of a replica to its first, second, … restart at least, so that one that dies young waits; the last
+    one repeats. `retries`: of the job, over its whole life. `back_off`: ns to wait before the first, second,
+    … retry, the last one repeats. `gives_room`: the job gives its room back and waits for new.
+    `memory_growth`: factor by which each retry raises the memory limits, up to `memory_cap` times the first
+    ones. `unstoppable`: disableRetries does not forbid its retries while nothing of the attempt ran. `code`,
+    `message`: of the public error, for FAIL and CANCEL. `text`: an operator's own words in place of
+    `message`.
     """
 
     name: str
@@ -98,10 +99,10 @@ _EFFECTS = {
 class Spent:
     """What was spent before, and what may be spent. Times in ns.
 
-    `restarts`: of the replica in this attempt, by rule; `recent`: when the last ones were. `retries`: of the job, by
-    rule. `attempt`, `max_attempts`: where the job stands and how far it may go. `may_retry`: not disableRetries.
-    `whole_job`: restartJobOnWorkerRestart. `nothing_ran`: no program of the attempt can have been started. `lived`: since
-    the start of the replica, 0 if it never started.
+    `restarts`: of the replica in this attempt, by rule; `recent`: when the last ones were. `retries`: of the
+    job, by rule. `attempt`, `max_attempts`: where the job stands and how far it may go. `may_retry`: not
+    disableRetries. `whole_job`: restartJobOnWorkerRestart. `nothing_ran`: no program of the attempt can have
+    been started. `lived`: since the start of the replica, 0 if it never started.
     """
 
     now: int
@@ -120,9 +121,8 @@ class Spent:
 class Verdict:
     """The rule that matched and what it means now. `count` of `budget`: which restart or retry this one is.
 
-    `spent`: what the rule had to give and is used up, in words, "" if nothing. `back_off`: ns before the restart or the next
-    attempt.
-    `error`: the job's public error, if the job ends with one.
+    `spent`: what the rule had to give and is used up, in words, "" if nothing. `back_off`: ns before the
+    restart or the next attempt. `error`: the job's public error, if the job ends with one.
     """
 
     rule: Rule
@@ -135,7 +135,8 @@ class Verdict:
 
 
 def judge(evidence: Evidence, spent: Spent, rules: Sequence[Rule]) -> Verdict:
-    """The verdict of the first rule that matches. Raises AssertionError if none does: a table ends in rows that do."""
+    """The verdict of the first rule that matches. Raises AssertionError if none does: a table ends in rows
+    that do."""
     for rule in rules:
         if rule.match.holds(evidence):
             return _apply(rule, evidence, spent)
@@ -176,7 +177,8 @@ def _nth(pauses: tuple[int, ...], before: int) -> int:
 
 
 def retry_budget(rule: Rule, spent: Spent) -> int:
-    """How many retries of the job the row has in all; its restarts where a restart is one of the whole job."""
+    """How many retries of the job the row has in all; its restarts where a restart is one of the whole
+    job."""
     return rule.retries or (rule.restarts if _whole_job(rule, spent) else 0)
 
 

@@ -20,15 +20,14 @@ class Accelerators:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A public machine type with what it stands for.
-
-    `memory_bytes` is the type's nominal memory; what a replica may use is `memory_limit_bytes`
-    (spec/machines#memory). Zero vcpus or memory: the table does not say (TPU hosts).
-    """
+    """A public machine type with what it stands for."""
 
     type: str
+    #: 0 = the table does not say (TPU hosts).
     vcpus: float
+    #: The type's nominal memory; 0 = the table does not say (TPU hosts).
     memory_bytes: int
+    #: What a replica may use of it (spec/machines#memory).
     memory_limit_bytes: int
     accelerators: Accelerators | None = None
 
@@ -47,23 +46,25 @@ class Program:
     """What a replica runs: a Python package (`module` set) or a container (`module` is None).
 
     A package job installs `package_uris` in order and runs `python -m module args`.
-    A container job overrides the image's entry point with `command` and its arguments with `args`
-    (facts/program#arguments); `image_uri` names the image, or the executor image of a package job.
     """
 
     runtime: RuntimeChoice
+    #: The image of a container, or the executor image of a package job.
     image_uri: str = ""
     package_uris: tuple[str, ...] = ()
     module: str | None = None
+    #: Overrides the entry point of a container's image (facts/program#arguments).
     command: tuple[str, ...] = ()
+    #: Arguments of the module; of a container they override those of its image (facts/program#arguments).
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPool:
-    """One worker pool. `position` 0..3: primary, workers, parameter servers or reducers, evaluators."""
+    """One worker pool."""
 
+    #: 0..3: primary, workers, parameter servers or reducers, evaluators.
     position: int
     replica_count: int
     machine: Machine
@@ -86,9 +87,11 @@ DEFAULT_TIMEOUT = 7 * 24 * 3600 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """Time limits and retry wishes. Durations are nanoseconds; None means no limit."""
+    """Time limits and retry options."""
 
+    #: Nanoseconds that it may run.
     timeout: int = DEFAULT_TIMEOUT
+    #: Nanoseconds that it may wait; None = no limit.
     max_wait: int | None = None
     priority: int = 0
     restart_job_on_worker_restart: bool = False
@@ -98,30 +101,30 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """Everything needed to run a job.
-
-    `pools` holds only the pools that have replicas, ascending by position; pool 0 has exactly one. `job_json`
-    is the spec as given, as JSON text in the public spelling: the `job` entry of CLUSTER_SPEC. `warnings` are
-    notices for the timeline and the first lines of the log (spec/submit#defaults, spec/submit#warnings,
-    spec/runtimes#substitutes). `trial`: number of the trial that this job is, as text, "" if it is none; an
-    `ml` trial's job is named `JOB.TRIAL`. `metric_tag`: what an `ml` trial's program is told to report its
-    objective as ("" = nothing is said). `reduction_tls`: whether its workers and reducers speak TLS. Settled
-    when it is submitted: a reducer that is started again later must speak as the workers that wait for it do.
-    """
+    """Everything needed to run a job."""
 
     api: Api
     region: str
+    #: Only the pools that have replicas, ascending by position; pool 0 has exactly one.
     pools: tuple[WorkerPool, ...]
     scheduling: Scheduling
+    #: The spec as given, as JSON text in the public spelling: the `job` entry of CLUSTER_SPEC.
     job_json: str
     service_account: str = ""
     base_output_directory: str = ""
     job_dir: str = ""
     runtime_version: str = ""
     use_chief_in_tf_config: bool = False
+    #: Notices for the timeline and the first lines of the log (spec/submit#defaults,
+    #: spec/submit#warnings, spec/runtimes#substitutes).
     warnings: tuple[str, ...] = ()
+    #: Number of the trial that this job is, as text; "" = it is none. An `ml` trial's job is named
+    #: `JOB.TRIAL`.
     trial: str = ""
+    #: What an `ml` trial's program is told to report its objective as; "" = nothing is said.
     metric_tag: str = ""
+    #: Its workers and reducers speak TLS. Settled when it is submitted: a reducer that is started again later
+    #: must speak as the workers that wait for it do.
     reduction_tls: bool = False
 
     def replicas(self) -> tuple[ReplicaId, ...]:

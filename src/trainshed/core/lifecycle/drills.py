@@ -32,23 +32,29 @@ class DrillKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """One ordered fault. `number` counts a job's drills from 1.
+    """One ordered fault.
 
     It fires once, when the replica is running and a line of its log, written after the drill was ordered,
-    matches `at_line`, or `after` ns after the order and after the start of the incarnation that runs, or at
-    once if neither is given. `fired`: when (0 = it is armed); `attempt`, `incarnation`: what it hit. `done`:
-    the fault is known to have landed.
+    matches `at_line`, or `after` has passed since the order and since the start of the incarnation that runs,
+    or at once if neither is given.
     """
 
+    #: Counts a job's drills from 1.
     number: int
     kind: DrillKind
     replica: ReplicaId
+    #: When it was ordered (ns).
     ordered: int
     at_line: str = ""
+    #: Nanoseconds.
     after: int = 0
+    #: When it fired (ns); 0 = it is armed.
     fired: int = 0
+    #: The attempt that it hit.
     attempt: int = 0
+    #: The incarnation that it hit.
     incarnation: int = 0
+    #: The fault is known to have landed.
     done: bool = False
 
     @property

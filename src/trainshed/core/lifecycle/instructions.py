@@ -1,4 +1,5 @@
-"""What a stored job demands: the instructions that are to be carried out now, in their order (docs/adr/0004)."""
+"""What a stored job demands: the instructions that are to be carried out now, in their order
+(docs/adr/0004)."""
 
 from collections.abc import Iterator
 
@@ -53,7 +54,8 @@ def _lost_reducers(job: Job) -> tuple[ReplicaId, ...]:
 
 
 def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
-    """Incarnations of which nobody knows whether they have started, those that were to leave their node among them."""
+    """Incarnations of which nobody knows whether they have started, those that were to leave their node among
+    them."""
     leaving = tuple(
         (replica.id, replica.incarnation)
         for replica in job.replicas

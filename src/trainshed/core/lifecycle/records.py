@@ -15,32 +15,36 @@ from trainshed.core.names import JobName, JobUid, ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica of the current attempt. `incarnation` fences: at most one of them lives.
-
-    `node` "": it has no place, and waits for one. `leaving`: why it was asked to leave its node ("" = it was not).
-    `restarts`: in this attempt, by rule; `recent`: when the last ones were, for rules with a limit of rate.
-    `avoid`: the node that it had to leave, or that it was lost with. `notes`: how many of this incarnation's are told.
-    `not_before`: it is not started earlier, 0 = it may be.
-    """
+    """One replica of the current attempt."""
 
     id: ReplicaId
     state: ReplicaState = ReplicaState.WAITING
+    #: Fences: at most one incarnation of a replica lives.
     incarnation: int = 1
+    #: The node that it is placed on; "" = it has no place, and waits for one.
     node: str = ""
+    #: When it started (ns).
     started: int = 0
+    #: How it ended; None = it has not, or there is no record.
     exit: ExitRecord | None = None
+    #: Why it was asked to leave its node; "" = it was not.
     leaving: str = ""
+    #: Restarts in this attempt, by rule.
     restarts: Counters = ()
+    #: When the last restarts were (ns), for rules with a limit of rate.
     recent: tuple[int, ...] = ()
+    #: The node that it had to leave, or that it was lost with.
     avoid: str = ""
+    #: How many notes of this incarnation are recorded.
     notes: int = 0
+    #: It is not started earlier (ns); 0 = it may be.
     not_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a replica's program, or its shim, has said of its part in a reduction or of its storage calls, as `ReplicaNoted`
-    brought it."""
+    """What a replica's program, or its shim, has said of its part in a reduction or of its storage calls, as
+    `ReplicaNoted` brought it."""
 
     replica: ReplicaId
     incarnation: int
@@ -52,78 +56,85 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the job will end, decided at `at` (a cancel: when it was accepted), before its last replicas
-    are down. `rule` names the row of the failure table, or the cause of the cancel."""
+    """How the job will end, decided before its last replicas are down."""
 
     state: JobState
+    #: The row of the failure table, or the cause of the cancel.
     rule: str
     error: JobError | None = None
+    #: When it was decided (ns); of a cancel: when it was accepted.
     at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The attempt is given up for another one, because of `rule`, as decided at `at`.
+    """The attempt is given up for another one."""
 
-    `keeps_room`: the next one begins at once in the same places; else the job waits for room, from `not_before` on.
-    """
-
+    #: The row of the failure table because of which it is.
     rule: str
+    #: When it was decided (ns).
     at: int
+    #: The next attempt begins at once in the same places; else the job waits for places.
     keeps_room: bool = True
+    #: It waits from this moment on (ns).
     not_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Of a job that another one made: that one's uid and name, and the number of the trial that it evaluates (0 = it is
-    the backing job of a pipeline)."""
+    """The job that made another one."""
 
     uid: JobUid
     name: JobName
+    #: Number of the trial that the other one evaluates; 0 = it is the backing job of a pipeline.
     trial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that runs replicas (a custom job, an `ml` training job), and its current attempt.
-
-    `attempt` counts from 1; 0 before the first admission. `phase` is where that attempt stands, WAITING while there
-    is none with room. `outcome` is set as soon as it is decided; the state follows when nothing of the job lives.
-    `retry` is set while the attempt is ended for the next one. `retries`: job retries so far, by rule. `not_before`:
-    it is not admitted earlier. `memory_factor`: what the out-of-memory escalation has made of each replica's limit.
-    `checkpoint`: when something was last seen written to its bucket, or a warning said that nothing was.
-    `short_disks`: nodes of this attempt that were told to have little room left. `notes`: not told yet, for more like
-    them may come until `notes_until`. `public_json` is the created resource in public JSON (input fields only), from
-    which views are made.
-    """
+    """A job that runs replicas (a custom job, an `ml` training job), and its current attempt."""
 
     uid: JobUid
     name: JobName
     display_name: str
     spec: JobSpec
+    #: The created resource in public JSON (input fields only), from which views are made.
     public_json: str
     created: int
     updated: int
     labels: tuple[tuple[str, str], ...] = ()
     state: JobState = JobState.QUEUED
+    #: When all replicas were up for the first time (ns).
     started: int = 0
     ended: int = 0
+    #: Counts from 1; 0 before the first admission.
     attempt: int = 0
+    #: Where that attempt stands; WAITING while there is none with places.
     phase: AttemptState = AttemptState.WAITING
     replicas: tuple[Replica, ...] = ()
+    #: Set as soon as it is decided; the state follows when nothing of the job lives.
     outcome: Outcome | None = None
+    #: The public error of a job that is over.
     error: JobError | None = None
+    #: Set while the attempt is ended for the next one.
     retry: Retry | None = None
+    #: Job retries so far, by rule.
     retries: Counters = ()
+    #: It is not admitted earlier (ns).
     not_before: int = 0
+    #: What the out-of-memory escalation has made of each replica's memory limit.
     memory_factor: float = 1.0
     drills: tuple[Drill, ...] = ()
+    #: When something was last seen written to its bucket, or a warning said that nothing was (ns).
     checkpoint: int = 0
+    #: It was told that its running limit is near.
     warned_of_limit: bool = False
+    #: Nodes of this attempt that were reported to have little disk space left.
     short_disks: tuple[str, ...] = ()
+    #: Gathered and not recorded yet, for more like them may come until `notes_until` (ns).
     notes: tuple[Note, ...] = ()
     notes_until: int = 0
+    #: The job that made this one; None = a client did.
     parent: Parent | None = None
 
     @property

@@ -1,7 +1,8 @@
-"""The five transition tables: for every (state, trigger) the next state, why nothing happens, or why it never comes.
+"""The five transition tables: for every (state, trigger) the next state, why nothing happens, or why it never
+comes.
 
-A table is total: building one that leaves a cell out, or names one twice, fails.
-Diagrams in docs/lifecycle.md are made from these tables; tests/unit/test_lifecycle_tables.py walks every cell.
+A table is total: building one that leaves a cell out, or names one twice, fails. Diagrams in
+docs/lifecycle.md are made from these tables; tests/unit/test_lifecycle_tables.py walks every cell.
 """
 
 import enum
@@ -27,7 +28,8 @@ Trigger = TypeVar("Trigger", bound=enum.StrEnum)
 
 
 class IllegalTransition(Exception):
-    """A trigger came in a state in which it can never come: an error of ours. The message tells the whole story."""
+    """A trigger came in a state in which it can never come: an error of ours. The message tells the whole
+    story."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Illegal:
 
 
 class Table(Generic[State, Trigger]):
-    """All cells of one thing's life. `rows`: by state, one cell per trigger, written in the order of `triggers`."""
+    """All cells of one thing's life. `rows`: by state, one cell per trigger, written in the order of
+    `triggers`."""
 
     def __init__(
         self,

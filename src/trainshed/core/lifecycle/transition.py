@@ -1,7 +1,7 @@
 """One transition of a job: the job as an event finds it and as it becomes, and the entries of its timeline.
 
-Every change of a state goes through a transition table here. The object lives as long as one `step`; what comes out
-of it is frozen.
+Every change of a state goes through a transition table here. The object lives as long as one `step`; what
+comes out of it is frozen.
 """
 
 from collections.abc import Iterable

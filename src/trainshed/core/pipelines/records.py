@@ -20,9 +20,9 @@ class Task(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelDraft:
-    """The model that a pipeline is to leave. `model_id`: of the model that is made, or that gets a new version.
-    `is_new_version`: that model exists already (`parentModel`). `artifact_uri`: "" = the job's model directory.
-    `public_json`: modelToUpload as given."""
+    """The model that a pipeline is to leave. `model_id`: of the model that is made, or that gets a new
+    version. `is_new_version`: that model exists already (`parentModel`). `artifact_uri`: "" = the job's model
+    directory. `public_json`: modelToUpload as given."""
 
     model_id: str
     display_name: str
@@ -35,7 +35,8 @@ class ModelDraft:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:
-    """A valid training pipeline. `output`: the gs:// directory below which its job leaves its model ("" = none)."""
+    """A valid training pipeline. `output`: the gs:// directory below which its job leaves its model ("" =
+    none)."""
 
     task: Task
     output: str = ""
@@ -44,8 +45,9 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A training pipeline. `job`: its backing job, `best_job` the custom job of the best trial of a tuning task (0 = not
-    known yet). `model`: `MODEL_NAME@VERSION` that it left ("" = none). `cancelled`: when a cancel was accepted."""
+    """A training pipeline. `job`: its backing job, `best_job` the custom job of the best trial of a tuning
+    task (0 = not known yet). `model`: `MODEL_NAME@VERSION` that it left ("" = none). `cancelled`: when a
+    cancel was accepted."""
 
     uid: JobUid
     name: JobName
@@ -67,8 +69,9 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """One version of a model; `version` counts from 1. `aliases`: "default" among them for exactly one version of each
-    model. `public_json`: the model's input fields in public JSON. `pipeline`: name of what trained it ("" = uploaded)."""
+    """One version of a model; `version` counts from 1. `aliases`: "default" among them for exactly one
+    version of each model. `public_json`: the model's input fields in public JSON. `pipeline`: name of what
+    trained it ("" = uploaded)."""
 
     name: ModelName
     version: int

@@ -1,8 +1,8 @@
 """Finds the step numbers in a program's log lines: which lines tell of progress, and what number they give.
 
-Programs spell steps in many ways, and one program also names numbers that are no progress of its own ("restored from
-step 100"). So the lines before a fault are looked at first: the *kind* of line that most of them are is the one that counts,
-and lines of other kinds are passed over.
+Programs spell steps in many ways, and one program also names numbers that are no progress of its own
+("restored from step 100"). So the lines before a fault are looked at first: the *kind* of line that most of
+them are is the one that counts, and lines of other kinds are passed over.
 """
 
 import re
@@ -35,11 +35,13 @@ _LARGEST: Final = 10**18
 MOST_READ: Final = 4096
 """Characters of a line that are looked at: who tells a step does so at its beginning."""
 _NEAR: Final = 200
-"""Characters in front of a number in which the word is looked for that tells one kind of line from another."""
+"""Characters in front of a number in which the word is looked for that tells one kind of line from
+another."""
 
 
 class Line(Protocol):
-    """A log line (`store.logs.lines.LogLine`). `at`: ns; `payload`: the JSON object of the line, if it is one."""
+    """A log line (`store.logs.lines.LogLine`). `at`: ns; `payload`: the JSON object of the line, if it is
+    one."""
 
     @property
     def at(self) -> int: ...
@@ -59,8 +61,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The lines of one kind. `word`: what the number is called (`step`, `epoch`, …); `before`: the word in front of it,
-    "{}" in JSON lines. `pattern`: a regular expression of the user's, which then decides alone."""
+    """The lines of one kind. `word`: what the number is called (`step`, `epoch`, …); `before`: the word in
+    front of it, "{}" in JSON lines. `pattern`: a regular expression of the user's, which then decides
+    alone."""
 
     word: str
     before: str = ""
@@ -75,7 +78,8 @@ class Series:
 
 
 def series_by(pattern: str) -> Series:
-    """The lines that match a regular expression; its first group, or all that it matches, is the step's number.
+    """The lines that match a regular expression; its first group, or all that it matches, is the step's
+    number.
 
     Raises PatternError.
     """
@@ -83,7 +87,8 @@ def series_by(pattern: str) -> Series:
 
 
 def learned(lines: Iterable[Line]) -> Series | None:
-    """The kind of line that tells of progress: the most frequent one, of equals the finest. None if there is none.
+    """The kind of line that tells of progress: the most frequent one, of equals the finest. None if there is
+    none.
 
     What speaks of checkpoints counts only if there is nothing else.
     """

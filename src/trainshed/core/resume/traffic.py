@@ -1,5 +1,5 @@
-"""A job's checkpoint files as its bucket saw them: where they are expected, which were written before a fault and read
-after it."""
+"""A job's checkpoint files as its bucket saw them: where they are expected, which were written before a fault
+and read after it."""
 
 import re
 from collections.abc import Iterable
@@ -90,8 +90,9 @@ def read(accesses: Iterable[Access], start: int, end: int, among: set[str]) -> t
 
 
 def traffic(job: Job, accesses: tuple[Access, ...], since: int, files_written: int) -> Traffic:
-    """What the accesses below the job's prefixes say. `since`: from when on (ns) all of them are known. `files_written`:
-    when anything in the job's folders was last written in any way, 0 = never, -1 = not known."""
+    """What the accesses below the job's prefixes say. `since`: from when on (ns) all of them are known.
+    `files_written`: when anything in the job's folders was last written in any way, 0 = never, -1 = not
+    known."""
     if not prefixes(job):
         return Traffic(unseen=NO_PLACE)
     if since > job.created:

@@ -7,6 +7,7 @@ facts/limits, facts/tuning#ml. Field paths are those the public service was seen
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,25 @@ from trainshed.core.names import ML_ROLES, Api
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
-from trainshed.core.specs.ml_pools import CLOUD_TPU, ROLES, Hardware, Role, read_hardware
-from trainshed.core.specs.ml_programs import Programs, read_programs
-from trainshed.core.specs.ml_tuning import read_counts, read_resumed, read_study, tuning_spec
+from trainshed.core.specs.ml_pools import (
+    CLOUD_TPU,
+    ROLES,
+    Hardware,
+    Programs,
+    Role,
+    read_hardware,
+    read_programs,
+)
+from trainshed.core.specs.study import (
+    ParsedStudy,
+    read_algorithm,
+    read_metrics,
+    read_ml_stopping,
+    tag_fault,
+)
+from trainshed.core.specs.study_parameters import ML_JOB, ML_STUDY, read_parameters
+from trainshed.core.specs.tuning import Counts, check_counts
+from trainshed.core.study.spec import DecayCurveStopping, Goal, MedianStopping, Metric, StudySpec
 from trainshed.core.tuning.records import TuningSpec
 
 MIN_WAIT = 1800 * 10**9
@@ -186,3 +203,91 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
 def _is_tpu(training: Section, role: Role) -> bool:
     """Whether the role is no replica but a device of the master."""
     return training.text(role.type_field) == CLOUD_TPU
+
+
+DEFAULT_TAG = "training/hptuning/metric"
+
+
+def read_study(training: Section) -> StudySpec:
+    """What is searched and measured. What is wrong is reported to the section's faults; the study of a faulty
+    request is of no use."""
+    given = training.section("hyperparameters")
+    goal = given.enum("goal") or Goal.MAXIMIZE
+    if goal not in tuple(Goal):
+        given.fault("goal", f"{goal!r} is not one of {', '.join(Goal)}.")
+        goal = Goal.MAXIMIZE
+    tag = given.text("hyperparameterMetricTag") or DEFAULT_TAG
+    if fault := tag_fault(tag) or syntax.string_fault(tag):
+        given.fault("hyperparameterMetricTag", fault)
+    parameters = read_parameters(given, "params", ML_JOB)
+    return StudySpec(
+        parameters=parameters,
+        metrics=(Metric(tag, Goal(goal)),),
+        algorithm=read_algorithm(given, parameters),
+        median_stopping=MedianStopping() if given.flag("enableTrialEarlyStopping") else None,
+    )
+
+
+def read_counts(training: Section, *, max_trials: int) -> Counts:
+    """How many trials; those left out are 1, and 1, and the service's decision."""
+    given = training.section("hyperparameters")
+    counts = Counts(
+        most=given.integer("maxTrials") or 1,
+        parallel=given.integer("maxParallelTrials") or 1,
+        failed=given.integer("maxFailedTrials"),
+    )
+    check_counts(
+        given,
+        counts,
+        ("maxTrials", "maxParallelTrials", "maxFailedTrials"),
+        max_trials=max_trials,
+    )
+    return counts
+
+
+def read_resumed(training: Section, job_id: str) -> str:
+    """Id of the job whose trials are this one's past, "" for none. Whether it exists is for the API to
+    say."""
+    given = training.section("hyperparameters")
+    resumed = given.text("resumePreviousJobId")
+    if not resumed:
+        return ""
+    if fault := syntax.job_id_fault(resumed):
+        given.fault("resumePreviousJobId", fault)
+    elif resumed == job_id:
+        given.fault("resumePreviousJobId", "A job cannot go on from itself; name an earlier one.")
+    return resumed
+
+
+def tuning_spec(study: StudySpec, counts: Counts, trial: JobSpec) -> TuningSpec:
+    """`trial`: what each trial runs."""
+    return TuningSpec(study, trial, counts.most, counts.parallel, counts.failed)
+
+
+_STUDY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+
+def parse_ml_study(public: Mapping[str, Any], study_id: str) -> ParsedStudy:
+    """Read a Study. Its id, chosen by the client, is its display name here.
+
+    Raises InvalidRequest with every violation.
+    """
+    study = Section(public, "", Faults())
+    if not _STUDY_ID.fullmatch(study_id):
+        study.fault(
+            "studyId",
+            f"{study_id!r} is not a study id; it has 1 to 128 letters, digits, dashes and underscores, "
+            "and begins with a letter or digit.",
+        )
+    config = study.section("studyConfig")
+    parameters = read_parameters(config, "parameters", ML_STUDY)
+    stopping = read_ml_stopping(config.section("automatedStoppingConfig"))
+    spec = StudySpec(
+        parameters=parameters,
+        metrics=read_metrics(config, "metric"),
+        algorithm=read_algorithm(config, parameters),
+        median_stopping=stopping if isinstance(stopping, MedianStopping) else None,
+        decay_curve_stopping=stopping if isinstance(stopping, DecayCurveStopping) else None,
+    )
+    study.faults.refuse()
+    return ParsedStudy(study_id, spec)

@@ -5,21 +5,211 @@ Vertex and the `ml` study put the values of each type into a message of their ow
 training job has everything flat and no children. Rules are the same for all three.
 """
 
+import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
-from trainshed.core.specs.study_values import (
-    Space,
-    read_bounds,
-    read_categories,
-    read_condition,
-    read_default,
-    read_discrete,
-    read_scale,
-)
-from trainshed.core.study.spec import Parameter, ParameterType, Value
+from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
+
+MAX_DISCRETE_VALUES = 1_000
+SAME = 1e-10
+"""Discrete values must be this far apart, and a condition means the value that is this near
+(facts/tuning#vertex)."""
+MAX_INTEGER = 2**53 - 1
+"""Beyond it, not every integer has a float, and searches calculate with floats (docs/choices.md)."""
+
+CONDITIONS = {
+    ParameterType.INTEGER: "parentIntValues",
+    ParameterType.DISCRETE: "parentDiscreteValues",
+    ParameterType.CATEGORICAL: "parentCategoricalValues",
+}
+_SCALES = {
+    "": Scale.LINEAR,
+    "NONE": Scale.LINEAR,
+    "UNIT_LINEAR_SCALE": Scale.LINEAR,
+    "UNIT_LOG_SCALE": Scale.LOG,
+    "UNIT_REVERSE_LOG_SCALE": Scale.REVERSE_LOG,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The legal values of one parameter, and the section that names them."""
+
+    type: ParameterType
+    section: Section
+    low: float = 0.0
+    high: float = 0.0
+    values: tuple[float, ...] = ()
+    categories: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the largest value of a numeric parameter."""
+        if self.type is ParameterType.DISCRETE:
+            return min(self.values, default=0.0), max(self.values, default=0.0)
+        return self.low, self.high
+
+
+def read_bounds(space: Section, kind: ParameterType) -> tuple[float, float]:
+    """`minValue` and `maxValue`, both inclusive; one that is left out is 0."""
+    low, high = space.number("minValue"), space.number("maxValue")
+    if not space.has("minValue") and not space.has("maxValue"):
+        space.fault("maxValue", "The least and the largest value must be set.")
+        return low, high
+    sound = True
+    for name, value in (("minValue", low), ("maxValue", high)):
+        if fault := _bound_fault(value, kind):
+            space.fault(name, fault)
+            sound = False
+    if sound and low > high:
+        space.fault("maxValue", f"The largest value {high:g} is less than the least one {low:g}.")
+    elif sound and not math.isfinite(high - low):
+        space.fault("maxValue", "The range is too wide to calculate with; use narrower bounds.")
+    return low, high
+
+
+def _bound_fault(value: float, kind: ParameterType) -> str:
+    if not math.isfinite(value):
+        return "The bound must be a finite number."
+    if kind is not ParameterType.INTEGER:
+        return ""
+    if not value.is_integer():
+        return f"The bound of an INTEGER parameter must be an integer, not {value!r}."
+    if abs(value) > MAX_INTEGER:
+        return f"The bound must be from -{MAX_INTEGER} to {MAX_INTEGER}."
+    return ""
+
+
+def read_discrete(space: Section, name: str) -> tuple[float, ...]:
+    """The list of numbers in the field `name`."""
+    values = space.numbers(name)
+    if not values:
+        space.fault(name, "At least one value must be given.")
+    if len(values) > MAX_DISCRETE_VALUES:
+        space.fault(
+            name, f"{len(values)} values are given; at most {MAX_DISCRETE_VALUES} are allowed."
+        )
+    if not all(map(math.isfinite, values)):
+        space.fault(name, "Every value must be a finite number.")
+    elif any(after - before < SAME for before, after in itertools.pairwise(values)):
+        space.fault(name, f"The values must be strictly increasing and at least {SAME:g} apart.")
+    elif values and not math.isfinite(values[-1] - values[0]):
+        space.fault(name, "The range is too wide to calculate with; use values nearer together.")
+    return values
+
+
+def read_categories(space: Section, name: str) -> tuple[str, ...]:
+    """The list of texts in the field `name`."""
+    categories = space.texts(name)
+    if not categories:
+        space.fault(name, "At least one category must be given.")
+    seen: set[str] = set()
+    for index, category in enumerate(categories):
+        fault = syntax.string_fault(category)
+        if category in seen:
+            fault = f"The category {category!r} is given more than once."
+        if fault:
+            space.faults.add(f"{space.at(name)}[{index}]", fault)
+        seen.add(category)
+    return categories
+
+
+def read_scale(section: Section, space: Space) -> Scale:
+    """`scaleType`; left out it is linear."""
+    name = section.enum("scaleType")
+    scale = _SCALES.get(name)
+    if scale is None:
+        section.fault(
+            "scaleType", f"{name!r} is not a scale; choose {', '.join(list(_SCALES)[2:])}."
+        )
+        return Scale.LINEAR
+    if space.type is ParameterType.CATEGORICAL:
+        if name not in ("", "NONE"):
+            section.fault("scaleType", "A CATEGORICAL parameter has no scale; leave it out.")
+        return Scale.LINEAR
+    if scale is Scale.LINEAR:
+        return scale
+    least, most = space.ends
+    if not least > 0:
+        section.fault(
+            "scaleType",
+            f"The scale {name} needs positive values only, and the least one is {least:g}; raise it or "
+            "use UNIT_LINEAR_SCALE.",
+        )
+    elif not math.isfinite(most / least):
+        section.fault("scaleType", "The range is too wide for a logarithmic scale.")
+    return scale
+
+
+def read_default(space: Space) -> Value | None:
+    """`defaultValue`, which only the messages of Vertex have. A DISCRETE one means the nearest value."""
+    section = space.section
+    if not section.has("defaultValue"):
+        return None
+    match space.type:
+        case ParameterType.CATEGORICAL:
+            text = section.text("defaultValue")
+            if text not in space.categories:
+                section.fault("defaultValue", f"{text!r} is not one of the categories.")
+            return text
+        case ParameterType.DISCRETE:
+            number = section.number("defaultValue")
+            if not math.isfinite(number):
+                section.fault("defaultValue", "The default must be a finite number.")
+            return min(space.values, key=lambda value: abs(value - number), default=number)
+        case ParameterType.DOUBLE | ParameterType.INTEGER:
+            number = section.number("defaultValue")
+            if not space.low <= number <= space.high:
+                section.fault(
+                    "defaultValue",
+                    f"The default {number:g} is not within {space.low:g} and {space.high:g}.",
+                )
+                return None
+            return int(number) if space.type is ParameterType.INTEGER else number
+
+
+def read_condition(item: Section, parent: Space | None) -> tuple[Value, ...]:
+    """The parent's values for which a child is active."""
+    if parent is None:
+        return ()
+    wanted = CONDITIONS[parent.type]
+    given = [name for name in CONDITIONS.values() if item.has(name)]
+    if given != [wanted]:
+        wrong = next((name for name in given if name != wanted), wanted)
+        item.fault(
+            wrong, f"The parent is {parent.type}: its values go into {item.at(wanted)} alone."
+        )
+        return ()
+    condition = item.section(wanted)
+    texts = condition.texts("values")
+    if not texts:
+        condition.fault("values", "At least one value of the parent must be given.")
+    found: dict[Value, None] = {}
+    for index, text in enumerate(texts):
+        value = _parent_value(parent, text)
+        if value is None:
+            condition.faults.add(
+                f"{condition.at('values')}[{index}]", f"{text} is not a value of the parent."
+            )
+        else:
+            found[value] = None
+    return tuple(found)
+
+
+def _parent_value(parent: Space, text: str) -> Value | None:
+    match parent.type:
+        case ParameterType.CATEGORICAL:
+            return text if text in parent.categories else None
+        case ParameterType.INTEGER:
+            return int(text) if parent.low <= int(text) <= parent.high else None
+        case ParameterType.DISCRETE | ParameterType.DOUBLE:
+            near = (value for value in parent.values if abs(value - float(text)) <= SAME)
+            return next(near, None)
+
 
 MAX_PARAMETERS = 1_000
 """Nodes of one tree; bounds what a mistake can cost (docs/choices.md)."""

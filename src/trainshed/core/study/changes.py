@@ -11,7 +11,7 @@ from typing import Final
 
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
-from trainshed.core.study.trials import Measurement, Trial, TrialState
+from trainshed.core.study.records import Measurement, Trial, TrialState
 
 
 class TrialTrigger(enum.StrEnum):

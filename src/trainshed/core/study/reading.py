@@ -5,14 +5,16 @@ Both study APIs bring their messages into the neutral shapes here. Everything wr
 the field path that the caller used.
 """
 
+import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
 from trainshed.core.requests import Faults
+from trainshed.core.study.progress import final_measurement
+from trainshed.core.study.records import Measurement, Parameters, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
-from trainshed.core.study.trials import Measurement, Parameters
 
 _SAME: Final = 1e-10
 """Discrete values this near are one (facts/tuning#vertex)."""
@@ -213,3 +215,70 @@ def _listed(names: Mapping[str, None], most: int = 20) -> str:
     """The first of the names, so that a message stays readable."""
     shown = list(names)[:most]
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+class Claim(enum.StrEnum):
+    """What the client says of its trial. WANTED: somebody should try it. SUCCEEDED, INFEASIBLE: it was
+    tried."""
+
+    WANTED = "WANTED"
+    SUCCEEDED = "SUCCEEDED"
+    INFEASIBLE = "INFEASIBLE"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTrial:
+    """A trial as sent at `path`. A `final` measurement makes it one that SUCCEEDED, whatever the claim,
+    unless it is INFEASIBLE. `reason`: why it is."""
+
+    path: str
+    parameters: Sequence[GivenParameter]
+    measurements: Sequence[GivenMeasurement] = ()
+    final: GivenMeasurement | None = None
+    claim: Claim = Claim.WANTED
+    client: str = ""
+    reason: str = ""
+
+
+def parse_trial(
+    spec: StudySpec, study: StudyUid, given: GivenTrial, now: int
+) -> tuple[Trial, tuple[Measurement, ...]]:
+    """The trial, without a number, and its measurements, ascending by (step, elapsed) and each pair once.
+
+    One that is only wanted is REQUESTED, belongs to nobody, and is given to the next client that asks for
+    suggestions. Raises InvalidRequest with every violation.
+    """
+    faults = Faults()
+    parameters = read_parameters(spec, given.parameters, faults, at=f"{given.path}.parameters")
+    read = [read_measurement(spec, each, faults, final=False) for each in given.measurements]
+    by_place = {(each.step, each.elapsed): each for each in read}
+    measurements = tuple(by_place[place] for place in sorted(by_place))
+    trial = Trial(study, 0, TrialState.REQUESTED, parameters, created=now)
+    is_infeasible = given.claim is Claim.INFEASIBLE
+    final = None
+    if not is_infeasible and given.final is not None:
+        final = read_measurement(spec, given.final, faults, final=True)
+    elif given.claim is Claim.SUCCEEDED:
+        final = final_measurement(spec, measurements)
+        if final is None:
+            faults.add(
+                f"{given.path}.final_measurement",
+                "A trial that SUCCEEDED has a final measurement: give it, or a measurement with every metric "
+                "of the study.",
+            )
+    faults.refuse()
+    if final is None and not is_infeasible:
+        return trial, measurements
+    over = Trial(
+        study,
+        0,
+        TrialState.INFEASIBLE if is_infeasible else TrialState.SUCCEEDED,
+        parameters,
+        created=now,
+        started=now,
+        ended=now,
+        client=given.client,
+        final=final,
+        infeasible_reason=given.reason if is_infeasible else "",
+    )
+    return over, measurements

@@ -1,1 +1,2 @@
-"""What a hyperparameter tuning job is and what may happen to it: trials that are custom jobs of their own. Pure."""
+"""What a hyperparameter tuning job is and what may happen to it: trials that are custom jobs of their own.
+Pure."""

@@ -24,9 +24,9 @@ from trainshed.core.lifecycle.machine import GIVEN_UP_RULE, Deadline
 from trainshed.core.lifecycle.records import Job, Outcome
 from trainshed.core.lifecycle.states import JobState, JobTrigger
 from trainshed.core.names import Api, JobUid
-from trainshed.core.study.final import final_measurement
+from trainshed.core.study.progress import final_measurement
+from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import Goal
-from trainshed.core.study.trials import Measurement, Trial, TrialState
 from trainshed.core.tuning import timeline
 from trainshed.core.tuning.records import RunningTrial, SeenSummaries, TuningJob
 from trainshed.core.tuning.transition import Transition

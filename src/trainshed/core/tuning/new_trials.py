@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import Api, JobName, JobUid
-from trainshed.core.study.trials import Parameters, Trial, TrialState
+from trainshed.core.study.records import Parameters, Trial, TrialState
 from trainshed.core.tuning import timeline
 from trainshed.core.tuning.machine import settle
 from trainshed.core.tuning.records import RunningTrial, TuningJob

@@ -10,17 +10,17 @@ from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Outcome, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
+from trainshed.core.study.records import Measurement, StudyUid
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.study.trials import Measurement, StudyUid
 
 
 @dataclass(frozen=True, slots=True)
 class TuningSpec:
     """A valid tuning job of either API.
 
-    `trial`: what each trial runs, before its parameters and directories are put in. `max_failed_trials`: 0 = the
-    service decides (docs/choices.md). `resumed`: the tuning jobs whose trials count as this one's past, oldest first
-    (`ml` resumePreviousJobId), and `first_trial`: the number that this job begins with.
+    `trial`: what each trial runs, before its parameters and directories are put in. `max_failed_trials`: 0 =
+    the service decides (docs/choices.md). `resumed`: the tuning jobs whose trials count as this one's past,
+    oldest first (`ml` resumePreviousJobId), and `first_trial`: the number that this job begins with.
     """
 
     study: StudySpec
@@ -34,8 +34,8 @@ class TuningSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunningTrial:
-    """A trial that is not over. `stopping`: why it was told to stop early ("" = it was not), and `predicted`: what it
-    would have measured at its end, where the stopping rule knows."""
+    """A trial that is not over. `stopping`: why it was told to stop early ("" = it was not), and `predicted`:
+    what it would have measured at its end, where the stopping rule knows."""
 
     number: int
     job: JobUid
@@ -45,8 +45,8 @@ class RunningTrial:
 
 @dataclass(frozen=True, slots=True)
 class SeenSummaries:
-    """What was seen of a trial's TensorFlow summaries. `uri`: the directory that they were looked for in, with all below
-    it; `tags`: of all scalars in them, in order."""
+    """What was seen of a trial's TensorFlow summaries. `uri`: the directory that they were looked for in,
+    with all below it; `tags`: of all scalars in them, in order."""
 
     uri: str
     tags: tuple[str, ...]
@@ -54,10 +54,11 @@ class SeenSummaries:
 
 @dataclass(frozen=True, slots=True)
 class TuningJob:
-    """A tuning job. `next_trial`: the number of the trial that follows. `failed`: those of `infeasible` trials
-    that count against the job. `best`: number of the best trial so far, and its value of the objective (0 = none).
-    `exhausted`: the algorithm has nothing left to try. `waits_for_engine`: the library of the service's tuning engine is not
-    installed, and its story says so. `outcome`: how it will end, as soon as that is decided."""
+    """A tuning job. `next_trial`: the number of the trial that follows. `failed`: those of `infeasible`
+    trials that count against the job. `best`: number of the best trial so far, and its value of the objective
+    (0 = none). `exhausted`: the algorithm has nothing left to try. `waits_for_engine`: the library of the
+    service's tuning engine is not installed, and its story says so. `outcome`: how it will end, as soon as
+    that is decided."""
 
     uid: JobUid
     name: JobName

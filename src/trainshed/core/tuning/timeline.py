@@ -5,8 +5,8 @@ from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
+from trainshed.core.study.records import Parameters, Trial
 from trainshed.core.study.spec import StudySpec, Value
-from trainshed.core.study.trials import Parameters, Trial
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 
 _SHOWN = 20

@@ -1,5 +1,5 @@
-"""One transition of a tuning job: the job as it is found and as it becomes, the trials that changed, and the entries of
-its timeline. Lives as long as one commit is made up; what comes out of it is frozen.
+"""One transition of a tuning job: the job as it is found and as it becomes, the trials that changed, and the
+entries of its timeline. Lives as long as one commit is made up; what comes out of it is frozen.
 """
 
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobTrigger
-from trainshed.core.study.trials import Measurement, Trial
+from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.records import RunningTrial, TuningJob
 
 

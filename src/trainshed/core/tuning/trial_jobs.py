@@ -8,8 +8,8 @@ from typing import Any
 from trainshed.core.cluster import is_reducer
 from trainshed.core.job.spec import JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import Api
+from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Value
-from trainshed.core.study.trials import Parameters
 
 _EXACT = 2**53
 """Up to it, an integer is the same number as a float."""

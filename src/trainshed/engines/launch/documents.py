@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainshed.core import reduction
-from trainshed.core.catalog import google_hosts
+from trainshed.core.catalog import regions
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Device
@@ -191,8 +191,8 @@ def intercepted(host: Host, ground: Ground) -> tuple[str, ...]:
     """Names of Google's hosts that lead to the replica's own endpoint."""
     if not (host.namespaced and ground.certificate):
         return ()
-    apis = google_hosts.apis() if ground.rest_socket else ()
-    return (*google_hosts.STORAGE, *_METADATA, *apis)
+    apis = regions.apis() if ground.rest_socket else ()
+    return (*regions.STORAGE, *_METADATA, *apis)
 
 
 def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tuple[str, str, bool]]:

@@ -11,7 +11,7 @@ import msgspec
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
-from trainshed.core.study.trials import Measurement
+from trainshed.core.study.records import Measurement
 
 _PRIMARY = ReplicaId(0, 0)
 _MOST = 200_000

@@ -1,7 +1,19 @@
-"""Opens SQLite connections with the settings that durability and readers need, and nothing else."""
+"""SQLite connections: how they are opened and checked, and how doors have their statements executed.
 
+A `.sql` file holds blocks, each under a line `-- name: something`; other comment lines stay with their block.
+"""
+
+import contextlib
+import gc
+import re
 import sqlite3
+from collections.abc import Callable, Generator, Mapping
+from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Protocol, TypeVar
+
+from trainshed.store.port import StoreUnreadable
 
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 16 * 1024
@@ -49,3 +61,89 @@ def _open(database: Path) -> sqlite3.Connection:
 
 def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
+
+
+T = TypeVar("T")
+
+
+class Writing(Protocol):
+    """Executes what changes the database: `sqlite.writer.Writer`, `sqlite.inline.InlineStore`."""
+
+    async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Execute `work` in one transaction, alone or with others', and return when it is committed.
+
+        What `work` raises is raised here, and nothing of it is stored. `what`: the door's method, for
+        messages. Raises Unavailable if the database fails.
+        """
+        ...
+
+
+class Reading(Protocol):
+    """Executes what reads: `sqlite.snapshots.Snapshots`, `sqlite.inline.InlineStore`."""
+
+    def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` at once, blocking; it sees one state of the database, all acknowledged writes in it."""
+        ...
+
+    async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` where it does not hold up the event loop; otherwise as `here`."""
+        ...
+
+
+@contextlib.contextmanager
+def no_collection() -> Generator[None]:
+    """Python's cycle collector looks at every new object again and again while a quarter of a million is made
+    of which none is garbage: half of the time that a long history takes."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+DAMAGED: Final = (
+    "Stop the service, move trainshed.db away, and restore a backup into a new data directory (trainshed restore BACKUP --data "
+    "DIR); what can still be read of it, `sqlite3 trainshed.db .recover` prints"
+)
+"""What to do about a damaged database."""
+
+
+def require_sound(connection: sqlite3.Connection, database: Path) -> None:
+    """Look through all of it, some seconds for each GB. Raises StoreUnreadable."""
+    try:
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as failure:
+        found = str(failure)
+    if found != "ok":
+        # Its first line names the schema.
+        raise damaged(database, found.splitlines()[-1])
+
+
+def require_not_emptied(database: Path) -> None:
+    """Raise StoreUnreadable for a file of no bytes where a service has had a database: SQLite would begin a
+    new one."""
+    if database.exists() and not database.stat().st_size:
+        raise damaged(database, "it has no bytes any more")
+
+
+def damaged(database: Path, cause: str) -> StoreUnreadable:
+    """The error for a database that no service can use."""
+    return StoreUnreadable(f"the job database {database} is damaged: {cause}. {DAMAGED}")
+
+
+_HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+
+
+def load_statements(package: str, file: str) -> Mapping[str, str]:
+    """The statements of `file` in `package` by name. Raises ValueError if a name appears twice."""
+    text = files(package).joinpath(file).read_text(encoding="utf-8")
+    parts = _HEADING.split(text)
+    statements: dict[str, str] = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        if name in statements:
+            raise ValueError(f"{package}/{file} names the statement {name!r} twice; rename one")
+        statements[name] = body.strip().removesuffix(";")
+    return MappingProxyType(statements)

@@ -10,11 +10,10 @@ import msgspec
 
 from trainshed.core.names import JobUid
 from trainshed.store.port import StoreTooNew
-from trainshed.store.set_aside import RecordSetAside
-from trainshed.store.sqlite.connections import open_reader
+from trainshed.store.records import RecordSetAside
+from trainshed.store.sqlite.connections import damaged, open_reader, require_sound
 from trainshed.store.sqlite.schema import newest
 from trainshed.store.sqlite.setting_aside import all_set_aside
-from trainshed.store.sqlite.soundness import damaged, require_sound
 
 
 @dataclass(frozen=True, slots=True)

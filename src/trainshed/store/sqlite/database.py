@@ -8,9 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainshed.store.port import StoreInUse, StoreUnreadable
-from trainshed.store.set_aside import RecordSetAside
-from trainshed.store.sqlite.connections import open_writer
-from trainshed.store.sqlite.deleting import finish_deleting
+from trainshed.store.records import RecordSetAside
+from trainshed.store.sqlite.connections import (
+    damaged,
+    open_writer,
+    require_not_emptied,
+    require_sound,
+)
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.ledger import SqliteLedger
 from trainshed.store.sqlite.models import SqliteModels
@@ -19,8 +23,7 @@ from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.secrets import SqliteSecrets
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
-from trainshed.store.sqlite.soundness import damaged, require_not_emptied, require_sound
-from trainshed.store.sqlite.studies import SqliteStudies
+from trainshed.store.sqlite.studies import SqliteStudies, finish_deleting
 from trainshed.store.sqlite.writer import Writer
 
 DATABASE_FILE = "trainshed.db"

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
-from trainshed.store.set_aside import RecordSetAside
+from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.intake import SqliteIntake
 from trainshed.store.sqlite.ledger import SqliteLedger

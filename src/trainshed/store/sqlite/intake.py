@@ -20,15 +20,12 @@ from trainshed.store.codec import (
     encode_drills,
     encode_labels,
 )
-from trainshed.store.operations import Operation
 from trainshed.store.port import NewWork, NodeDrain
-from trainshed.store.set_aside import ADVICE
-from trainshed.store.sqlite.execution import Writing
-from trainshed.store.sqlite.operations import insert_operation
+from trainshed.store.records import ADVICE, Operation
+from trainshed.store.sqlite.connections import Writing, load_statements
 from trainshed.store.sqlite.rows import Parameters, etag, name_parameters, quota_parameters
 from trainshed.store.sqlite.setting_aside import job_set_aside
-from trainshed.store.sqlite.works import append_timeline, storing
-from trainshed.store.statements import load_statements
+from trainshed.store.sqlite.writes import append_timeline, insert_operation, storing
 
 _SQL = load_statements("trainshed.store.sqlite", "intake.sql")
 _OF_A_JOB = (

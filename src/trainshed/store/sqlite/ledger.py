@@ -6,21 +6,21 @@ from typing import Any
 
 from trainshed.core.errors import RequestError
 from trainshed.core.names import JobUid
-from trainshed.core.study.trials import StudyUid
+from trainshed.core.study.records import StudyUid
 from trainshed.core.works import Work
 from trainshed.store.codec import decode_job, encode_job
 from trainshed.store.port import Commit, Intent, LiveJob, StaleCommit
-from trainshed.store.sqlite.execution import Reading, Writing
+from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.models import registering
 from trainshed.store.sqlite.rows import intent
-from trainshed.store.sqlite.trials import (
+from trainshed.store.sqlite.writes import (
+    append_timeline,
     measurement_parameters,
     put_measurements,
     put_trials,
+    storing,
     trial_parameters,
 )
-from trainshed.store.sqlite.works import append_timeline, storing
-from trainshed.store.statements import load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "ledger.sql")
 

@@ -13,11 +13,10 @@ from trainshed.store.codec import (
     encode_version,
 )
 from trainshed.store.models import PersistentResource
-from trainshed.store.operations import Operation
-from trainshed.store.sqlite.execution import Reading, Writing
-from trainshed.store.sqlite.operations import insert_operation
+from trainshed.store.records import Operation
+from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
-from trainshed.store.statements import load_statements
+from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("trainshed.store.sqlite", "models.sql")
 _DEFAULT = "default"

@@ -10,10 +10,9 @@ from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.core.works import Work
-from trainshed.store.operations import Operation
 from trainshed.store.port import NO_JOB, JobQuery, NodeDrain
-from trainshed.store.set_aside import ADVICE, RecordSetAside
-from trainshed.store.sqlite.execution import Reading
+from trainshed.store.records import ADVICE, Operation, RecordSetAside
+from trainshed.store.sqlite.connections import Reading, load_statements
 from trainshed.store.sqlite.rows import (
     ABOVE_ALL_UIDS,
     KINDS,
@@ -27,7 +26,6 @@ from trainshed.store.sqlite.rows import (
     viewed_job,
 )
 from trainshed.store.sqlite.setting_aside import all_set_aside, job_set_aside
-from trainshed.store.statements import load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "reader.sql")
 

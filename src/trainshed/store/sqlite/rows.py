@@ -25,8 +25,8 @@ from trainshed.store.codec import (
     encode_labels,
     work_kind,
 )
-from trainshed.store.operations import Operation
 from trainshed.store.port import Intent, NodeDrain
+from trainshed.store.records import Operation
 
 Parameters = dict[str, Any]
 

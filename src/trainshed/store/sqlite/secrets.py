@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from trainshed.core.errors import NotFound
 from trainshed.core.secrets import SecretRef
 from trainshed.store.secrets import Sealed, SecretVersion, Stored
-from trainshed.store.sqlite.execution import Reading, Writing
-from trainshed.store.statements import load_statements
+from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 
 _SQL = load_statements("trainshed.store.sqlite", "secrets.sql")
 

@@ -16,7 +16,7 @@ import msgspec
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
-from trainshed.store.set_aside import RecordSetAside
+from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_writer
 
 T = TypeVar("T")

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
-from trainshed.store.sqlite.connections import open_reader
+from trainshed.store.sqlite.connections import DAMAGED, open_reader
 from trainshed.store.sqlite.setting_aside import SettingAside, past_bad_records
-from trainshed.store.sqlite.soundness import DAMAGED
 
 T = TypeVar("T")
 

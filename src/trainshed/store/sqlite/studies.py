@@ -4,26 +4,23 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from trainshed.core.errors import AlreadyExists, NotFound, Unavailable
 from trainshed.core.names import StudyName
-from trainshed.core.study.studies import Study, StudyState
-from trainshed.core.study.trials import Measurement, StudyUid, Trial
+from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
 from trainshed.store.codec import decode_measurement, decode_study, decode_trial, encode_study
-from trainshed.store.operations import Operation
 from trainshed.store.port import StaleCommit
-from trainshed.store.sqlite import operations
-from trainshed.store.sqlite.deleting import delete_some, hide_study
-from trainshed.store.sqlite.execution import Reading, Writing, no_collection
+from trainshed.store.records import Operation
+from trainshed.store.sqlite import writes
+from trainshed.store.sqlite.connections import Reading, Writing, load_statements, no_collection
 from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
-from trainshed.store.sqlite.trials import (
+from trainshed.store.sqlite.writes import (
     add_trial,
     change_trial,
     measurement_parameters,
     put_measurements,
 )
-from trainshed.store.statements import load_statements
 from trainshed.store.studies import StoredTrial
 
 _SQL = load_statements("trainshed.store.sqlite", "studies.sql")
@@ -202,18 +199,16 @@ class SqliteStudies:
         def work(connection: sqlite3.Connection) -> None:
             # Nobody would end an operation of a study that was deleted meanwhile.
             _study_by_uid(connection, operation.study)
-            operations.insert_operation(connection, operation)
+            writes.insert_operation(connection, operation)
 
         await self._writer.run("begin_operation", work)
 
     async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
-        return self._snapshots.here(
-            lambda connection: operations.running_operations(connection, study)
-        )
+        return self._snapshots.here(lambda connection: writes.running_operations(connection, study))
 
     async def delete_operation(self, name: str) -> None:
         await self._writer.run(
-            "delete_operation", lambda connection: operations.delete_operation(connection, name)
+            "delete_operation", lambda connection: writes.delete_operation(connection, name)
         )
 
     async def finish_operation(
@@ -232,7 +227,7 @@ class SqliteStudies:
             except NotFound as gone:
                 raise StaleCommit(str(gone)) from gone
             finished = replace(operation, trials=(*operation.trials, *handed_out))
-            if not operations.finish_operation(connection, finished):
+            if not writes.finish_operation(connection, finished):
                 raise StaleCommit(f"{operation.name} is done already, or gone")
             return finished
 
@@ -291,3 +286,41 @@ def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str
         return
     for number in dict.fromkeys(numbers):
         yield "measurements_of", {"study_uid": study, "number": number}
+
+
+_DELETING = load_statements("trainshed.store.sqlite", "deleting.sql")
+CHUNK: Final = 4_000
+"""Rows of one transaction: some 20 ms."""
+
+
+def hide_study(connection: sqlite3.Connection, uid: StudyUid, name: StudyName, now: int) -> None:
+    """From now on nobody finds the study; its names are free, and what runs for it has failed."""
+    connection.execute(_DELETING["hide_study"], {"uid": uid})
+    writes.fail_operations_of(connection, uid, str(name), now)
+
+
+def delete_some(connection: sqlite3.Connection, uid: StudyUid) -> bool:
+    """Delete up to CHUNK rows of a hidden study; True if nothing is left of it."""
+    left = CHUNK
+    # Trials first: of one that is there a client may still store a measurement.
+    for statement in ("delete_trials", "delete_measurements", "delete_operations"):
+        left -= connection.execute(_DELETING[statement], {"uid": uid, "most": left}).rowcount
+        if left <= 0:
+            return False
+    connection.execute(_DELETING["delete_numbers"], {"uid": uid})
+    return True
+
+
+def finish_deleting(connection: sqlite3.Connection) -> None:
+    """Delete what a crash has left of hidden studies. Blocks. What the disk does not allow is left for the next start."""
+    for (uid,) in connection.execute(_DELETING["hidden_studies"]).fetchall():
+        is_done = False
+        while not is_done:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                is_done = delete_some(connection, uid)
+                connection.execute("COMMIT")
+            except sqlite3.OperationalError:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                return

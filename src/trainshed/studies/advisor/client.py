@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.study.trials import Parameters, TrialState
 from trainshed.studies.advisor.process import HEAD, Kind, StopCall, SuggestCall, frame
 from trainshed.studies.port import (
     AdvisorFailed,

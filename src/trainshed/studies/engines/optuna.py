@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
-from trainshed.core.study.final import objectives
+from trainshed.core.study.progress import objectives
+from trainshed.core.study.records import Measurement
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec, Value
-from trainshed.core.study.trials import Measurement
 from trainshed.studies.engines.tree import (
     is_log,
     key,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec, Value
-from trainshed.core.study.trials import Parameters, TrialState
 from trainshed.studies.port import Seen
 
 _SAME = 1e-10

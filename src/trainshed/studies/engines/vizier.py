@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from trainshed.core.study.final import objectives
+from trainshed.core.study.progress import objectives
 from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
 from trainshed.studies.engines.tree import (
     Place,

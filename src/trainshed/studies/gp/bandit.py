@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.study.trials import Parameters, TrialState
 from trainshed.studies.gp.acquisition import Score, TrustRegion, Within, trust_radius
 from trainshed.studies.gp.belief import (
     Belief,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainshed.core.study.final import score
-from trainshed.core.study.final import score as signed
+from trainshed.core.study.progress import score
+from trainshed.core.study.progress import score as signed
 from trainshed.core.study.spec import Metric, Noise, StudySpec
 from trainshed.studies.gp.acquisition import (
     Exploration,

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from trainshed.core.study.final import score
+from trainshed.core.study.progress import score
+from trainshed.core.study.records import Measurement
 from trainshed.core.study.spec import ConvexStopping, StudySpec
-from trainshed.core.study.trials import Measurement
 from trainshed.studies.port import Curve, StoppingVerdict
 from trainshed.studies.stopping.curves import (
     NO_SINGLE_OBJECTIVE,

@@ -6,7 +6,7 @@ What the three rules share. Pure, and without numpy.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainshed.core.study.final import objectives, score
+from trainshed.core.study.progress import objectives, score
 from trainshed.core.study.spec import Metric, Selection, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
-from trainshed.core.study.trials import Measurement
+from trainshed.core.study.records import Measurement
 from trainshed.testing.engine.programs import Reports
 
 

@@ -1,4 +1,4 @@
-"""The durable record of a trial: what was tried, what was measured, how it ended (spec/tuning#measurements).
+"""The durable records of a study that a client made, and of its trials (spec/tuning#studies).
 
 Times are nanoseconds since the epoch, 0 where the moment has not come.
 """
@@ -7,8 +7,8 @@ import enum
 from dataclasses import dataclass
 from typing import NewType
 
-from trainshed.core.names import JobUid
-from trainshed.core.study.spec import Value
+from trainshed.core.names import JobUid, StudyName
+from trainshed.core.study.spec import StudySpec, Value
 
 StudyUid = NewType("StudyUid", int)
 """Identity of a study; that of a tuning job's study is the job's own uid."""
@@ -67,3 +67,26 @@ class Trial:
     infeasible_reason: str = ""
     job: JobUid = JobUid(0)
     stopped_early: bool = False
+
+
+class StudyState(enum.StrEnum):
+    """ACTIVE: trials may be suggested. INACTIVE: it was paused. COMPLETED: it came to one of its limits, or
+    nothing is left to try."""
+
+    ACTIVE = "ACTIVE"
+    INACTIVE = "INACTIVE"
+    COMPLETED = "COMPLETED"
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """`display_name` is unique in its location. `created`: ns. `public_json`: the study as given."""
+
+    uid: StudyUid
+    name: StudyName
+    display_name: str
+    spec: StudySpec
+    public_json: str
+    created: int
+    state: StudyState = StudyState.ACTIVE
+    inactive_reason: str = ""

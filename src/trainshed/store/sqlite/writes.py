@@ -1,0 +1,179 @@
+"""What several doors write within their own transactions: new works, timelines, operations, trials."""
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
+from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import JobUid
+from trainshed.core.study.records import Measurement, StudyUid, Trial
+from trainshed.store.codec import (
+    decode_operation,
+    encode_details,
+    encode_measurement,
+    encode_operation,
+    encode_trial,
+)
+from trainshed.store.port import NewWork, StaleCommit
+from trainshed.store.records import Operation
+from trainshed.store.sqlite.connections import load_statements
+from trainshed.store.sqlite.rows import Parameters, work_parameters
+from trainshed.store.studies import StoredTrial
+
+_WORKS = load_statements("trainshed.store.sqlite", "works.sql")
+
+
+def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
+    """What stores a new work. It is encoded here, on the caller's thread, and not on the writer's.
+
+    The function raises AlreadyExists (the name was used before), Unavailable (the uid is taken).
+    """
+    job = made.job
+    parameters = work_parameters(job)
+
+    def store(connection: sqlite3.Connection) -> None:
+        if connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1:
+            raise AlreadyExists(
+                f"{job.name} exists or existed before; names are never used again. Choose another id"
+            )
+        if connection.execute(_WORKS["insert_job"], parameters).rowcount != 1:
+            raise Unavailable("two jobs were given one number; send the request again")
+        connection.execute(_WORKS["insert_work"], parameters)
+        append_timeline(connection, job.uid, made.timeline)
+
+    return store
+
+
+def append_timeline(
+    connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]
+) -> None:
+    """Add to the story of a work, which need not be there."""
+    for entry in entries:
+        connection.execute(
+            _WORKS["append_timeline"],
+            {
+                "uid": uid,
+                "at": entry.at,
+                "kind": entry.kind,
+                "message": entry.message,
+                "details": encode_details(entry.details),
+            },
+        )
+
+
+_OPERATIONS = load_statements("trainshed.store.sqlite", "operations.sql")
+_NOT_FOUND = 5
+"""google.rpc.Code."""
+
+
+def insert_operation(connection: sqlite3.Connection, operation: Operation) -> None:
+    """Raises Unavailable (the name is taken)."""
+    parameters = {
+        "name": operation.name,
+        "study_uid": operation.study,
+        "created": operation.created,
+        "is_running": int(not operation.state.is_final),
+        "record": encode_operation(operation),
+    }
+    if connection.execute(_OPERATIONS["insert_operation"], parameters).rowcount != 1:
+        raise Unavailable("two operations were given one name; send the request again")
+
+
+def finish_operation(connection: sqlite3.Connection, operation: Operation) -> bool:
+    """False if it is done already, or gone; then nothing is written."""
+    parameters = {"name": operation.name, "record": encode_operation(operation)}
+    return connection.execute(_OPERATIONS["finish_operation"], parameters).rowcount == 1
+
+
+def running_operations(
+    connection: sqlite3.Connection, study: StudyUid | None
+) -> tuple[Operation, ...]:
+    """Those that are not done, oldest first; of all studies if `study` is None."""
+    if study is None:
+        rows = connection.execute(_OPERATIONS["running_operations"])
+    else:
+        rows = connection.execute(_OPERATIONS["running_operations_of_study"], {"study_uid": study})
+    return tuple([decode_operation(record) for (record,) in rows])
+
+
+def delete_operation(connection: sqlite3.Connection, name: str) -> None:
+    """Raises NotFound, FailedPrecondition (it runs)."""
+    if connection.execute(_OPERATIONS["delete_operation"], {"name": name}).rowcount == 1:
+        return
+    if connection.execute(_OPERATIONS["is_there"], {"name": name}).fetchone() is None:
+        raise NotFound(f"{name} does not exist; check the name of the operation")
+    raise FailedPrecondition(
+        f"{name} is not done yet; cancel it, or wait for its end, before you delete it"
+    )
+
+
+def fail_operations_of(
+    connection: sqlite3.Connection, study: StudyUid, name: str, now: int
+) -> None:
+    """What still runs for the study `name`, which is gone, ends with NOT_FOUND at `now`. It does not go with the study, so
+    that who waits for it is told."""
+    error = JobError(_NOT_FOUND, f"{name} was deleted while the operation ran")
+    for operation in running_operations(connection, study):
+        failed = replace(operation, state=OperationState.FAILED, error=error, updated=now)
+        finish_operation(connection, failed)
+        connection.execute(_OPERATIONS["orphan_operation"], {"name": operation.name})
+
+
+_TRIALS = load_statements("trainshed.store.sqlite", "trials.sql")
+
+
+def trial_parameters(trial: Trial) -> Parameters:
+    return {
+        "study_uid": trial.study,
+        "number": trial.number,
+        "record": encode_trial(trial),
+    }
+
+
+def measurement_parameters(study: StudyUid, number: int, measurement: Measurement) -> Parameters:
+    return {
+        "study_uid": study,
+        "number": number,
+        "step": measurement.step,
+        "elapsed": measurement.elapsed,
+        "record": encode_measurement(measurement),
+    }
+
+
+def put_trials(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
+    """New trials, or in place of those of their numbers, whatever these were."""
+    connection.executemany(_TRIALS["put_trial"], rows)
+
+
+def put_measurements(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
+    """In place of ones of the same step and elapsed time."""
+    connection.executemany(_TRIALS["put_measurement"], rows)
+
+
+def add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
+    """Store a new trial under the next number of its study, which a client made. Raises NotFound (no such study)."""
+    # fetchall, not fetchone: a statement that RETURNING leaves half read would block the COMMIT.
+    rows = connection.execute(_TRIALS["next_number"], {"study_uid": trial.study}).fetchall()
+    if not rows:
+        raise NotFound(
+            f"the study with number {trial.study} does not exist; it may have been deleted meanwhile"
+        )
+    numbered = replace(trial, number=rows[0][0])
+    connection.execute(_TRIALS["insert_trial"], trial_parameters(numbered))
+    return numbered
+
+
+def change_trial(connection: sqlite3.Connection, stored: StoredTrial) -> int:
+    """Store what has become of a trial; returns the new generation. Raises StaleCommit (it is not of the generation
+    that `stored` says, or is gone)."""
+    trial, expected = stored.trial, stored.generation
+    guarded = trial_parameters(trial) | {"expected_generation": expected}
+    if connection.execute(_TRIALS["change_trial"], guarded).rowcount != 1:
+        raise StaleCommit(
+            f"trial {trial.number} of study {trial.study}: generation {expected} is not the one that is stored, "
+            "or the trial was deleted; load it again"
+        )
+    return expected + 1
