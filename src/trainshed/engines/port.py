@@ -21,8 +21,8 @@ class EngineUnavailable(Exception):
 
 
 class LevelUnavailable(Exception):
-    """The isolation that an operator demands cannot be had on this machine, or nobody can tell. The message says why, and
-    what can."""
+    """The isolation that an operator demands cannot be had on this machine, or nobody can tell. The message
+    says why, and what can."""
 
 
 class LaunchRejected(Exception):
@@ -38,10 +38,11 @@ class Capabilities:
     """What the engine can promise on this host; `doctor` and the docs show it.
 
     `addresses`: "loopback" (own 127.x.y.z and hostname per replica) or "literal" (127.0.0.1, own ports).
-    `isolation`: how far programs are kept apart, a level of the engine's; `not_stronger`: (level, why it does not work
-    here) of those that would keep them further apart. `process_limit`: like `memory_limit`, "" = there is none.
-    `images`: container images can be run. `memory_limit`: how it is held: "kernel" (control groups) or "polling" (looked at several times a second; the same
-    verdict, a moment later). `terminals`: it offers `engines.terminals`.
+    `isolation`: how far programs are kept apart, a level of the engine's; `not_stronger`: (level, why it does
+    not work here) of those that would keep them further apart. `process_limit`: like `memory_limit`, "" =
+    there is none. `images`: container images can be run. `memory_limit`: how it is held: "kernel" (control
+    groups) or "polling" (looked at several times a second; the same verdict, a moment later). `terminals`: it
+    offers `engines.terminals`.
     """
 
     enforced_memory: bool
@@ -60,8 +61,8 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A place where replicas run. Memory in bytes. `accelerators`: (public type, count) of what it has; the type is
-    "" for a GPU that no public type stands for."""
+    """A place where replicas run. Memory in bytes. `accelerators`: (public type, count) of what it has; the
+    type is "" for a GPU that no public type stands for."""
 
     name: str
     vcpus: float
@@ -90,10 +91,10 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A replica's place: `host` is what peers use to reach it (hostname or literal address), `port` the
-    one it may bind there, `address` the IP behind it. `devices`: what CUDA_VISIBLE_DEVICES is for it, None if the
-    replica asked for no accelerators ("" = it asked, and there are none). `users`: the first of the machine's user numbers
-    that are its own, 0 = none are."""
+    """A replica's place: `host` is what peers use to reach it (hostname or literal address), `port` the one
+    it may bind there, `address` the IP behind it. `devices`: what CUDA_VISIBLE_DEVICES is for it, None if the
+    replica asked for no accelerators ("" = it asked, and there are none). `users`: the first of the machine's
+    user numbers that are its own, 0 = none are."""
 
     replica: ReplicaId
     node: str
@@ -109,10 +110,11 @@ class Slot:
 class ReplicaReport:
     """What was seen of a replica, as the event of its job.
 
-    ReplicaStarted: its main process was started. ReplicaExited: that ended, and log and attempt record are sealed and
-    synced. ReplicaLost: its shim is gone without a record (its program died with it), or never came up. ReplicaNoted: only
-    of plans that say `watch_reduction`, and of disks (`core.lifecycle.notes`) if the engine looks at what replicas use; each
-    note is reported at least once before the incarnation's end is, the same ones again after a restart of the service.
+    ReplicaStarted: its main process was started. ReplicaExited: that ended, and log and attempt record are
+    sealed and synced. ReplicaLost: its shim is gone without a record (its program died with it), or never
+    came up. ReplicaNoted: only of plans that say `watch_reduction`, and of disks (`core.lifecycle.notes`) if
+    the engine looks at what replicas use; each note is reported at least once before the incarnation's end
+    is, the same ones again after a restart of the service.
     """
 
     job_uid: JobUid
@@ -131,8 +133,9 @@ class LinesWritten:
 
 @dataclass(frozen=True, slots=True)
 class MetricsWritten:
-    """Something that a trial's primary has measured can be read. Coalesced like `LinesWritten`; only of plans that say
-    `watch_metrics`. What was measured last is readable before the replica's end is reported, whether told or not."""
+    """Something that a trial's primary has measured can be read. Coalesced like `LinesWritten`; only of plans
+    that say `watch_metrics`. What was measured last is readable before the replica's end is reported, whether
+    told or not."""
 
     job_uid: JobUid
     attempt: int
@@ -141,8 +144,8 @@ class MetricsWritten:
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged:
-    """A node's state is another one now. Of the replicas on a node that is GONE, each is reported lost by itself, as
-    soon as it is certain that it is dead (the fence), not before."""
+    """A node's state is another one now. Of the replicas on a node that is GONE, each is reported lost by
+    itself, as soon as it is certain that it is dead (the fence), not before."""
 
     node: str
     state: NodeState
@@ -150,8 +153,8 @@ class NodeChanged:
 
 
 class Fault(enum.StrEnum):
-    """What `inject` does to a replica. KILL: all of it dies by SIGKILL from outside. OOM: its main process dies as if
-    of its memory limit. SEGV: its main process gets SIGSEGV."""
+    """What `inject` does to a replica. KILL: all of it dies by SIGKILL from outside. OOM: its main process
+    dies as if of its memory limit. SEGV: its main process gets SIGSEGV."""
 
     KILL = "kill"
     OOM = "oom"
@@ -162,12 +165,12 @@ EngineEvent = ReplicaReport | LinesWritten | MetricsWritten | NodeChanged
 
 
 class SecretDoor(Protocol):
-    """Where an engine learns the secrets that launch plans hold marks of (`core.secrets`), at the last moment. What it
-    learns goes to the program and to nothing that is stored or shown."""
+    """Where an engine learns the secrets that launch plans hold marks of (`core.secrets`), at the last
+    moment. What it learns goes to the program and to nothing that is stored or shown."""
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        """The value of each. Fast: a start waits for it. Raises SecretMissing, LaunchRejected (it cannot be opened),
-        EngineUnavailable."""
+        """The value of each. Fast: a start waits for it. Raises SecretMissing, LaunchRejected (it cannot be
+        opened), EngineUnavailable."""
         ...
 
 
@@ -178,7 +181,8 @@ class LogWriter(Protocol):
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:
-        """Write lines into a live replica's log as if its program had printed them. Raises EngineUnavailable."""
+        """Write lines into a live replica's log as if its program had printed them. Raises
+        EngineUnavailable."""
         ...
 
 
@@ -190,8 +194,9 @@ class Engine(Protocol):
 
     @property
     def streams(self) -> Streams:
-        """What comes home from the replicas beside events. Readable before `start`, and for as long as a job's log is kept.
-        A line is readable before `LinesWritten` tells of it, and all of a stream before the replica's end is reported."""
+        """What comes home from the replicas beside events. Readable before `start`, and for as long as a
+        job's log is kept. A line is readable before `LinesWritten` tells of it, and all of a stream before
+        the replica's end is reported."""
         ...
 
     async def start(self) -> None:
@@ -208,8 +213,8 @@ class Engine(Protocol):
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """Slots for the whole gang or none. The same call again returns the same slots; a replica for which it names
-        another node moves there, with its hostname and without its files, if nothing of it lives.
+        """Slots for the whole gang or none. The same call again returns the same slots; a replica for which
+        it names another node moves there, with its hostname and without its files, if nothing of it lives.
         Raises EngineUnavailable (something of a replica that is to move lives, too), LaunchRejected."""
         ...
 
@@ -227,9 +232,9 @@ class Engine(Protocol):
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
     ) -> None:
-        """SIGTERM to one incarnation, SIGKILL after `grace` ns; its end is reported, again if it is over already. If
-        it never started it never will, and is reported lost with cause "never started". Other incarnations are not
-        touched. Returns at once."""
+        """SIGTERM to one incarnation, SIGKILL after `grace` ns; its end is reported, again if it is over
+        already. If it never started it never will, and is reported lost with cause "never started". Other
+        incarnations are not touched. Returns at once."""
         ...
 
     async def inject(
@@ -246,9 +251,10 @@ class Engine(Protocol):
     async def drop_reducers(
         self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
     ) -> None:
-        """Tell every replica of the attempt that has a part in a Reduction Server, whether it runs or is still to start,
-        which `reducers` will not come back: the file that `core.reduction.LOST_FILE` names holds their HOST:PORT, one a
-        line, all that were ever lost in the attempt. Nothing if it has no slots."""
+        """Tell every replica of the attempt that has a part in a Reduction Server, whether it runs or is
+        still to start, which `reducers` will not come back: the file that `core.reduction.LOST_FILE` names
+        holds their HOST:PORT, one a line, all that were ever lost in the attempt. Nothing if it has no
+        slots."""
         ...
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
@@ -260,5 +266,6 @@ class Engine(Protocol):
         ...
 
     def watch(self) -> AsyncIterator[EngineEvent]:
-        """Events in the order seen, per replica: started, lines, metrics and notes…, exited|lost. One reader."""
+        """Events in the order seen, per replica: started, lines, metrics and notes…, exited|lost. One
+        reader."""
         ...

@@ -1,4 +1,5 @@
-"""Which engines there are, by name: ours, and those that other packages offer as entry points of the group `trainshed.engines`.
+"""Which engines there are, by name: ours, and those that other packages offer as entry points of the group
+`trainshed.engines`.
 
 An entry point names an `EngineFactory`:
 
@@ -25,7 +26,8 @@ class EngineContext:
 
     #: The service's data directory. An engine keeps what is its own in a directory of its name below it.
     data: Path
-    #: The engine's own table, `[engines.NAME]` of the configuration. Checked by the engine, except the local one's.
+    #: The engine's own table, `[engines.NAME]` of the configuration. Checked by the engine, except the local
+    #: one's.
     settings: Mapping[str, Any]
     #: What launch plans refer to.
     secrets: SecretDoor
@@ -37,14 +39,16 @@ class EngineContext:
     kept_ports: tuple[int, ...]
     #: Unix socket of the bucket process, for the endpoints of replicas.
     storage_socket: Path
-    #: Address of the REST API on this machine, and Unix sockets of REST and gRPC for the endpoints of replicas.
+    #: Address of the REST API on this machine, and Unix sockets of REST and gRPC for the endpoints of
+    #: replicas.
     rest_url: str
     rest_socket: Path
     grpc_socket: Path
     #: PEM file by which Google's hosts are served to programs, and whom programs are to believe then.
     certificate: Path
     trust: Path
-    #: Process that starts processes, begun before the service had threads; the engine owns it. Of use to the local one.
+    #: Process that starts processes, begun before the service had threads; the engine owns it. Of use to the
+    #: local one.
     zygote: object
 
 

@@ -1,7 +1,9 @@
-"""Streams in files of this machine: for any engine whose shims write here, and for what the service itself says.
+"""Streams in files of this machine: for any engine whose shims write here, and for what the service itself
+says.
 
 `<root>/<job uid>/<attempt>/<replica>/` holds `<number of the first line, 12 digits>.jsonl` of the log
-(`trainshed.replica.observe.segments` writes it), and `usage.jsonl`, `metrics.jsonl`, `reduction.jsonl` beside it.
+(`trainshed.replica.observe.segments` writes it), and `usage.jsonl`, `metrics.jsonl`, `reduction.jsonl` beside
+it.
 """
 
 import contextlib
@@ -18,7 +20,8 @@ _SEGMENT = re.compile(r"(\d{12})\.jsonl")
 
 
 class FileSegment:
-    """One file. It does not stay open between reads: a job may have more replicas than a process may have open files."""
+    """One file. It does not stay open between reads: a job may have more replicas than a process may have
+    open files."""
 
     __slots__ = ("path",)
 

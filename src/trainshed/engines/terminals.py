@@ -21,7 +21,8 @@ class Terminal(Protocol):
 
     @property
     def status(self) -> int | None:
-        """What the shell ended with, in a shell's own numbers; None while it runs, and if it went with its replica."""
+        """What the shell ended with, in a shell's own numbers; None while it runs, and if it went with its
+        replica."""
         ...
 
     async def read(self) -> bytes:
@@ -57,20 +58,22 @@ class Terminals(Protocol):
         incarnation: int,
         wish: TerminalWish,
     ) -> Terminal:
-        """A shell beside the program of one live incarnation: in its view of the machine, with its rights and within its
-        limits, and ended with it. It neither keeps the replica alive nor decides how it ends. Raises TerminalRefused."""
+        """A shell beside the program of one live incarnation: in its view of the machine, with its rights and
+        within its limits, and ended with it. It neither keeps the replica alive nor decides how it ends.
+        Raises TerminalRefused."""
         ...
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        """What is kept of the job's failed replicas, by attempt and replica. Never blocks. A replica's files are kept when
-        its slot is released, if it failed and was not stopped; as long as the engine is told to."""
+        """What is kept of the job's failed replicas, by attempt and replica. Never blocks. A replica's files
+        are kept when its slot is released, if it failed and was not stopped; as long as the engine is told
+        to."""
         ...
 
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
     ) -> Terminal:
-        """The same shell where nothing runs any more: in a view as the program had it, over the files that it left, with
-        its environment but for secrets. Raises TerminalRefused."""
+        """The same shell where nothing runs any more: in a view as the program had it, over the files that it
+        left, with its environment but for secrets. Raises TerminalRefused."""
         ...
 
     def autopsy_files(

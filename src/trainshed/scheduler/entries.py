@@ -1,4 +1,5 @@
-"""What is noted of each gang, quota and project while it is in the snapshot: kept by `snapshot`, read by `planning`."""
+"""What is noted of each gang, quota and project while it is in the snapshot: kept by `snapshot`, read by
+`planning`."""
 
 from collections.abc import Mapping, Sequence
 from weakref import WeakValueDictionary

@@ -2,8 +2,8 @@
 
 The project that uses least comes first, and within a project the oldest.
 
-A job that has waited longer than the policy's patience is not made to pay for younger ones of its project that
-overtook it: they are left out of its project's share.
+A job that has waited longer than the policy's patience is not made to pay for younger ones of its project
+that overtook it: they are left out of its project's share.
 """
 
 from bisect import bisect_left
@@ -45,7 +45,8 @@ class _ProjectCandidates:
         self.advance(provided=False)
 
     def advance(self, *, provided: bool) -> None:
-        """On to the next candidate. `provided`: the last one is provided for, so the next of its shape has its turn."""
+        """On to the next candidate. `provided`: the last one is provided for, so the next of its shape has
+        its turn."""
         if provided and self.head is not None:
             shape = self.head.shape
             bucket = self._group.buckets[shape]
@@ -93,8 +94,8 @@ class _ProjectCandidates:
 
 
 class Candidates:
-    """All candidates of one level, in order; the order follows what is given away meanwhile. Those that `is_in_vain`
-    names are left out."""
+    """All candidates of one level, in order; the order follows what is given away meanwhile. Those that
+    `is_in_vain` names are left out."""
 
     def __init__(
         self,
@@ -135,8 +136,8 @@ def _overtaken(entry: Entry, project: Project) -> bool:
 def position(snapshot: Snapshot, uid: JobUid) -> int:
     """1 = next, among all that wait, in the order of a plan; 0 = it does not wait.
 
-    Counted, not played through: as if every job of a project on one level were of their average size, and as if
-    all of them fitted.
+    Counted, not played through: as if every job of a project on one level were of their average size, and as
+    if all of them fitted.
     """
     entry = snapshot.entries.get(uid)
     if entry is None or not entry.waits:
@@ -178,7 +179,8 @@ def _earlier(
 
 
 def _key(snapshot: Snapshot, before: dict[str, int], group: Group, at: int) -> tuple[float, Age]:
-    """What the turn of a project's job number `at` is sorted by: the share when the ones before it have started."""
+    """What the turn of a project's job number `at` is sorted by: the share when the ones before it have
+    started."""
     count = len(group.ages)
     used = before.copy()
     for what, amount in group.sums.items():

@@ -1,7 +1,7 @@
 """Feasibility check: can this gang ever fit on the known nodes, and on those that take work now?
 
-It looks at capacities only, whatever is used now. A drained node and one that does not answer may come back: what would
-fit with them waits, and is no stock-out. While no node is known at all, everything waits.
+It looks at capacities only, whatever is used now. A drained node and one that does not answer may come back:
+what would fit with them waits, and is no stock-out. While no node is known at all, everything waits.
 """
 
 from trainshed.scheduler.entries import ResourceRequest
@@ -43,7 +43,8 @@ def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
 
 
 def shortage(nodes: NodeResources, kinds: Kinds) -> str:
-    """What of a gang these nodes cannot hold when they are empty: "needs 8 CPUs on one node; the largest node has 4"."""
+    """What of a gang these nodes cannot hold when they are empty: "needs 8 CPUs on one node; the largest node
+    has 4"."""
     for kind, _ in kinds:
         if not nodes_that_hold(nodes, kind):
             return _too_large(nodes, kind)

@@ -1,4 +1,5 @@
-"""What is free on each node, indexed so that the best place for a replica is found without a walk over all nodes.
+"""What is free on each node, indexed so that the best place for a replica is found without a walk over all
+nodes.
 
 Amounts are whole numbers (thousandths of a CPU, bytes, devices), so that a hundred thousand additions and
 subtractions leave nothing behind.
@@ -30,7 +31,8 @@ class Kind:
         self._vectors: dict[Layout, Vector] = {}
 
     def vector(self, layout: Layout) -> Vector:
-        """What one replica takes of a node of that layout; devices that the node does not have are left out."""
+        """What one replica takes of a node of that layout; devices that the node does not have are left
+        out."""
         found = self._vectors.get(layout)
         if found is None:
             devices = (self.demand.accelerators if t == self.accelerator else 0 for t in layout)
@@ -111,7 +113,8 @@ class _Classes:
             del members[bisect_left(members, node)]
 
     def best(self, need: Vector) -> str | None:
-        """A node of the least class that find_placements `need`: fewest devices left, then fewest CPUs, then least memory.
+        """A node of the least class that find_placements `need`: fewest devices left, then fewest CPUs, then
+        least memory.
 
         Classes ascend; one that is short in some place leads at once to the next that is not.
         """
@@ -129,7 +132,8 @@ class _Classes:
 
 
 class NodeResources:
-    """Nodes and a vector for each. Not knowing what the vectors stand for: what is free, or all that there is."""
+    """Nodes and a vector for each. Not knowing what the vectors stand for: what is free, or all that there
+    is."""
 
     def __init__(self) -> None:
         self._vectors: dict[str, Vector] = {}
@@ -174,8 +178,8 @@ class NodeResources:
         self._vectors[node] = vector
 
     def best(self, kind: Kind) -> str | None:
-        """The node on which a replica leaves the least behind. Nodes with fewer sorts of devices come first, so that
-        work without devices stays away from those that have them."""
+        """The node on which a replica leaves the least behind. Nodes with fewer sorts of devices come first,
+        so that work without devices stays away from those that have them."""
         for candidate in self._route(kind.accelerator):
             found = self._classes[candidate].best(kind.vector(candidate))
             if found is not None:
@@ -190,7 +194,8 @@ class NodeResources:
         return route
 
     def fill(self, kind: Kind, count: int, parts: list[Placement]) -> int:
-        """Place up to `count` replicas, as many together as a node find_placements. Adds to `parts`; returns how many are left."""
+        """Place up to `count` replicas, as many together as a node find_placements. Adds to `parts`; returns
+        how many are left."""
         while count and (node := self.best(kind)) is not None:
             need = kind.vector(self._layouts[node])
             here = min(count, count_fitting(self._vectors[node], need))
@@ -210,7 +215,8 @@ class NodeResources:
 
 
 def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
-    """The placement_orders in which a gang's sorts are tried: largest first, once by CPUs and once by memory."""
+    """The placement_orders in which a gang's sorts are tried: largest first, once by CPUs and once by
+    memory."""
     if len(kinds) == 1:
         return (kinds,)
 

@@ -1,6 +1,7 @@
 """What the scheduler looks at: nodes, quotas, gangs, and the queue of those that wait. No I/O; one owner.
 
-It is kept up to date change by change, and a change costs about the logarithm of what is there, never a rebuild. Nothing here decides anything.
+It is kept up to date change by change, and a change costs about the logarithm of what is there, never a
+rebuild. Nothing here decides anything.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -65,7 +66,8 @@ class Node:
 
 
 LevelKey = tuple[int, bool]
-"""(minus priority, spot): of equal priority, what on-demand work would take away again is not given to spot work."""
+"""(minus priority, spot): of equal priority, what on-demand work would take away again is not given to spot
+work."""
 
 
 def level_of(entry: Entry) -> LevelKey:
@@ -74,8 +76,8 @@ def level_of(entry: Entry) -> LevelKey:
 
 
 class Group:
-    """What waits of one project on one level, in buckets of one shape, so that a plan looks at the heads of the buckets and
-    never at all that wait."""
+    """What waits of one project on one level, in buckets of one shape, so that a plan looks at the heads of
+    the buckets and never at all that wait."""
 
     __slots__ = ("ages", "buckets", "entries", "heads", "sums")
 
@@ -192,8 +194,8 @@ class Queue:
 
 
 class Snapshot:
-    """Nodes, quotas, gangs and the queue. Read by `planning` and `explaining`; changed by its owner only, through the
-    methods."""
+    """Nodes, quotas, gangs and the queue. Read by `planning` and `explaining`; changed by its owner only,
+    through the methods."""
 
     def __init__(self) -> None:
         self.policy = Policy()

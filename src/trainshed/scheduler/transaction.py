@@ -1,7 +1,7 @@
 """What is free in the course of one plan: what it gives away, what it reserves, and what a gang still lacks.
 
-It works on the snapshot's own entries and puts everything back at the end: a copy of ten thousand nodes would cost
-more than the plan.
+It works on the snapshot's own entries and puts everything back at the end: a copy of ten thousand nodes would
+cost more than the plan.
 """
 
 from bisect import insort
@@ -121,7 +121,8 @@ class PlanTransaction:
     # What is free on nodes
 
     def fit(self, kinds: Kinds, ends: int) -> list[Placement] | None:
-        """Take places for a whole gang, or none. In relaxed mode dealt evenly, the least loaded nodes first."""
+        """Take places for a whole gang, or none. In relaxed mode dealt evenly, the least loaded nodes
+        first."""
         if not self.strict:
             return self._deal(kinds)
         for order in placement_orders(kinds):
@@ -162,7 +163,8 @@ class PlanTransaction:
                     guard.spare -= amount
 
     def base(self, node: str) -> tuple[Layout, Vector] | None:
-        """What is free on a node beyond all that is reserved on it, None if it takes no work. May be below zero."""
+        """What is free on a node beyond all that is reserved on it, None if it takes no work. May be below
+        zero."""
         if node == self.avoid:
             return None
         if node in self._guarded:
@@ -194,8 +196,8 @@ class PlanTransaction:
         extra: dict[str, Vector],
         spares: list[tuple[Meter, int]],
     ) -> None:
-        """Reserve places and quotas for a gang. `extra`: what comes free on nodes until then; `spares`: what is left of
-        its meters then."""
+        """Reserve places and quotas for a gang. `extra`: what comes free on nodes until then; `spares`: what
+        is left of its meters then."""
         self.reservations.append(Reservation(entry.gang.uid, at))
         by_node: dict[str, list[Placement]] = {}
         for part in parts:
@@ -307,10 +309,11 @@ def _outlasts(ends: int, at: int) -> bool:
 
 
 class Need:
-    """What a gang lacks now, and whether it would have it if certain others were gone: counts while they are imagined
-    gone, one by one.
+    """What a gang lacks now, and whether it would have it if certain others were gone: counts while they are
+    imagined gone, one by one.
 
-    `kinds`: a part of a gang that has its quotas already. `quotas_only`: neither nodes nor the number of replicas.
+    `kinds`: a part of a gang that has its quotas already. `quotas_only`: neither nodes nor the number of
+    replicas.
     """
 
     def __init__(

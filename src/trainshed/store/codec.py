@@ -1,5 +1,5 @@
-"""The stored form of a record: JSON of the domain's own dataclasses, the same in every dialect. What reads one raises
-UnreadableRecord for bytes that are none.
+"""The stored form of a record: JSON of the domain's own dataclasses, the same in every dialect. What reads
+one raises UnreadableRecord for bytes that are none.
 
 Fields that a later version adds need a default; fields that it drops are skipped when an older record is
 read. Whoever renames or retypes a field writes a migration. Floats in a record are finite.
@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 
 class UnreadableRecord(Exception):
-    """A stored record is not what its table holds. `raw`: what `column` of `table` has; `cause`: why it cannot be read."""
+    """A stored record is not what its table holds. `raw`: what `column` of `table` has; `cause`: why it
+    cannot be read."""
 
     def __init__(self, table: str, column: str, raw: bytes, cause: str) -> None:
         super().__init__(f"a record of {table} cannot be read: {cause}")
@@ -182,8 +183,8 @@ def encode_version(version: ModelVersion) -> bytes:
 
 
 def decode_version(record: bytes, aliases: bytes) -> ModelVersion:
-    """A model's version, with those of its aliases that are among `aliases` (a JSON array): another version may
-    have taken one since the record was written."""
+    """A model's version, with those of its aliases that are among `aliases` (a JSON array): another version
+    may have taken one since the record was written."""
     version = _decoded("model_versions", "record", record, _versions.decode)
     current: list[str] = msgspec.json.decode(aliases, type=list[str])
     kept = tuple(alias for alias in version.aliases if alias in current)

@@ -22,13 +22,13 @@ class PersistentResource:
 
 
 class Models(Protocol):
-    """Every write is durable when its call returns; a raised error means that nothing happened. Writes take the finished
-    operation that tells of them and store it in the same transaction."""
+    """Every write is durable when its call returns; a raised error means that nothing happened. Writes take
+    the finished operation that tells of them and store it in the same transaction."""
 
     async def register(self, version: ModelVersion, operation: Operation) -> None:
-        """Store a version: number 1 of a new model, or the one after the newest of a model that exists. Its aliases are
-        taken from other versions that had them. Raises AlreadyExists (that version is there), NotFound (a later version
-        of no model)."""
+        """Store a version: number 1 of a new model, or the one after the newest of a model that exists. Its
+        aliases are taken from other versions that had them. Raises AlreadyExists (that version is there),
+        NotFound (a later version of no model)."""
         ...
 
     async def version(self, name: ModelName, version: str) -> ModelVersion:
@@ -38,7 +38,8 @@ class Models(Protocol):
     async def models(
         self, project_id: str, location: str, after: str, limit: int
     ) -> tuple[ModelVersion, ...]:
-        """The default version of each model, newest model first, behind the model id `after` if that is not ""."""
+        """The default version of each model, newest model first, behind the model id `after` if that is not
+        ""."""
         ...
 
     async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
@@ -46,7 +47,8 @@ class Models(Protocol):
         ...
 
     async def replace(self, versions: Sequence[ModelVersion]) -> None:
-        """Store versions that exist as they are now (labels, names, aliases), all or none. Raises NotFound."""
+        """Store versions that exist as they are now (labels, names, aliases), all or none. Raises
+        NotFound."""
         ...
 
     async def delete_model(self, name: ModelName, operation: Operation) -> None:

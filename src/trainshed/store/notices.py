@@ -62,7 +62,8 @@ class Notices:
         return True
 
     def forget(self, uid: JobUid) -> None:
-        """The job is over: keep nothing of it. Who looks away at this moment still learns of its last news."""
+        """The job is over: keep nothing of it. Who looks away at this moment still learns of its last
+        news."""
         self._forgotten = max(self._forgotten, self._numbers.pop(uid, 0))
 
     def _discard(self, uid: JobUid, waiter: asyncio.Future[None]) -> None:

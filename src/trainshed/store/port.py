@@ -35,7 +35,8 @@ class StoreInUse(Exception):
 
 
 class StoreUnreadable(Exception):
-    """The database is there and is none, or none of ours, or this Python cannot read it. Nothing was changed."""
+    """The database is there and is none, or none of ours, or this Python cannot read it. Nothing was
+    changed."""
 
 
 class StoreTooNew(Exception):
@@ -47,8 +48,8 @@ W_co = TypeVar("W_co", bound=Work, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class LiveJob(Generic[W_co]):
-    """A job, tuning job or pipeline that is not over, with the generation that guards its next commit and the intents that
-    requests appended and no commit has consumed yet (ascending by `seq`)."""
+    """A job, tuning job or pipeline that is not over, with the generation that guards its next commit and the
+    intents that requests appended and no commit has consumed yet (ascending by `seq`)."""
 
     job: W_co
     generation: int
@@ -74,7 +75,8 @@ class NodeDrain:
 
 @dataclass(frozen=True, slots=True)
 class NewWork:
-    """A job, tuning job or pipeline that is stored for the first time, with the first entries of its story."""
+    """A job, tuning job or pipeline that is stored for the first time, with the first entries of its
+    story."""
 
     job: Work
     timeline: tuple[TimelineEntry, ...] = ()
@@ -84,9 +86,9 @@ class NewWork:
 class Commit:
     """One guarded step: the new state, the story, and the intents it consumed (all with seq <= the given).
 
-    `job.labels` is ignored: labels belong to requests (`Intake.replace_labels`). In the same transaction: `trials` of the
-    job's own study are stored (new ones, or in place of the one of that number), `measurements` are added to trials by
-    number, `made` are created, and `model` is registered.
+    `job.labels` is ignored: labels belong to requests (`Intake.replace_labels`). In the same transaction:
+    `trials` of the job's own study are stored (new ones, or in place of the one of that number),
+    `measurements` are added to trials by number, `made` are created, and `model` is registered.
     """
 
     job: Work
@@ -104,8 +106,9 @@ class JobQuery:
     """One page of a list of works, newest first.
 
     `project_id` "": of every project, whatever the rest says. `location` None: all. `api` None: of both APIs.
-    `collection`: of this one only (with the Vertex API), jobs that other works made included; None: of all collections,
-    and only what clients made themselves. `after`: the uid that the previous page ended with, 0 for the first page.
+    `collection`: of this one only (with the Vertex API), jobs that other works made included; None: of all
+    collections, and only what clients made themselves. `after`: the uid that the previous page ended with, 0
+    for the first page.
     """
 
     project_id: str
@@ -138,8 +141,8 @@ class Intake(Protocol):
         ...
 
     async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
-        """Add to the story of a work in any state what somebody did to it that changes nothing of it; nothing if it was
-        deleted."""
+        """Add to the story of a work in any state what somebody did to it that changes nothing of it; nothing
+        if it was deleted."""
         ...
 
     async def replace_labels(
@@ -151,7 +154,8 @@ class Intake(Protocol):
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
         """Remove a job that is over, with its trials, and record the finished operation, in one transaction.
-        Raises NotFound, FailedPrecondition (still running; or what made it has not taken in yet how it ended)."""
+        Raises NotFound, FailedPrecondition (still running; or what made it has not taken in yet how it
+        ended)."""
         ...
 
     async def drain_node(self, drain: NodeDrain) -> None:
@@ -183,7 +187,8 @@ class Ledger(Protocol):
     """Where the controller, and nobody else, writes state."""
 
     async def acquire(self, owner: str) -> int:
-        """Become the leader: returns a new epoch higher than any before; earlier epochs can no longer commit."""
+        """Become the leader: returns a new epoch higher than any before; earlier epochs can no longer
+        commit."""
         ...
 
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
@@ -195,10 +200,10 @@ class Ledger(Protocol):
         ...
 
     async def commit(self, epoch: int, commit: Commit) -> int:
-        """Apply one step; returns the new generation. Raises StaleCommit, and then nothing is written:
-        the generation is not the expected one, a newer epoch was acquired, the job is gone, a final state
-        would be left, the step ends the job while an intent that it did not consume waits (so that an
-        accepted cancel is never lost: load again, step it, commit), or the model's version is there already."""
+        """Apply one step; returns the new generation. Raises StaleCommit, and then nothing is written: the
+        generation is not the expected one, a newer epoch was acquired, the job is gone, a final state would
+        be left, the step ends the job while an intent that it did not consume waits (so that an accepted
+        cancel is never lost: load again, step it, commit), or the model's version is there already."""
         ...
 
 
@@ -230,7 +235,8 @@ class Reader(Protocol):
         ...
 
     async def set_aside(self) -> tuple[RecordSetAside, ...]:
-        """Every record that could not be read: no other call gives it, and `job` and its like raise FailedPrecondition."""
+        """Every record that could not be read: no other call gives it, and `job` and its like raise
+        FailedPrecondition."""
         ...
 
     async def operation(self, name: str) -> Operation:
@@ -298,7 +304,8 @@ _OPENERS = {
 def open_store(dialect: str, directory: Path) -> Store:
     """Open (and create or upgrade) the store that lives in `directory`. Blocks; call it before serving.
 
-    "inline" is for simulations: it lives in memory and ends with its `close`. Raises StoreInUse, StoreTooNew, ValueError (no such dialect).
+    "inline" is for simulations: it lives in memory and ends with its `close`. Raises StoreInUse, StoreTooNew,
+    ValueError (no such dialect).
     """
     if dialect not in _OPENERS:
         known = ", ".join(sorted(_OPENERS))

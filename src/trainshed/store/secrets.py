@@ -44,9 +44,9 @@ class Secrets(Protocol):
     async def add(
         self, project_id: str, name: str, created: int, seal: Callable[[int], bytes]
     ) -> SecretVersion:
-        """Store the next version of a secret, the first one of a new secret. `seal` is called with its number and
-        returns what is stored; it runs in the writer's thread, and what it raises is raised here. Numbers of deleted
-        versions are not used again."""
+        """Store the next version of a secret, the first one of a new secret. `seal` is called with its number
+        and returns what is stored; it runs in the writer's thread, and what it raises is raised here. Numbers
+        of deleted versions are not used again."""
         ...
 
     async def versions(self, project_id: str) -> tuple[SecretVersion, ...]:
@@ -64,9 +64,9 @@ class Secrets(Protocol):
     async def reseal(
         self, seal: Callable[[Stored], bytes | None]
     ) -> tuple[int, tuple[Stored, ...]]:
-        """Put in the place of every sealed value, of all projects, what `seal` makes of it, all of them or none; None
-        leaves one as it is. Returns how many were replaced, and those that were left. `seal` runs in the writer's thread,
-        where nothing is added meanwhile, and what it raises is raised here."""
+        """Put in the place of every sealed value, of all projects, what `seal` makes of it, all of them or
+        none; None leaves one as it is. Returns how many were replaced, and those that were left. `seal` runs
+        in the writer's thread, where nothing is added meanwhile, and what it raises is raised here."""
         ...
 
     async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: int) -> None:

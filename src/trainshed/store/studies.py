@@ -1,8 +1,8 @@
 """The store's door for studies, trials, measurements, and the operations that wait for suggestions.
 
-Nobody else decides about a study's trials than the requests of its clients, so there is no controller's lease here:
-each write is guarded by the trial's own generation (docs/adr/0017). Trials of tuning jobs are written by the
-controller's commits (`store.port.Commit`) and only read here. Contract suite: tests/contract/store.
+Nobody else decides about a study's trials than the requests of its clients, so there is no controller's lease
+here: each write is guarded by the trial's own generation (docs/adr/0017). Trials of tuning jobs are written
+by the controller's commits (`store.port.Commit`) and only read here. Contract suite: tests/contract/store.
 """
 
 from collections.abc import Sequence
@@ -52,13 +52,13 @@ class Studies(Protocol):
         ...
 
     async def delete_study(self, name: StudyName, now: int) -> StudyUid:
-        """With its trials, measurements and operations; of these, those that still run fail with NOT_FOUND at `now` (ns), and
-        stay for who waits for them. Raises NotFound."""
+        """With its trials, measurements and operations; of these, those that still run fail with NOT_FOUND at
+        `now` (ns), and stay for who waits for them. Raises NotFound."""
         ...
 
     async def create_trial(self, trial: Trial, measurements: Sequence[Measurement] = ()) -> Trial:
-        """Store a new trial under the next number of its study, which is returned in it; numbers of deleted trials are
-        not used again. Raises NotFound (no such study)."""
+        """Store a new trial under the next number of its study, which is returned in it; numbers of deleted
+        trials are not used again. Raises NotFound (no such study)."""
         ...
 
     async def trial(self, study: StudyUid, number: int) -> StoredTrial:
@@ -70,20 +70,22 @@ class Studies(Protocol):
         ...
 
     async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
-        """All trials of these studies, one study after the other, ascending by number: what an algorithm is shown."""
+        """All trials of these studies, one study after the other, ascending by number: what an algorithm is
+        shown."""
         ...
 
     async def measurements(
         self, study: StudyUid, numbers: Sequence[int] | None = None
     ) -> dict[int, tuple[Measurement, ...]]:
-        """By trial, ascending by (step, elapsed); of all trials if `numbers` is None. A trial without any is absent."""
+        """By trial, ascending by (step, elapsed); of all trials if `numbers` is None. A trial without any is
+        absent."""
         ...
 
     async def change_trial(
         self, trial: Trial, expected_generation: int, measurement: Measurement | None = None
     ) -> int:
-        """Replace a trial and add a measurement to it (one of the same step and elapsed time is replaced). Returns the
-        new generation. Raises StaleCommit (it changed since, or is gone)."""
+        """Replace a trial and add a measurement to it (one of the same step and elapsed time is replaced).
+        Returns the new generation. Raises StaleCommit (it changed since, or is gone)."""
         ...
 
     async def delete_trial(self, study: StudyUid, number: int) -> None:
@@ -109,8 +111,8 @@ class Studies(Protocol):
         assigned: Sequence[StoredTrial] = (),
         suggested: Sequence[Trial] = (),
     ) -> Operation:
-        """Store the operation as it ended, in one transaction with the trials that it hands out: `assigned` ones change
-        (guarded by their generations), `suggested` ones are new and get the next numbers. The numbers of all, `assigned`
-        first, then `suggested`, are added to `operation.trials`. Returns the operation as stored. Raises StaleCommit (a trial
-        changed since, or the operation is done or gone)."""
+        """Store the operation as it ended, in one transaction with the trials that it hands out: `assigned`
+        ones change (guarded by their generations), `suggested` ones are new and get the next numbers. The
+        numbers of all, `assigned` first, then `suggested`, are added to `operation.trials`. Returns the
+        operation as stored. Raises StaleCommit (a trial changed since, or the operation is done or gone)."""
         ...

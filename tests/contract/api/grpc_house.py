@@ -1,7 +1,7 @@
 """The house of `house`, reached over gRPC: the same calls, sent through a real server and channel.
 
-`call` takes what the REST tests say (verb, path, JSON), so that they hold for both transports. What is not an RPC of
-the public APIs goes over REST.
+`call` takes what the REST tests say (verb, path, JSON), so that they hold for both transports. What is not an
+RPC of the public APIs goes over REST.
 """
 
 import importlib

@@ -181,8 +181,8 @@ class House:
         }
 
     async def happen(self, name: str, *events: Event) -> Job:
-        """Play the controller: apply events to a job and commit each step; tells whoever waits. A job that is admitted
-        without places gets all of them on `node-a`."""
+        """Play the controller: apply events to a job and commit each step; tells whoever waits. A job that is
+        admitted without places gets all of them on `node-a`."""
         uid = (await self.store.reader.job(JobName.parse(name)))[0].uid
         self._epoch = self._epoch or await self.store.ledger.acquire("test")
         job = None
@@ -203,8 +203,8 @@ class House:
     async def become(
         self, name: str, commit: Mapping[str, Any] | None = None, **changes: Any
     ) -> None:
-        """Play the controller of a tuning job or pipeline: commit it with `changes` of its fields, and with what else is
-        in the `commit` (fields of a Commit); tells whoever waits."""
+        """Play the controller of a tuning job or pipeline: commit it with `changes` of its fields, and with
+        what else is in the `commit` (fields of a Commit); tells whoever waits."""
         uid = (await self.store.reader.job(JobName.parse(name)))[0].uid
         self._epoch = self._epoch or await self.store.ledger.acquire("test")
         live = await self.store.ledger.load(uid)

@@ -1,4 +1,5 @@
-"""A room of values for the API's tests: it says what the test puts into it, and follows the store's drains and quotas."""
+"""A room of values for the API's tests: it says what the test puts into it, and follows the store's drains
+and quotas."""
 
 from dataclasses import replace
 

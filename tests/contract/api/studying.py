@@ -1,4 +1,5 @@
-"""The controller's side of studies for the API's tests: it ends operations through the store's door, or lets them wait."""
+"""The controller's side of studies for the API's tests: it ends operations through the store's door, or lets
+them wait."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -37,8 +38,8 @@ OWN: dict[str, Any] = {
 
 
 class Adviser:
-    """Proposes one point after the other. While `asleep` every operation waits. `stops`: its answer to whether a trial
-    should stop."""
+    """Proposes one point after the other. While `asleep` every operation waits. `stops`: its answer to
+    whether a trial should stop."""
 
     def __init__(self, house: House) -> None:
         self.asleep = False

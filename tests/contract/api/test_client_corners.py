@@ -1,5 +1,5 @@
-"""What the unmodified clients send besides the ordinary, and what they make of the answers: every strategy of scheduling,
-methods that are not served."""
+"""What the unmodified clients send besides the ordinary, and what they make of the answers: every strategy of
+scheduling, methods that are not served."""
 
 import itertools
 import time

@@ -233,7 +233,8 @@ async def test_a_target_that_fails_closes_the_connection_and_is_tried_again() ->
 
 
 async def test_programs_are_served_where_there_are_no_ports(house: House, tmp_path: Path) -> None:
-    """Without gRPC for others (the setting grpc), programs still find it at the hosts of the public services."""
+    """Without gRPC for others (the setting grpc), programs still find it at the hosts of the public
+    services."""
     path = tmp_path / "programs.sock"
     front = GrpcFront(None, listen_unix(path), tmp_path, house.services, house.tokens.authenticate)
     await front.start()

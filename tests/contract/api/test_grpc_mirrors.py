@@ -1,4 +1,5 @@
-"""What the tests of these modules say over REST holds over gRPC too (issue 4, item 1): each is run again there.
+"""What the tests of these modules say over REST holds over gRPC too (issue 4, item 1): each is run again
+there.
 
 What a message cannot say (a body that is no JSON, an unknown field) skips itself, see `GrpcHouse.call`.
 """

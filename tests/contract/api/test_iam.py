@@ -1,4 +1,5 @@
-"""TestIamPermissions of every kind of resource: what the caller has by the permission table, and nothing else."""
+"""TestIamPermissions of every kind of resource: what the caller has by the permission table, and nothing
+else."""
 
 from typing import Any
 

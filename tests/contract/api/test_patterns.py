@@ -72,7 +72,8 @@ async def test_a_log_filter_keeps_nobody_waiting(house: House, filter_: str) -> 
 async def test_a_log_filter_that_takes_too_long_answers_a_short_page_and_goes_on(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With no time at all each request looks at one batch's first entry, and the last one is found in the end."""
+    """With no time at all each request looks at one batch's first entry, and the last one is found in the
+    end."""
     monkeypatch.setattr(paging, "SECONDS", 0.0)
     await talkative(house, lines=3)
     house.write_log(1000, "workerpool0-1", (START + 900 * SECOND, "b"))

@@ -1,4 +1,5 @@
-"""A value that its enum does not have: refused with those it has, and with no fault that only follows from it."""
+"""A value that its enum does not have: refused with those it has, and with no fault that only follows from
+it."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

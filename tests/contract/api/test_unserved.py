@@ -1,4 +1,5 @@
-"""Public methods that are not served say so, over REST and gRPC with the same words; what no API has is not found."""
+"""Public methods that are not served say so, over REST and gRPC with the same words; what no API has is not
+found."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,1 +1,2 @@
-"""The conformance suite of the engine port: shipped, so that whoever writes an engine can run it on theirs."""
+"""The conformance suite of the engine port: shipped, so that whoever writes an engine can run it on
+theirs."""

@@ -1,4 +1,5 @@
-"""`python -m trainshed.engines.conformance PACKAGE:FACTORY [PYTEST-OPTION ...]`: the suite on anybody's engine."""
+"""`python -m trainshed.engines.conformance PACKAGE:FACTORY [PYTEST-OPTION ...]`: the suite on anybody's
+engine."""
 
 import sys
 from collections.abc import Callable

@@ -1,7 +1,8 @@
-"""What the suite has to know of an engine to test it: how it is built, how programs are given to it, what can be done to it.
+"""What the suite has to know of an engine to test it: how it is built, how programs are given to it, what can
+be done to it.
 
-An engine's own binding subclasses `Lab`. For most engines `engine` is all there is to write: the programs are real ones,
-run by this Python, and time is real.
+An engine's own binding subclasses `Lab`. For most engines `engine` is all there is to write: the programs are
+real ones, run by this Python, and time is real.
 """
 
 import asyncio
@@ -17,7 +18,8 @@ from trainshed.engines.port import Engine
 
 
 class OnTerm(enum.StrEnum):
-    """What a program does at SIGTERM. DIE: it has no handler. EXIT: it exits with `term_code`. IGNORE: it goes on."""
+    """What a program does at SIGTERM. DIE: it has no handler. EXIT: it exits with `term_code`. IGNORE: it
+    goes on."""
 
     DIE = "die"
     EXIT = "exit"
@@ -77,8 +79,8 @@ class Lab:
     loses_nodes: bool = False
 
     def engine(self) -> Engine:
-        """An engine that is not started. Called again for every restart of the service, after the one before was closed: it
-        must find what that one left."""
+        """An engine that is not started. Called again for every restart of the service, after the one before
+        was closed: it must find what that one left."""
         raise NotImplementedError
 
     def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:

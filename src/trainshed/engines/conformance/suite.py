@@ -5,8 +5,9 @@
         def lab(self, tmp_path: Path) -> Lab:
             return MyLab(tmp_path)
 
-or, without a line of pytest: `python -m trainshed.engines.conformance mypackage:new_lab`, where `new_lab(directory)` returns
-the `Lab`. What an engine does not declare in its `Capabilities` is not asked of it: those tests say that they are skipped.
+or, without a line of pytest: `python -m trainshed.engines.conformance mypackage:new_lab`, where
+`new_lab(directory)` returns the `Lab`. What an engine does not declare in its `Capabilities` is not asked of
+it: those tests say that they are skipped.
 """
 
 import asyncio
@@ -263,7 +264,8 @@ class Conformance:
 
     @staged
     async def test_a_lost_node_costs_its_replicas_once_they_are_dead(self, stage: Stage) -> None:
-        """Fencing: until the loss is told, nothing of the replica may start elsewhere; after that nothing of it lives."""
+        """Fencing: until the loss is told, nothing of the replica may start elsewhere; after that nothing of
+        it lives."""
         lab, nodes = stage.lab, await stage.nodes()
         if not lab.loses_nodes or len(nodes) < 2:
             pytest.skip("the lab cannot take a node away")

@@ -1,9 +1,11 @@
-"""GPUs as the Container Device Interface describes them: what of the machine a container gets for each of them.
+"""GPUs as the Container Device Interface describes them: what of the machine a container gets for each of
+them.
 
-Reads the specifications of `nvidia.com/gpu` below /etc/cdi and /var/run/cdi, versions 0.3 to 1.x; runs nothing. What
-hooks would do at a start is told instead: of `update-ldcache` and `create-soname-symlinks` the names by which programs
-look for the driver's libraries, and their directories; of `create-symlinks` its links, each as one more mount. `chmod`
-and `disable-device-node-modification` have nothing to do in a /dev of mounts. Any other hook is logged, and left out.
+Reads the specifications of `nvidia.com/gpu` below /etc/cdi and /var/run/cdi, versions 0.3 to 1.x; runs
+nothing. What hooks would do at a start is told instead: of `update-ldcache` and `create-soname-symlinks` the
+names by which programs look for the driver's libraries, and their directories; of `create-symlinks` its
+links, each as one more mount. `chmod` and `disable-device-node-modification` have nothing to do in a /dev of
+mounts. Any other hook is logged, and left out.
 """
 
 import json
@@ -53,7 +55,8 @@ class _Hook(_Struct, frozen=True):
 
     @property
     def verb(self) -> str:
-        """What it does: `update-ldcache` of `nvidia-cdi-hook update-ldcache` and of `nvidia-ctk hook update-ldcache`."""
+        """What it does: `update-ldcache` of `nvidia-cdi-hook update-ldcache` and of `nvidia-ctk hook
+        update-ldcache`."""
         words = [word for word in self.args[1:] if word != "hook"]
         return words[0] if words else os.path.basename(self.path)  # noqa: PTH119 - not of this machine
 
@@ -87,8 +90,8 @@ class _Spec(_Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What a container gets. `devices`: device files, by their usual names. `library_path`: where the driver's
-    libraries lie, as the program sees it."""
+    """What a container gets. `devices`: device files, by their usual names. `library_path`: where the
+    driver's libraries lie, as the program sees it."""
 
     devices: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -117,8 +120,8 @@ class Specs:
             self._devices |= found
 
     def edits(self, wanted: Sequence[Sequence[str]]) -> Edits | None:
-        """What a container gets that is given these devices, each called by any of its names; None if one of them is
-        not described. What is not there on the machine now is left out."""
+        """What a container gets that is given these devices, each called by any of its names; None if one of
+        them is not described. What is not there on the machine now is left out."""
         chosen: list[_Edits] = []
         for names in wanted:
             known = next((self._devices[name] for name in names if name in self._devices), None)
@@ -154,7 +157,8 @@ class Specs:
         return self._root / path.lstrip("/")
 
     def _by_name(self, mounts: Sequence[Mount], folders: Iterable[str]) -> Iterator[Mount]:
-        """The driver's libraries once more, by the names that programs ask for: the links to them on the machine."""
+        """The driver's libraries once more, by the names that programs ask for: the links to them on the
+        machine."""
         listed: dict[Path, dict[Path, list[str]]] = {}
         inside = frozenset(folder.rstrip("/") for folder in folders)
         for source, target, read_only in mounts:

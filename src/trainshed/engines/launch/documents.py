@@ -34,10 +34,10 @@ COVERED = (
 class Host:
     """What the engine found out about this machine.
 
-    `level`: sandbox level (`protocol.LEVEL_*`). `memory_base`, `cpu_base`, `pids_base`: control group directories ("" =
-    none). `memory_bytes`: what all replicas share. `identity`: tells this service from others on the machine.
-    `gpus`: those that it has; each replica is told which are its own. `driver`: what their driver is made of.
-    `processors`: how many programs may use, 0 = not known.
+    `level`: sandbox level (`protocol.LEVEL_*`). `memory_base`, `cpu_base`, `pids_base`: control group
+    directories ("" = none). `memory_bytes`: what all replicas share. `identity`: tells this service from
+    others on the machine. `gpus`: those that it has; each replica is told which are its own. `driver`: what
+    their driver is made of. `processors`: how many programs may use, 0 = not known.
     """
 
     level: str
@@ -59,14 +59,14 @@ class Host:
 class Ground:
     """What all documents of one engine share.
 
-    `hidden`: directories whose content programs must not see; `read_only`: what they may only read, shown even inside
-    hidden ones; `visible`: the same, by the operator's wish. `storage_socket`: the bucket process's for replicas, "" =
-    none; `rest_socket`, `grpc_socket`: the service's, likewise; `rest_url`: where it is for who cannot be led there; `certificate`: PEM file, key and chain, of Google's hosts;
-    `trust`: file of whom to believe then.
-    `ambient`: the service's own environment. `processes`: how many a replica may have. `usage_every`: seconds.
-    `disk_enforced`: a replica whose files take more than its disk is ended.
-    `kept_ports`: the service's, which programs can have on their own address alone. `commands`: a directory whose `bin` is
-    put on programs' PATH, "" = none.
+    `hidden`: directories whose content programs must not see; `read_only`: what they may only read, shown
+    even inside hidden ones; `visible`: the same, by the operator's wish. `storage_socket`: the bucket
+    process's for replicas, "" = none; `rest_socket`, `grpc_socket`: the service's, likewise; `rest_url`:
+    where it is for who cannot be led there; `certificate`: PEM file, key and chain, of Google's hosts;
+    `trust`: file of whom to believe then. `ambient`: the service's own environment. `processes`: how many a
+    replica may have. `usage_every`: seconds. `disk_enforced`: a replica whose files take more than its disk
+    is ended. `kept_ports`: the service's, which programs can have on their own address alone. `commands`: a
+    directory whose `bin` is put on programs' PATH, "" = none.
     """
 
     hidden: tuple[str, ...] = ()
@@ -98,8 +98,9 @@ def launch_document(
     lost_reducers: Path | None = None,
     masked: tuple[str, ...] = (),
 ) -> protocol.LaunchDocument:
-    """Put the document together. `directory`: the slot's; `hosts`: the gang's hosts file; `logs`: the replica's;
-    `lost_reducers`: the file that names them, for replicas that have to do with reducers; `masked`: texts that must not get into them."""
+    """Put the document together. `directory`: the slot's; `hosts`: the gang's hosts file; `logs`: the
+    replica's; `lost_reducers`: the file that names them, for replicas that have to do with reducers;
+    `masked`: texts that must not get into them."""
     limit = min(plan.memory_limit, host.memory_bytes) if plan.memory_limit else 0
     storage_port = slot.port + 1
     image = plan.image
@@ -196,7 +197,8 @@ def intercepted(host: Host, ground: Ground) -> tuple[str, ...]:
 
 
 def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tuple[str, str, bool]]:
-    """What a replica that has to do with reducers sees besides; in an image, where the plan says that it is."""
+    """What a replica that has to do with reducers sees besides; in an image, where the plan says that it
+    is."""
     if lost_reducers is None:
         return []
     if plan.image is None:
@@ -250,8 +252,8 @@ def _environ(
 def hosts_text(
     gang: Sequence[Slot], hosts: Sequence[tuple[str, str]], intercepted: Sequence[str] = ()
 ) -> str:
-    """The gang's hosts file: the (name, address) of `hosts`, whatever slot of the gang is not among them, and the names of
-    Google's hosts that are `intercepted`."""
+    """The gang's hosts file: the (name, address) of `hosts`, whatever slot of the gang is not among them, and
+    the names of Google's hosts that are `intercepted`."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     named = dict(hosts) | {slot.hostname: slot.address for slot in gang}
     named |= dict.fromkeys(intercepted, socket_calls.GOOGLE)

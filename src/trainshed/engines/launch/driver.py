@@ -1,8 +1,8 @@
-"""What a replica gets of the GPU driver: device files, libraries, variables. By its CDI specification if there is one
-that fits, else by what is found on the machine.
+"""What a replica gets of the GPU driver: device files, libraries, variables. By its CDI specification if
+there is one that fits, else by what is found on the machine.
 
-Runs two small programs of the machine at the start (`ldconfig -p`; `nvidia-modprobe`, where device files are missing);
-afterwards it only looks whether files are there.
+Runs two small programs of the machine at the start (`ldconfig -p`; `nvidia-modprobe`, where device files are
+missing); afterwards it only looks whether files are there.
 """
 
 import logging
@@ -32,10 +32,10 @@ _SECONDS = 10
 
 @dataclass(frozen=True, slots=True)
 class DeviceEdits:
-    """What one replica gets of the machine for its GPUs. `devices`: device files that its /dev shows besides the
-    harmless ones; `mounts`: (source, target, read-only); `environ` counts before all that the job says. `library_path`,
-    `path`: directories, as the program sees them, that belong on LD_LIBRARY_PATH and PATH as well. `gpus`: uuids of what
-    it has, for whoever looks at how busy they are."""
+    """What one replica gets of the machine for its GPUs. `devices`: device files that its /dev shows besides
+    the harmless ones; `mounts`: (source, target, read-only); `environ` counts before all that the job says.
+    `library_path`, `path`: directories, as the program sees them, that belong on LD_LIBRARY_PATH and PATH as
+    well. `gpus`: uuids of what it has, for whoever looks at how busy they are."""
 
     devices: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -47,9 +47,9 @@ class DeviceEdits:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What is there of the driver below `root`. `libraries`: by the name that programs ask for, the file. `programs`:
-    files. `apart`: directories of libraries that the machine's own linker does not know. `caps`: by the path of a
-    capability (`gpu0/gi1/access`), the number in the name of its device file."""
+    """What is there of the driver below `root`. `libraries`: by the name that programs ask for, the file.
+    `programs`: files. `apart`: directories of libraries that the machine's own linker does not know. `caps`:
+    by the path of a capability (`gpu0/gi1/access`), the number in the name of its device file."""
 
     root: Path = Path("/")
     specs: Specs | None = None
@@ -63,8 +63,8 @@ NO_DRIVER = Driver()
 
 
 def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
-    """Look round; once, at the start, on a machine that has GPUs. `cache`: what `ldconfig -p` says, None = ask it.
-    Blocks for some tens of milliseconds."""
+    """Look round; once, at the start, on a machine that has GPUs. `cache`: what `ldconfig -p` says, None =
+    ask it. Blocks for some tens of milliseconds."""
     if not (root / "dev/nvidia-uvm").exists():
         # It comes into being with the first program that asks, which from within a sandbox nobody can.
         _run("nvidia-modprobe", "-u", "-c=0")
@@ -96,9 +96,9 @@ def device_edits(
     private: bool,
     image: bool,
 ) -> DeviceEdits:
-    """What a replica gets. `words`: its slot's `devices`; `found`: all GPUs of the machine. `private`: its /dev shows
-    nothing but what is named here, so that nobody else's GPU can be opened. `image`: its root file system is not the
-    machine's. Looks at files, changes nothing."""
+    """What a replica gets. `words`: its slot's `devices`; `found`: all GPUs of the machine. `private`: its
+    /dev shows nothing but what is named here, so that nobody else's GPU can be opened. `image`: its root file
+    system is not the machine's. Looks at files, changes nothing."""
     if words is None and not found:
         return DeviceEdits()
     named = {device.word: device for device in found}
@@ -169,7 +169,8 @@ def _all_files(root: Path) -> tuple[str, ...]:
 
 
 def _described(own: Sequence[Device], driver: Driver) -> Edits | None:
-    """What the CDI specification gives for them. One that does not name their device files is of another time."""
+    """What the CDI specification gives for them. One that does not name their device files is of another
+    time."""
     if driver.specs is None:
         return None
     edits = driver.specs.edits([_names(device) for device in own])
@@ -210,8 +211,8 @@ def _lying_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _of_one_driver(root: Path, found: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Of libraries by name those that carry the version that libcuda has, each by its real file. Others have only a
-    similar name."""
+    """Of libraries by name those that carry the version that libcuda has, each by its real file. Others have
+    only a similar name."""
     files = {name: _real(root, path) for name, path in sorted(found.items())}
     version = files.get("libcuda.so.1", "").partition(".so.")[2]
     return [

@@ -1,8 +1,9 @@
-"""What failed replicas left: kept for a while when their slots are released, and shown to whoever wants to see.
+"""What failed replicas left: kept for a while when their slots are released, and shown to whoever wants to
+see.
 
-A slot's directory is kept whole, by one rename: its files, its journal, which says how it ended, and the plan by which
-it was started, without its secrets. So nothing has to be written at the end that a crash could take. They lie in
-`<data>/autopsies/<job_uid>/<attempt>/<replica>/`; all that is known of them is found there again.
+A slot's directory is kept whole, by one rename: its files, its journal, which says how it ended, and the plan
+by which it was started, without its secrets. So nothing has to be written at the end that a crash could take.
+They lie in `<data>/autopsies/<job_uid>/<attempt>/<replica>/`; all that is known of them is found there again.
 """
 
 import asyncio
@@ -88,8 +89,8 @@ class Autopsies:
         await self._tasks.close()
 
     def capture(self, slot: Path, document: protocol.Message) -> None:
-        """Note how a program is started, for an autopsy that may come. Its secrets are not noted: the service has them
-        in mind only now."""
+        """Note how a program is started, for an autopsy that may come. Its secrets are not noted: the service
+        has them in mind only now."""
         if self._keeping.ttl:
             text = json.dumps(
                 {"files": str(slot / protocol.FILES), "plan": _without_secrets(document)}

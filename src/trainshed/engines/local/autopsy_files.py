@@ -1,7 +1,7 @@
 """The files of a failed replica: how many bytes they are, and all of them as one archive.
 
-A program chose every name in there and may still be choosing, by a shell: no link is followed, and nothing is read by a
-path of more than one step. Blocks on the disk, in threads.
+A program chose every name in there and may still be choosing, by a shell: no link is followed, and nothing is
+read by a path of more than one step. Blocks on the disk, in threads.
 """
 
 import asyncio
@@ -35,7 +35,8 @@ def size(directory: Path) -> int:
 
 
 async def archive(directory: Path, *besides: Path) -> AsyncGenerator[bytes]:
-    """A tar archive of what is below a directory, and of single files besides. One that is cut short lacks its end."""
+    """A tar archive of what is below a directory, and of single files besides. One that is cut short lacks
+    its end."""
     reader, writer = os.pipe()
     packing = joined(asyncio.to_thread(_pack, writer, directory, besides))
     try:
@@ -64,7 +65,8 @@ def _pack(writer: int, directory: Path, besides: tuple[Path, ...]) -> None:
 
 
 def _add(archive_: tarfile.TarFile, parent: int, name: str, called: str) -> None:
-    """Add one entry; what is gone, or cannot be read, or is of no use elsewhere (a socket, a device) is left out."""
+    """Add one entry; what is gone, or cannot be read, or is of no use elsewhere (a socket, a device) is left
+    out."""
     entry, content = tarfile.TarInfo(called), None
     with contextlib.ExitStack() as opened:
         try:

@@ -10,7 +10,8 @@ from trainshed.engines.registry import EngineContext
 
 
 def new_engine(context: EngineContext) -> LocalEngine:
-    """The service has checked the settings (`serve.setting_rules`): they are all there, by their names in docs/settings.md."""
+    """The service has checked the settings (`serve.setting_rules`): they are all there, by their names in
+    docs/settings.md."""
     table, zygote = context.settings, context.zygote
     options = Options(
         storage_socket=context.storage_socket,

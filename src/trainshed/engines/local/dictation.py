@@ -1,4 +1,5 @@
-"""The service's side of lines that a program says to it instead of printing them: its shim writes them into its log."""
+"""The service's side of lines that a program says to it instead of printing them: its shim writes them into
+its log."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,8 @@ _AT_ONCE = 32 << 10
 
 
 async def dictate(seat: Seat | None, lines: Sequence[str]) -> None:
-    """Returns when they stand in the log. Raises EngineUnavailable: the replica is over, or its shim does not answer."""
+    """Returns when they stand in the log. Raises EngineUnavailable: the replica is over, or its shim does not
+    answer."""
     if seat is None or not seat.is_live:
         raise EngineUnavailable("the replica is over")
     try:

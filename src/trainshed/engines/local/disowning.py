@@ -1,7 +1,9 @@
-"""Slots that were copied with their data directory: the processes that they name are the original's, which may live on.
+"""Slots that were copied with their data directory: the processes that they name are the original's, which
+may live on.
 
-An original is known by the device and inode of its directory of slots; two directories that are there at once never share
-them. Where those have changed, every incarnation without an end is lost, and no process is touched for it.
+An original is known by the device and inode of its directory of slots; two directories that are there at once
+never share them. Where those have changed, every incarnation without an end is lost, and no process is
+touched for it.
 """
 
 import json
@@ -23,8 +25,8 @@ _CAUSE = (
 
 
 def disown_copies(layout: Layout) -> None:
-    """Let go of all that a copied directory of slots says of processes; nothing if it was not copied. Blocks; a crash in
-    between is made up for by the next call. Raises OSError."""
+    """Let go of all that a copied directory of slots says of processes; nothing if it was not copied. Blocks;
+    a crash in between is made up for by the next call. Raises OSError."""
     path = layout.slots / _FILE
     status = layout.slots.stat()
     here = {"device": status.st_dev, "inode": status.st_ino}

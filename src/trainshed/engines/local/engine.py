@@ -52,8 +52,8 @@ _IN_A_TURN = 8
 
 
 class LocalEngine:
-    """`data`: the service's data directory. `zygote`: a zygote started early; the engine owns it from here on and starts
-    new ones when it dies (None: starts the first as well)."""
+    """`data`: the service's data directory. `zygote`: a zygote started early; the engine owns it from here on
+    and starts new ones when it dies (None: starts the first as well)."""
 
     def __init__(
         self,
@@ -279,7 +279,8 @@ class LocalEngine:
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:
-        """Write lines into a live replica's log as if its program had printed them. Raises EngineUnavailable."""
+        """Write lines into a live replica's log as if its program had printed them. Raises
+        EngineUnavailable."""
         await dictate(self._gangs.of(job_uid, attempt).get(replica), lines)
 
     async def open_terminal(

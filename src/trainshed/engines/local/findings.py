@@ -15,7 +15,8 @@ _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The incarnation ended; `record` is its attempt record (exited or lost). `notes`: all that its shim noted."""
+    """The incarnation ended; `record` is its attempt record (exited or lost). `notes`: all that its shim
+    noted."""
 
     record: protocol.Message
     notes: tuple[protocol.Message, ...] = ()
@@ -43,7 +44,8 @@ Finding = Over | Alive | Changing | NeverStarted
 
 def look(slot: Path, incarnation: int) -> Finding:
     """Find out how an incarnation stands. If its shim was killed, what is left of it is cleared away and the
-    loss recorded, so that the answer stays the same for ever. Raises OSError: this cannot be found out now."""
+    loss recorded, so that the answer stays the same for ever. Raises OSError: this cannot be found out
+    now."""
     return stand(slot, journal.Entries(str(slot)), incarnation)
 
 

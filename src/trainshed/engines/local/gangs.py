@@ -13,8 +13,8 @@ Gang = Mapping[ReplicaId, Seat]
 
 
 class Gangs:
-    """A seat for every slot there is. `identity`: what tells this service from another on the machine. `emit` and
-    `unclear`: for the seats (`Seat`)."""
+    """A seat for every slot there is. `identity`: what tells this service from another on the machine. `emit`
+    and `unclear`: for the seats (`Seat`)."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Gangs:
         self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, Seat]] = {}
 
     def begin(self, shares: places.Shares, *, named: bool, own_users: bool) -> None:
-        """`shares`: the GPUs of each node. `named`: a replica's hostname can be resolved by its peers. `own_users`: each
-        replica gets users of its own."""
+        """`shares`: the GPUs of each node. `named`: a replica's hostname can be resolved by its peers.
+        `own_users`: each replica gets users of its own."""
         self._shares = shares
         self._named = named
         self._own_users = own_users
@@ -102,7 +102,8 @@ class Gangs:
         return tuple(seat.slot for seat in gang.values())
 
     def _move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
-        """Give those that are asked for on another node their slots there, without what their programs left."""
+        """Give those that are asked for on another node their slots there, without what their programs
+        left."""
         moving = {
             gang[request.replica]: request
             for request in requests

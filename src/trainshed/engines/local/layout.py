@@ -18,7 +18,8 @@ from trainshed.replica import protocol
 from trainshed.replica.system import durable
 
 _LEAST_BYTES, _LEAST_FILES = 1 << 20, 100
-"""What has to be free for a program to be started: a shim that finds no room at its start can only give up."""
+"""What has to be free for a program to be started: a shim that finds no room at its start can only give
+up."""
 
 
 class Layout:
@@ -86,8 +87,8 @@ class Layout:
         durable.write(str(directory / "slots.json"), json.dumps(document), sync=False)
 
     def write_hosts(self, job_uid: JobUid, attempt: int, text: str) -> Path:
-        """Bring the gang's hosts file up to date; returns it. Changed in place, so that running programs see it.
-        Raises OSError."""
+        """Bring the gang's hosts file up to date; returns it. Changed in place, so that running programs see
+        it. Raises OSError."""
         path = self.attempt(job_uid, attempt) / protocol.HOSTS
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
@@ -95,7 +96,8 @@ class Layout:
         return path
 
     def lost_reducers(self, job_uid: JobUid, attempt: int) -> Path:
-        """The file that names the reducers which the attempt has lost; made if it is not there. Raises OSError."""
+        """The file that names the reducers which the attempt has lost; made if it is not there. Raises
+        OSError."""
         path = self.attempt(job_uid, attempt) / protocol.LOST_REDUCERS
         if not path.exists():
             path.touch()
@@ -103,8 +105,8 @@ class Layout:
         return path
 
     def write_lost_reducers(self, job_uid: JobUid, attempt: int, places: Sequence[str]) -> None:
-        """In place, so that running programs see it; a reader finds what was there, or that and more: to what is listed,
-        which stays, the others are added. Raises OSError."""
+        """In place, so that running programs see it; a reader finds what was there, or that and more: to what
+        is listed, which stays, the others are added. Raises OSError."""
         path = self.lost_reducers(job_uid, attempt)
         listed = path.read_text("utf-8").splitlines()
         with path.open("a", encoding="utf-8") as file:
@@ -114,8 +116,8 @@ class Layout:
         return (self.attempt(job_uid, attempt) / protocol.STOPPED).exists()
 
     def mark_stopped(self, job_uid: JobUid, attempt: int) -> None:
-        """Record durably that nothing of the attempt may start any more; nothing if it has been given back. Blocks
-        for a disk write."""
+        """Record durably that nothing of the attempt may start any more; nothing if it has been given back.
+        Blocks for a disk write."""
         with contextlib.suppress(FileNotFoundError):
             durable.write(str(self.attempt(job_uid, attempt) / protocol.STOPPED), "")
 
@@ -123,8 +125,8 @@ class Layout:
         return (slot / protocol.stopped_mark(incarnation)).exists()
 
     def forbid(self, slot: Path, incarnation: int) -> None:
-        """Record durably that one incarnation of the replica in `slot` may not start any more; nothing changes for it
-        if it has. Blocks for a disk write. Raises OSError."""
+        """Record durably that one incarnation of the replica in `slot` may not start any more; nothing
+        changes for it if it has. Blocks for a disk write. Raises OSError."""
         durable.write(str(slot / protocol.stopped_mark(incarnation)), "")
 
     def discard_files(self, slot: Path) -> None:

@@ -1,7 +1,7 @@
 """How a shim that does not answer any more is noticed: one timer asks all of them for a sign of life.
 
-What is counted are questions without an answer, not time that has passed: a service that was itself stopped for a
-while, or a machine that slept, takes nobody's lease away.
+What is counted are questions without an answer, not time that has passed: a service that was itself stopped
+for a while, or a machine that slept, takes nobody's lease away.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ _QUESTIONS = 3
 
 
 class Leases:
-    """`length`: seconds that a shim may be silent. `seats`: all there are. `over` is called with the seats whose
-    leases are over, those that have been silent nearly as long (the former included), and all that are live."""
+    """`length`: seconds that a shim may be silent. `seats`: all there are. `over` is called with the seats
+    whose leases are over, those that have been silent nearly as long (the former included), and all that are
+    live."""
 
     def __init__(
         self,

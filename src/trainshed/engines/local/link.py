@@ -68,7 +68,8 @@ class Link:
 
 
 def connect(slot: Path) -> socket.socket:
-    """A new connection to the shim that serves a slot. Raises OSError: nobody listens there. Does not block."""
+    """A new connection to the shim that serves a slot. Raises OSError: nobody listens there. Does not
+    block."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A shim that accepts nothing any more must not make its caller wait.
     connection.setblocking(False)

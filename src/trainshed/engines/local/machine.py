@@ -1,4 +1,5 @@
-"""What this machine offers: processors, memory, control groups, and how all of it is shared out over virtual nodes."""
+"""What this machine offers: processors, memory, control groups, and how all of it is shared out over virtual
+nodes."""
 
 import contextlib
 import hashlib
@@ -19,8 +20,8 @@ _NODE_NAME = re.compile(rf"{NAME}(-\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What each virtual node is said to have, whatever the machine has: for strict mode and demonstrations. 0 or ():
-    its share of the machine."""
+    """What each virtual node is said to have, whatever the machine has: for strict mode and demonstrations. 0
+    or (): its share of the machine."""
 
     vcpus: float = 0
     memory_bytes: int = 0
@@ -38,8 +39,8 @@ def is_node(name: str) -> bool:
 
 
 def node(memory_base: str) -> Node:
-    """The machine as one node, but for its GPUs. `memory_base`: the control group whose limit, if any, is the memory
-    there is."""
+    """The machine as one node, but for its GPUs. `memory_base`: the control group whose limit, if any, is the
+    memory there is."""
     if hasattr(os, "sched_getaffinity"):
         vcpus = len(os.sched_getaffinity(0))
     else:
@@ -51,8 +52,8 @@ def node(memory_base: str) -> Node:
 
 
 def private_places() -> tuple[Path, ...]:
-    """Directories that are the business of the service's user, and of no program that it runs: the home directory, with
-    its keys, and sockets of the user's session."""
+    """Directories that are the business of the service's user, and of no program that it runs: the home
+    directory, with its keys, and sockets of the user's session."""
     places = [Path("/run/user")]
     with contextlib.suppress(KeyError, OSError):  # A user without an entry, or without a home.
         home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()

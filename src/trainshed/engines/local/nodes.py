@@ -1,4 +1,5 @@
-"""Which of the virtual nodes answer: one whose every shim is silent counts as gone until nothing of it is left.
+"""Which of the virtual nodes answer: one whose every shim is silent counts as gone until nothing of it is
+left.
 
 The machine that the service itself runs on answers by that; so a single node is never gone.
 """
@@ -37,8 +38,8 @@ class Nodes:
     def silent(
         self, late: Sequence[Seat], quiet: Sequence[Seat], live: Sequence[Seat]
     ) -> set[Seat]:
-        """The leases of `late` are over, those of `quiet` about to be, of all that are `live`; returns those whose
-        shims are given up: with the last of a node's, all of them."""
+        """The leases of `late` are over, those of `quiet` about to be, of all that are `live`; returns those
+        whose shims are given up: with the last of a node's, all of them."""
         given_up = set(late)
         if len(self._names) > 1:
             answering = {seat.slot.node for seat in set(live).difference(quiet)}
@@ -55,8 +56,8 @@ class Nodes:
                 return
 
     def cut_off(self, node: str, seats: Sequence[Seat]) -> None:
-        """Stop the shims of a node, so that their leases run out; the programs go on as behind a cut cable. For tests
-        and demonstrations. Blocks."""
+        """Stop the shims of a node, so that their leases run out; the programs go on as behind a cut cable.
+        For tests and demonstrations. Blocks."""
         stopped = self._cut_off.setdefault(node, [])
         for seat in seats:
             shim = journal.Entries(str(seat.directory)).shim

@@ -21,24 +21,25 @@ _COMMANDS = Path(gsutil.__path__[0]).resolve()
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`storage_socket`: the bucket process's Unix socket for replicas, None = they get no endpoint; `rest_socket`,
-    `grpc_socket`: the service's for them, None = it answers for none of Google's hosts; `rest_url`: its address, for programs
-    that cannot be led to it by those names.
+    """`storage_socket`: the bucket process's Unix socket for replicas, None = they get no endpoint;
+    `rest_socket`, `grpc_socket`: the service's for them, None = it answers for none of Google's hosts;
+    `rest_url`: its address, for programs that cannot be led to it by those names.
 
-    What programs see: `hidden`: directories that they must not, besides slots and logs; `read_only`: what they may only
-    read, shown even inside hidden ones; `visible`: likewise, by the operator's wish. `level`: the sandbox level that is
-    demanded, a `protocol.LEVEL_*`; "" = the strongest that works here. `processes`: how many a replica may have, 0 =
-    any number. `certificate`, `trust`: by what Google's hosts are served (`Ground`).
-    `ambient`: the service's own environment, None = this process's (`environs` says what of it is passed on). `secrets`:
-    what plans refer to. `kept_ports`: those that the service listens on; while it is away no program can.
+    What programs see: `hidden`: directories that they must not, besides slots and logs; `read_only`: what
+    they may only read, shown even inside hidden ones; `visible`: likewise, by the operator's wish. `level`:
+    the sandbox level that is demanded, a `protocol.LEVEL_*`; "" = the strongest that works here. `processes`:
+    how many a replica may have, 0 = any number. `certificate`, `trust`: by what Google's hosts are served
+    (`Ground`). `ambient`: the service's own environment, None = this process's (`environs` says what of it is
+    passed on). `secrets`: what plans refer to. `kept_ports`: those that the service listens on; while it is
+    away no program can.
 
-    What there is: `nodes`: as how many virtual nodes the machine is offered; `node_vcpus`, `node_memory_bytes`,
-    `node_accelerators`: what each of them is declared to have, 0 or () = its share of the machine. `devices`: where GPUs
-    are learned of, None = from the driver.
+    What there is: `nodes`: as how many virtual nodes the machine is offered; `node_vcpus`,
+    `node_memory_bytes`, `node_accelerators`: what each of them is declared to have, 0 or () = its share of
+    the machine. `devices`: where GPUs are learned of, None = from the driver.
 
-    `lease`: seconds after which a shim that does not answer is killed and its replica lost. `usage_every`: seconds between
-    two looks at what a replica uses, 0 = nobody looks; `disk_enforced`: end one whose files take more than its disk. `keeping`: how long what failed replicas left is kept. `now`: ns
-    since the epoch.
+    `lease`: seconds after which a shim that does not answer is killed and its replica lost. `usage_every`:
+    seconds between two looks at what a replica uses, 0 = nobody looks; `disk_enforced`: end one whose files
+    take more than its disk. `keeping`: how long what failed replicas left is kept. `now`: ns since the epoch.
     """
 
     storage_socket: Path | None = None

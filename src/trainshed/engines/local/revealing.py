@@ -1,4 +1,5 @@
-"""Puts secrets into launch plans, at the last moment: what comes of it is handed to a shim and to nobody else."""
+"""Puts secrets into launch plans, at the last moment: what comes of it is handed to a shim and to nobody
+else."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +12,11 @@ from trainshed.engines.port import LaunchRejected, SecretDoor
 async def revealed(
     plans: Sequence[LaunchPlan], secrets: SecretDoor | None
 ) -> list[tuple[LaunchPlan, tuple[str, ...]]]:
-    """The plans in their order, each as its program is to have it, with the texts that must not get into its log.
+    """The plans in their order, each as its program is to have it, with the texts that must not get into its
+    log.
 
-    Plans that need no secret are returned as they are, and nothing is waited for. Raises what `SecretDoor.values` raises.
+    Plans that need no secret are returned as they are, and nothing is waited for. Raises what
+    `SecretDoor.values` raises.
     """
     known: dict[tuple[str, frozenset[SecretRef]], Mapping[SecretRef, str]] = {}
     found: list[tuple[LaunchPlan, tuple[str, ...]]] = []

@@ -32,10 +32,11 @@ _RETRIES = 3
 class Seat:
     """Turns a shim's messages and a slot's files into the port's events, in their order, each end once.
 
-    `incarnation` 0: nothing was launched yet. `plan`: what this service started it by, None = an earlier one did.
-    `answers`: its shim is of a version that answers to pings. `wants_room`: its start found no room on the disk, and is to
-    be tried again; `shortages`: how often it found none though there seemed to be some. `zygote`: process id of the one that
-    has its start; `was_given_on`: an earlier one may have it as well. `unclear` is called when the link breaks before the end is known.
+    `incarnation` 0: nothing was launched yet. `plan`: what this service started it by, None = an earlier one
+    did. `answers`: its shim is of a version that answers to pings. `wants_room`: its start found no room on
+    the disk, and is to be tried again; `shortages`: how often it found none though there seemed to be some.
+    `zygote`: process id of the one that has its start; `was_given_on`: an earlier one may have it as well.
+    `unclear` is called when the link breaks before the end is known.
     """
 
     def __init__(
@@ -108,7 +109,8 @@ class Seat:
             self._link.stop(self._grace)
 
     def ask(self) -> int:
-        """Have the shim give a sign of life; returns how many times it was asked in vain since it gave the last one."""
+        """Have the shim give a sign of life; returns how many times it was asked in vain since it gave the
+        last one."""
         is_excused = self._heard_of or not self.answers or self.wants_room
         self._silent = 0 if is_excused else self._silent + 1
         self._heard_of = False
@@ -143,7 +145,8 @@ class Seat:
         self._end(journal.lost_record(cause, by_service=by_service))
 
     def settle(self, incarnation: int, finding: findings.Finding) -> None:
-        """Take over what the slot's files said of an incarnation; nothing if it is not the live one any more."""
+        """Take over what the slot's files said of an incarnation; nothing if it is not the live one any
+        more."""
         if isinstance(finding, findings.Alive) and not self.awaits(incarnation):
             finding.connection.close()
         if not self.awaits(incarnation):
@@ -248,8 +251,8 @@ class Seat:
                 raise ValueError(f"a shim said {other!r}, which its protocol does not know")
 
     def _refused(self, cause: str) -> None:
-        """The shim must not start: the attempt was stopped, or the files know more than this service did. Or it could not,
-        for want of room."""
+        """The shim must not start: the attempt was stopped, or the files know more than this service did. Or
+        it could not, for want of room."""
         if cause == protocol.REFUSED_STOPPED:
             self.lose(protocol.NEVER_STARTED)
         elif cause == protocol.REFUSED_FULL:

@@ -1,4 +1,5 @@
-"""Finds out how seats without a link stand, and ends those whose shims do not answer. A task for each such seat."""
+"""Finds out how seats without a link stand, and ends those whose shims do not answer. A task for each such
+seat."""
 
 import asyncio
 import logging
@@ -18,12 +19,14 @@ log = logging.getLogger(__name__)
 _PAUSE = 1.0
 """Seconds before a slot whose files cannot be read or written now is looked into again."""
 _MOST_SHORTAGES = 60
-"""How often in a row a start finds no room though the disk has some: a quota, or what is no matter of the disk at all."""
+"""How often in a row a start finds no room though the disk has some: a quota, or what is no matter of the
+disk at all."""
 
 
 class Settler:
-    """`request` has a shim started for a seat; `renew` replaces the process of that id, which starts them; `forbidden` tells
-    whether an incarnation was stopped before it began; `require_room` raises OSError while the disk is full."""
+    """`request` has a shim started for a seat; `renew` replaces the process of that id, which starts them;
+    `forbidden` tells whether an incarnation was stopped before it began; `require_room` raises OSError while
+    the disk is full."""
 
     def __init__(
         self,
@@ -45,8 +48,8 @@ class Settler:
         self._tasks.keep(work, f"job {seat.job_uid}: looking into {seat.slot.replica}")
 
     def expel(self, seat: Seat, lease: float, cleared: Callable[[Seat], None]) -> None:
-        """Its shim has not answered for `lease` seconds: kill it and all that is left of the replica, then report the
-        loss and call `cleared`. Until all of that is dead nothing is reported."""
+        """Its shim has not answered for `lease` seconds: kill it and all that is left of the replica, then
+        report the loss and call `cleared`. Until all of that is dead nothing is reported."""
         if (seat, seat.incarnation) not in self._expelling:
             self._expelling.add((seat, seat.incarnation))
             seat.let_go()
@@ -62,8 +65,8 @@ class Settler:
             try:
                 finding = await asyncio.to_thread(findings.look, seat.directory, incarnation)
             except OSError as error:
-                # A full disk, say: the end cannot be written down yet, and so must not be told. That it is silent
-                # is not its fault.
+                # A full disk, say: the end cannot be written down yet, and so must not be told. That it is
+                # silent is not its fault.
                 seat.excuse()
                 log.warning("%s cannot be looked into: %s; once more in a second", seat.slot, error)
                 await asyncio.sleep(_PAUSE)
@@ -98,8 +101,8 @@ class Settler:
     async def _lose(
         self, seat: Seat, incarnation: int, cause: str, *, by_service: bool = False
     ) -> None:
-        """Report an incarnation that never began as lost. Where somebody may still wake up with its start, that it can
-        never begin is written down first."""
+        """Report an incarnation that never began as lost. Where somebody may still wake up with its start,
+        that it can never begin is written down first."""
         while seat.was_given_on and self._is_open(seat, incarnation):
             finding: findings.Finding = findings.Changing()
             try:
@@ -115,8 +118,8 @@ class Settler:
             seat.lose(cause, by_service=by_service)
 
     async def _await_room(self, seat: Seat, incarnation: int) -> None:
-        """Its start found the disk full, so that nothing of it ran: have it tried again once there is room, or never if it
-        is stopped meanwhile."""
+        """Its start found the disk full, so that nothing of it ran: have it tried again once there is room,
+        or never if it is stopped meanwhile."""
         if not seat.shortages:
             told = "job %d: %s is not started: the disk is full; it is tried again"
             log.warning(told, seat.job_uid, seat.slot.replica)
@@ -166,8 +169,9 @@ class Settler:
         cleared(seat)
 
     async def _is_given_on(self, seat: Seat, incarnation: int) -> bool:
-        """Have a start that nobody took up within its lease made by another process, at no cost for the replica. Whoever
-        wakes up with it after that finds the slot taken (`journal.claim`), or takes it first: it begins once."""
+        """Have a start that nobody took up within its lease made by another process, at no cost for the
+        replica. Whoever wakes up with it after that finds the slot taken (`journal.claim`), or takes it
+        first: it begins once."""
         if not seat.plan or not seat.retries_left:
             return False
         try:
@@ -206,6 +210,7 @@ def _end(slot: Path, incarnation: int, lease: float) -> tuple[bool, findings.Fin
 
 
 def _close(slot: Path, incarnation: int, cause: str) -> findings.Finding:
-    """Leave nothing of an incarnation, and see to it that nothing more can come of it; how it stands now. Raises OSError."""
+    """Leave nothing of an incarnation, and see to it that nothing more can come of it; how it stands now.
+    Raises OSError."""
     dead = journal.expel(str(slot), incarnation, cause)
     return findings.look(slot, incarnation) if dead else findings.Changing()

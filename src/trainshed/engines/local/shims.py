@@ -30,7 +30,8 @@ class Shims:
         self._spawner = spawner
 
     def hosts(self, gang: Mapping[ReplicaId, Seat], plan: LaunchPlan) -> Path:
-        """The gang's hosts file, brought up to date, if there is room on the disk. Raises EngineUnavailable."""
+        """The gang's hosts file, brought up to date, if there is room on the disk. Raises
+        EngineUnavailable."""
         slots = [each.slot for each in gang.values()]
         text = hosts_text(slots, plan.hosts, intercepted(self._site.host, self._ground))
         try:
@@ -63,7 +64,8 @@ class Shims:
         ).to_message()
 
     async def request(self, seat: Seat) -> None:
-        """Have the zygote fork the seat's shim, and listen to it from its first moment. Raises EngineUnavailable, OSError."""
+        """Have the zygote fork the seat's shim, and listen to it from its first moment. Raises
+        EngineUnavailable, OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             seat.attach(ours)

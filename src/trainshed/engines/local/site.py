@@ -1,4 +1,5 @@
-"""What this machine is to an engine: how far it keeps programs apart, what it has, what can be promised. Found out once."""
+"""What this machine is to an engine: how far it keeps programs apart, what it has, what can be promised.
+Found out once."""
 
 import asyncio
 from pathlib import Path

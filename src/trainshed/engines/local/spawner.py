@@ -1,7 +1,8 @@
 """Keeps a zygote at hand: hands requests over, starts a new one when the old one is dead or hangs.
 
-What a hung one was given goes to the new one exactly once: when it is killed, the handles of the requests that it has not
-read are closed, which their callers see; what it has begun lives on, and the slot's lock refuses a second start.
+What a hung one was given goes to the new one exactly once: when it is killed, the handles of the requests
+that it has not read are closed, which their callers see; what it has begun lives on, and the slot's lock
+refuses a second start.
 """
 
 import asyncio
@@ -43,7 +44,8 @@ class Spawner:
         self._is_unproven = False
 
     async def request(self, message: protocol.Message, connection: socket.socket) -> int:
-        """Have a shim forked with `connection` as its own; returns the process id of the zygote. Raises EngineUnavailable.
+        """Have a shim forked with `connection` as its own; returns the process id of the zygote. Raises
+        EngineUnavailable.
 
         Returning means handed over, not forked: if the zygote dies first, `connection`'s other end is closed.
         """
@@ -61,7 +63,8 @@ class Spawner:
         )
 
     async def ready(self, limits: handles.Limits) -> None:
-        """Have a zygote, so that the first launch does not wait for one. `limits`: of file handles, for programs."""
+        """Have a zygote, so that the first launch does not wait for one. `limits`: of file handles, for
+        programs."""
         self._limits = limits
         if self._handle is not None:
             handles.impose(self._handle.pid, limits)
@@ -69,8 +72,8 @@ class Spawner:
             await self._replace(None)
 
     async def renew(self, zygote: int) -> None:
-        """Kill the zygote of that process id, which does not do what it is asked to, and start another; nothing if that
-        was done already."""
+        """Kill the zygote of that process id, which does not do what it is asked to, and start another;
+        nothing if that was done already."""
         if (handle := self._handle) is not None and handle.pid == zygote:
             await self._replace(handle)
 
@@ -94,8 +97,8 @@ class Spawner:
                 await self._replace(handle)
 
     async def probe(self, directory: Path, levels: Sequence[str]) -> tuple[str, dict[str, str]]:
-        """The first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine, "" = none; and why those
-        before it do not. Raises LevelUnavailable: that could not be found out."""
+        """The first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine, "" = none; and
+        why those before it do not. Raises LevelUnavailable: that could not be found out."""
         for _ in range(_PROBES):
             if answer := await self._try_levels(directory, levels):
                 found = json.loads(answer)
@@ -132,7 +135,8 @@ class Spawner:
             os.close(nothing)
 
     async def sweep(self, trash: Path) -> None:
-        """Have everything in a directory deleted, at the lowest priority; returns when that is done, or nobody does it."""
+        """Have everything in a directory deleted, at the lowest priority; returns when that is done, or
+        nobody does it."""
         ours, theirs = socket.socketpair()
         with theirs:
             await self.request({"sweep": str(trash)}, theirs)

@@ -1,4 +1,5 @@
-"""Limits how many replicas start at once, so that the start of a large gang leaves the service its share of the processors."""
+"""Limits how many replicas start at once, so that the start of a large gang leaves the service its share of
+the processors."""
 
 import asyncio
 import os
@@ -10,7 +11,8 @@ Key = tuple[JobUid, int, ReplicaId]
 """A replica of an attempt."""
 
 _PER_PROCESSOR: Final = 4
-"""Starts under way per processor. A start waits for the disk now and then; with fewer a processor would be idle."""
+"""Starts under way per processor. A start waits for the disk now and then; with fewer a processor would be
+idle."""
 _LONGEST: Final = 0.25
 """Seconds after which a start does not count any more: it pulls an image, say, or waits for a disk."""
 

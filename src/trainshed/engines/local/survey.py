@@ -1,4 +1,5 @@
-"""What an engine finds on disk when it starts: every gang that was given slots, and how each replica stands."""
+"""What an engine finds on disk when it starts: every gang that was given slots, and how each replica
+stands."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ from trainshed.replica.supervisor import journal
 
 @dataclass(frozen=True, slots=True)
 class FoundReplica:
-    """The latest incarnation that was started, and how it stands. `answers`: its shim is of a version that answers to
-    pings."""
+    """The latest incarnation that was started, and how it stands. `answers`: its shim is of a version that
+    answers to pings."""
 
     incarnation: int
     finding: findings.Finding

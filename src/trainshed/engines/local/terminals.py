@@ -1,4 +1,5 @@
-"""The service's side of a shell in a replica: asks the replica's shim for it, and moves its bytes, on the event loop."""
+"""The service's side of a shell in a replica: asks the replica's shim for it, and moves its bytes, on the
+event loop."""
 
 import array
 import asyncio
@@ -25,8 +26,9 @@ _ENDED = "it ended in this moment"
 
 
 class LocalTerminal:
-    """A `Terminal` (port). `connection`: to the replica's guardian, which tells the end on it; `handle`: the other side of
-    the shell's streams. `greeting` is read before what the shell says; `closed` is called once, when it is closed."""
+    """A `Terminal` (port). `connection`: to the replica's guardian, which tells the end on it; `handle`: the
+    other side of the shell's streams. `greeting` is read before what the shell says; `closed` is called once,
+    when it is closed."""
 
     def __init__(
         self,
@@ -204,8 +206,8 @@ async def taken(
     greeting: bytes = b"",
     closed: Callable[[], None] | None = None,
 ) -> LocalTerminal:
-    """The shell that was ordered by a connection, which is ours from here on. `greeting` is read before anything else;
-    `closed` is called when it is closed. Raises TerminalRefused."""
+    """The shell that was ordered by a connection, which is ours from here on. `greeting` is read before
+    anything else; `closed` is called when it is closed. Raises TerminalRefused."""
     answers = _Answers()
     connection.setblocking(False)
     try:
@@ -232,7 +234,8 @@ async def taken(
 
 
 class _Answers:
-    """What a shim says, line by line, until it answers an order for a shell. `handle`: what came with that, -1 = nothing."""
+    """What a shim says, line by line, until it answers an order for a shell. `handle`: what came with that,
+    -1 = nothing."""
 
     def __init__(self) -> None:
         self.handle = -1

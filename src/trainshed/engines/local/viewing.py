@@ -1,4 +1,5 @@
-"""Opens shells in what failed replicas left: the document of a sandbox without a program, and what is said in it first."""
+"""Opens shells in what failed replicas left: the document of a sandbox without a program, and what is said in
+it first."""
 
 import contextlib
 import shlex
@@ -152,7 +153,8 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
 
 
 def _without_company(plan: dict[str, Any]) -> dict[str, str]:
-    """The environment without what leads to GPUs, and to the replica's own endpoint, which nobody serves any more."""
+    """The environment without what leads to GPUs, and to the replica's own endpoint, which nobody serves any
+    more."""
     environ: dict[str, str] = plan["environ"]
     endpoint = f"{plan['address']}:{plan.get('storage_port', 0)}"
     kept = {name: value for name, value in environ.items() if endpoint not in value}

@@ -36,8 +36,9 @@ class ZygoteHandle:
         self._is_reaped = False
 
     async def request(self, message: protocol.Message, handle: int) -> None:
-        """Hand over one request and a copy of `handle`, which stays open meanwhile; requests go one after the other. Raises
-        OSError: nothing was started, because the zygote is dead, or took nothing for `PATIENCE` seconds (TimeoutError)."""
+        """Hand over one request and a copy of `handle`, which stays open meanwhile; requests go one after the
+        other. Raises OSError: nothing was started, because the zygote is dead, or took nothing for `PATIENCE`
+        seconds (TimeoutError)."""
         line = protocol.encode(message)
         async with self._turn:
             sent = 0
@@ -113,7 +114,8 @@ class ZygoteHandle:
 
 
 def start() -> ZygoteHandle:
-    """Start a zygote as a new interpreter, at any time. Returns in a millisecond; requests may follow at once."""
+    """Start a zygote as a new interpreter, at any time. Returns in a millisecond; requests may follow at
+    once."""
     ours, theirs = socket.socketpair()
     source = str(Path(__file__).resolve().parents[3])
     with theirs:

@@ -1,7 +1,7 @@
 """What a command is given: gs:// URLs, file:// URLs and paths, `-`, and wildcards in them. Pure.
 
-Of wildcards `*` and `?` stay within one part between slashes, because only that part is listed; `**` goes through
-all of them.
+Of wildcards `*` and `?` stay within one part between slashes, because only that part is listed; `**` goes
+through all of them.
 """
 
 import fnmatch

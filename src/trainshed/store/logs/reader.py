@@ -1,7 +1,7 @@
 """Reads the logs of jobs: pages by time over all replicas and attempts, following, the last lines.
 
-What the service says while it prepares an attempt is read beside them (`service_log`), as if `SERVICE` were one of the
-replicas.
+What the service says while it prepares an attempt is read beside them (`service_log`), as if `SERVICE` were
+one of the replicas.
 """
 
 import asyncio
@@ -98,7 +98,8 @@ class LogReader:
         return await asyncio.to_thread(read_reduction, self._streams, uid, attempt)
 
     async def remove(self, uid: JobUid) -> None:
-        """Delete the job's log, and what lies beside it; no log is fine. Raises OSError; the call may then be repeated."""
+        """Delete the job's log, and what lies beside it; no log is fine. Raises OSError; the call may then be
+        repeated."""
         for streams in self._streams:
             await asyncio.to_thread(streams.remove, uid)
 

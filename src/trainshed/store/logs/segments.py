@@ -1,8 +1,9 @@
 """One replica's log of one attempt: entries, and finding a place among them.
 
-Written by the replica's shim (`trainshed.replica.observe.segments`), which is why a segment may grow while it is read. Lines are
-complete with their newline, so that a torn last line does not count until the rest has come. Nothing is indexed: numbers
-and times both ascend, so that a place is found by bisecting bytes, with about ten small reads in a segment of any size.
+Written by the replica's shim (`trainshed.replica.observe.segments`), which is why a segment may grow while it
+is read. Lines are complete with their newline, so that a torn last line does not count until the rest has
+come. Nothing is indexed: numbers and times both ascend, so that a place is found by bisecting bytes, with
+about ten small reads in a segment of any size.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,9 @@
-"""Writes what the service itself says of a job while no replica can: its notices, and how its environments are built.
+"""Writes what the service itself says of a job while no replica can: its notices, and how its environments
+are built.
 
-Layout and format are those of the replicas' logs (`trainshed.replica.observe.segments`), as if `SERVICE` were one of them. Lines
-outlive the service's own death; they are not synced, because what a build tells is told again by the next one, and a sync
-beside a build waits for all that it writes.
+Layout and format are those of the replicas' logs (`trainshed.replica.observe.segments`), as if `SERVICE` were
+one of them. Lines outlive the service's own death; they are not synced, because what a build tells is told
+again by the next one, and a sync beside a build waits for all that it writes.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from trainshed.store.logs.severity import Stream
 
 
 class ServiceLog:
-    """Writes below `root`. `written` is called on the event loop when there is something new to be read of a job."""
+    """Writes below `root`. `written` is called on the event loop when there is something new to be read of a
+    job."""
 
     def __init__(self, root: Path, written: Callable[[JobUid], None]) -> None:
         self._root = root
@@ -30,8 +32,8 @@ class ServiceLog:
             self._written(uid)
 
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
-        """Write lines of an attempt, each without its newline; they can be read when it returns. One caller at a time for
-        each attempt. Raises OSError."""
+        """Write lines of an attempt, each without its newline; they can be read when it returns. One caller
+        at a time for each attempt. Raises OSError."""
         await asyncio.to_thread(self._append, uid, attempt, lines)
         self._written(uid)
 

@@ -1,4 +1,5 @@
-"""A copy of a database as of one moment, while a service writes to it, and what is in one. Needs no open store."""
+"""A copy of a database as of one moment, while a service writes to it, and what is in one. Needs no open
+store."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -71,8 +71,8 @@ class SqliteStore:
 def open_database(directory: Path) -> SqliteStore:
     """Open the store in `directory`, which is made if it is not there. Blocks.
 
-    Raises StoreInUse while another process has it open, StoreTooNew, StoreUnreadable (also where the SQLite of
-    this Python is too old), OSError.
+    Raises StoreInUse while another process has it open, StoreTooNew, StoreUnreadable (also where the SQLite
+    of this Python is too old), OSError.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
@@ -112,8 +112,8 @@ def open_database(directory: Path) -> SqliteStore:
 
 
 def _lock(directory: Path) -> tuple[int, bytes]:
-    """An exclusive lock that ends with the process, however it ends; the file says whose it is. Also how the last one left
-    the database: `_OPEN` (it did not close it), `_CLOSED`, or b"" where there was none."""
+    """An exclusive lock that ends with the process, however it ends; the file says whose it is. Also how the
+    last one left the database: `_OPEN` (it did not close it), `_CLOSED`, or b"" where there was none."""
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
 """The store for simulations: the same doors over the same SQL, in memory, on the calling thread.
 
-No thread, no group commit, no event loop needed: a call executes, commits and returns without ever giving way, so
-that it runs under virtual time. Hooks around each commit let a test end "the process" at exactly that point. Nothing
-outlives the store; whoever simulates a restart keeps the store and makes the rest anew.
+No thread, no group commit, no event loop needed: a call executes, commits and returns without ever giving
+way, so that it runs under virtual time. Hooks around each commit let a test end "the process" at exactly that
+point. Nothing outlives the store; whoever simulates a restart keeps the store and makes the rest anew.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ Hook = Callable[[str], None]
 class InlineStore:
     """An open store (`store.port.Store`). Made by `open_inline`; the hooks may be changed at any time.
 
-    `before_commit` that raises: nothing of the call is stored. `after_commit` that raises: all of it is, but the
-    caller hears only of what was raised. A write that fails by itself reaches neither.
+    `before_commit` that raises: nothing of the call is stored. `after_commit` that raises: all of it is, but
+    the caller hears only of what was raised. A write that fails by itself reaches neither.
     """
 
     def __init__(

@@ -178,7 +178,8 @@ class SqliteModels:
 def registering(version: ModelVersion) -> Callable[[sqlite3.Connection], None]:
     """What stores a new version, encoded now; also part of a pipeline's commit.
 
-    The function raises AlreadyExists (that version, or a later one, is there), NotFound (a later version of no model).
+    The function raises AlreadyExists (that version, or a later one, is there), NotFound (a later version of
+    no model).
     """
     parameters = _parameters(version)
 

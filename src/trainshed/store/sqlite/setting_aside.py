@@ -1,6 +1,7 @@
 """Takes records that cannot be read out of their tables, into one of their own (ADR 44).
 
-A record is known by its bytes: rows that hold the same bytes are all as unreadable, and no statement need name a key for it.
+A record is known by its bytes: rows that hold the same bytes are all as unreadable, and no statement need
+name a key for it.
 """
 
 import base64
@@ -66,7 +67,8 @@ class FileSettingAside:
 
 
 def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
-    """Do `work` again without each record that it cannot read. Raises Unavailable (one cannot be set aside)."""
+    """Do `work` again without each record that it cannot read. Raises Unavailable (one cannot be set
+    aside)."""
     last: bytes | None = None
     while True:
         try:
@@ -81,7 +83,8 @@ def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
 def set_aside(
     connection: sqlite3.Connection, bad: UnreadableRecord, now: int
 ) -> list[RecordSetAside]:
-    """Move every row with these bytes, in one transaction. One that was changed or removed since it was read stays."""
+    """Move every row with these bytes, in one transaction. One that was changed or removed since it was read
+    stays."""
     moved: list[RecordSetAside] = []
     table, column = bad.table, bad.column
     connection.execute("BEGIN IMMEDIATE")

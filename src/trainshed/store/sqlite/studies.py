@@ -312,7 +312,8 @@ def delete_some(connection: sqlite3.Connection, uid: StudyUid) -> bool:
 
 
 def finish_deleting(connection: sqlite3.Connection) -> None:
-    """Delete what a crash has left of hidden studies. Blocks. What the disk does not allow is left for the next start."""
+    """Delete what a crash has left of hidden studies. Blocks. What the disk does not allow is left for the
+    next start."""
     for (uid,) in connection.execute(_DELETING["hidden_studies"]).fetchall():
         is_done = False
         while not is_done:

@@ -113,8 +113,8 @@ def delete_operation(connection: sqlite3.Connection, name: str) -> None:
 def fail_operations_of(
     connection: sqlite3.Connection, study: StudyUid, name: str, now: int
 ) -> None:
-    """What still runs for the study `name`, which is gone, ends with NOT_FOUND at `now`. It does not go with the study, so
-    that who waits for it is told."""
+    """What still runs for the study `name`, which is gone, ends with NOT_FOUND at `now`. It does not go with
+    the study, so that who waits for it is told."""
     error = JobError(_NOT_FOUND, f"{name} was deleted while the operation ran")
     for operation in running_operations(connection, study):
         failed = replace(operation, state=OperationState.FAILED, error=error, updated=now)
@@ -154,7 +154,8 @@ def put_measurements(connection: sqlite3.Connection, rows: Iterable[Parameters])
 
 
 def add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
-    """Store a new trial under the next number of its study, which a client made. Raises NotFound (no such study)."""
+    """Store a new trial under the next number of its study, which a client made. Raises NotFound (no such
+    study)."""
     # fetchall, not fetchone: a statement that RETURNING leaves half read would block the COMMIT.
     rows = connection.execute(_TRIALS["next_number"], {"study_uid": trial.study}).fetchall()
     if not rows:
@@ -167,8 +168,8 @@ def add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
 
 
 def change_trial(connection: sqlite3.Connection, stored: StoredTrial) -> int:
-    """Store what has become of a trial; returns the new generation. Raises StaleCommit (it is not of the generation
-    that `stored` says, or is gone)."""
+    """Store what has become of a trial; returns the new generation. Raises StaleCommit (it is not of the
+    generation that `stored` says, or is gone)."""
     trial, expected = stored.trial, stored.generation
     guarded = trial_parameters(trial) | {"expected_generation": expected}
     if connection.execute(_TRIALS["change_trial"], guarded).rowcount != 1:

@@ -1,4 +1,5 @@
-"""The clocks of a simulated world: nanoseconds that pass only when somebody moves them. Owns what is still to happen."""
+"""The clocks of a simulated world: nanoseconds that pass only when somebody moves them. Owns what is still to
+happen."""
 
 import heapq
 from collections.abc import Callable
@@ -7,8 +8,9 @@ Happening = Callable[[], None]
 
 
 class Clock:
-    """`now`: nanoseconds, never fewer than before. What is due at the same moment happens in the order in which it was put
-    there. `wall`: what a clock on the wall shows, which may be set back, and forward again."""
+    """`now`: nanoseconds, never fewer than before. What is due at the same moment happens in the order in
+    which it was put there. `wall`: what a clock on the wall shows, which may be set back, and forward
+    again."""
 
     def __init__(self, now: int = 0) -> None:
         self.now = now
@@ -25,8 +27,8 @@ class Clock:
         self._ahead_by = ahead_by
 
     def at(self, moment: int, happening: Happening) -> None:
-        """Let `happening` be called at `moment`, at once if that has passed. Nothing is ever taken back: whoever is
-        called looks whether it still applies."""
+        """Let `happening` be called at `moment`, at once if that has passed. Nothing is ever taken back:
+        whoever is called looks whether it still applies."""
         self._count += 1
         heapq.heappush(self._upcoming, (max(moment, self.now), self._count, happening))
 

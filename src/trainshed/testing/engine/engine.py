@@ -1,4 +1,5 @@
-"""The engine port over a simulated world. Owns nothing: a new one over the same world finds everything again."""
+"""The engine port over a simulated world. Owns nothing: a new one over the same world finds everything
+again."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -11,7 +12,8 @@ from trainshed.testing.engine.world import World
 
 
 class SimEngine:
-    """`world`: what it is an engine of. `latency`: seconds that each call takes, of whatever clock the loop goes by."""
+    """`world`: what it is an engine of. `latency`: seconds that each call takes, of whatever clock the loop
+    goes by."""
 
     def __init__(self, world: World, latency: float = 0.0) -> None:
         self._world = world

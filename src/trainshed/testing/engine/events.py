@@ -1,4 +1,5 @@
-"""The event bus of the simulated world: events arrive late, twice, overtaken by others, but in order per replica."""
+"""The event bus of the simulated world: events arrive late, twice, overtaken by others, but in order per
+replica."""
 
 import random
 from collections.abc import Callable

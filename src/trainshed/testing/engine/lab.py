@@ -1,4 +1,5 @@
-"""The simulated engine in the conformance suite: programs are scripts, and time passes when the suite waits."""
+"""The simulated engine in the conformance suite: programs are scripts, and time passes when the suite
+waits."""
 
 import asyncio
 import signal

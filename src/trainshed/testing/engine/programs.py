@@ -1,5 +1,6 @@
-"""Simulated programs and the slots they run in: scripts (values), what a slot remembers of each incarnation, and how
-processes start, stop and end by their scripts. Knows no nodes: its caller has seen to it that a program can be reached."""
+"""Simulated programs and the slots they run in: scripts (values), what a slot remembers of each incarnation,
+and how processes start, stop and end by their scripts. Knows no nodes: its caller has seen to it that a
+program can be reached."""
 
 import enum
 import random
@@ -27,8 +28,8 @@ SIGTERM = 15
 class OnTerm(enum.StrEnum):
     """What a program does when it is asked to stop.
 
-    DIE: it has no handler. EXIT: it writes a checkpoint for `term_takes` and exits with `term_code`. IGNORE: it
-    goes on until its own end or SIGKILL.
+    DIE: it has no handler. EXIT: it writes a checkpoint for `term_takes` and exits with `term_code`. IGNORE:
+    it goes on until its own end or SIGKILL.
     """
 
     DIE = "die"
@@ -48,11 +49,13 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One incarnation's program: runs for `runs` ns, then ends with `code`, or by `signal`, or of its memory limit.
+    """One incarnation's program: runs for `runs` ns, then ends with `code`, or by `signal`, or of its memory
+    limit.
 
-    `start_fails`: the engine cannot start it at all, by its own fault. `hangs`: after `runs` it does nothing any more,
-    and only a stall watchdog, or whoever stops it, ends it. `prints`: moments, ns after its start, at which it prints
-    a line: "step 1", "step 2", … `reports`: what it reports; nobody listens unless its plan says `watch_metrics`.
+    `start_fails`: the engine cannot start it at all, by its own fault. `hangs`: after `runs` it does nothing
+    any more, and only a stall watchdog, or whoever stops it, ends it. `prints`: moments, ns after its start,
+    at which it prints a line: "step 1", "step 2", … `reports`: what it reports; nobody listens unless its
+    plan says `watch_metrics`.
     """
 
     runs: int
@@ -88,7 +91,8 @@ def forever(_: Life) -> Script:
 
 
 class Fate(enum.StrEnum):
-    """STARTING: handed over, no process yet. RUNNING: its process lives. EXITED: sealed. LOST: gone without a record."""
+    """STARTING: handed over, no process yet. RUNNING: its process lives. EXITED: sealed. LOST: gone without a
+    record."""
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
@@ -98,10 +102,11 @@ class Fate(enum.StrEnum):
 
 @dataclass(slots=True)
 class Incarnation:
-    """`stopped`: it was sent SIGTERM. `to_stop`: it is to be stopped with this grace (ns) once its node can be reached.
-    `vcpus`, `memory_bytes`, `accelerators`: what it takes of its node. `stall_after`: ns without progress after which
-    its watchdog ends it, 0 = it has none. `watch_metrics`: what it reports is taken down. `begun`, `over`: when it was handed
-    over and when it ended, by the clock that is never set (ns); what it says itself goes by the one on the wall."""
+    """`stopped`: it was sent SIGTERM. `to_stop`: it is to be stopped with this grace (ns) once its node can
+    be reached. `vcpus`, `memory_bytes`, `accelerators`: what it takes of its node. `stall_after`: ns without
+    progress after which its watchdog ends it, 0 = it has none. `watch_metrics`: what it reports is taken
+    down. `begun`, `over`: when it was handed over and when it ended, by the clock that is never set (ns);
+    what it says itself goes by the one on the wall."""
 
     number: int
     script: Script
@@ -189,8 +194,8 @@ class Tell(Protocol):
 
 
 class Processes:
-    """`longest_start`: ns from a launch to its process, at most. `printed`: called when a program prints a line.
-    `reported`: when a program that is listened to reports something."""
+    """`longest_start`: ns from a launch to its process, at most. `printed`: called when a program prints a
+    line. `reported`: when a program that is listened to reports something."""
 
     def __init__(
         self,
@@ -221,7 +226,8 @@ class Processes:
         self._clock.after(delay, lambda: self._begin(seat, one))
 
     def stop(self, seat: SimSlot, one: Incarnation, grace: int) -> None:
-        """SIGTERM, and SIGKILL after `grace` ns; what has no process yet gets none; what is over is told again."""
+        """SIGTERM, and SIGKILL after `grace` ns; what has no process yet gets none; what is over is told
+        again."""
         if one.fate is Fate.STARTING:
             one.fate, one.cause, one.over = Fate.LOST, "never started", self._clock.now
         if not one.lives:

@@ -1,4 +1,5 @@
-"""What simulated programs have printed and reported: kept whatever becomes of the program, its slot and its node."""
+"""What simulated programs have printed and reported: kept whatever becomes of the program, its slot and its
+node."""
 
 import json
 from collections import defaultdict
@@ -100,7 +101,8 @@ class Notebooks:
         self._last[uid, report.step] = at
 
     def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
-        """Like `MetricsReader.measurements`: ascending by step, the metrics of each in the order of their names."""
+        """Like `MetricsReader.measurements`: ascending by step, the metrics of each in the order of their
+        names."""
         begin = started or self._started.get(job_uid, 0)
         steps = sorted(self._values.get(job_uid, {}).items())
         return tuple(

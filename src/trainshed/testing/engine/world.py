@@ -1,7 +1,8 @@
 """The simulated world: nodes, slots and programs that go on whether or not a service looks at them.
 
-Everything happens on its `Clock`. It does what it is told as a real engine would, and notes in `violations` what
-no service may ever ask for: two live incarnations of a replica, a node over its capacity. Faults are methods (`die`, `cut_off`, `kill_shim`, …), usable by hand.
+Everything happens on its `Clock`. It does what it is told as a real engine would, and notes in `violations`
+what no service may ever ask for: two live incarnations of a replica, a node over its capacity. Faults are
+methods (`die`, `cut_off`, `kill_shim`, …), usable by hand.
 """
 
 import random
@@ -41,7 +42,8 @@ from trainshed.testing.engine.streams import Journals, Notebooks
 
 
 class World:
-    """`strict`: a node that is given more than it has is a violation. `seed` decides delays, and nothing else."""
+    """`strict`: a node that is given more than it has is a violation. `seed` decides delays, and nothing
+    else."""
 
     def __init__(
         self,
@@ -179,7 +181,8 @@ class World:
     # --- what happens to it ---
 
     def die(self, node: str) -> None:
-        """The node loses its power: everything on it is dead at once, and nobody is told until the fence has passed."""
+        """The node loses its power: everything on it is dead at once, and nobody is told until the fence has
+        passed."""
         place = self.places[node]
         if place.alive:
             place.alive = False
@@ -287,8 +290,8 @@ class World:
     def _tell(
         self, seat: SimSlot, one: Incarnation, *, fenced: bool = False, news: bool = False
     ) -> None:
-        """Say what can be said of an incarnation, or only what is `news`; of one on a silent node nothing, until its
-        fence has passed."""
+        """Say what can be said of an incarnation, or only what is `news`; of one on a silent node nothing,
+        until its fence has passed."""
         if one.fate is Fate.RUNNING and news:
             self._check_room(one.node)
         if self.places[one.node].reachable or fenced or one.cause == "never started":
