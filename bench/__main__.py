@@ -172,8 +172,8 @@ def run(part: Part, options: argparse.Namespace) -> tuple[Section, bool]:
     free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
     if free < part.disk:
         lost = (
-            f"{part.name} needs {part.disk:g} GB in {tempfile.gettempdir()}, and {free:.1f} GB are free; make room or "
-            "point TMPDIR to where there is some."
+            f"{part.name} needs {part.disk:g} GB in {tempfile.gettempdir()}, and {free:.1f} GB are free; "
+            "make room or point TMPDIR to where there is some."
         )
         say(f"SKIPPED: {lost}")
         return Section(part.name, ours, part.floor, (), load, lost), False

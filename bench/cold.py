@@ -29,7 +29,10 @@ ADDED = 20.0
 FORGIVEN = 2
 """Warm rounds at the start whose times do not count."""
 _IMAGE = "trainshed-bench-cold"
-_SETUP = "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'], install_requires=['six'])"
+_SETUP = (
+    "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'], "
+    "install_requires=['six'])"
+)
 _RUNS = f"{STAMP}\nimport os, sys; print('runs', sys.executable, flush=True)"
 
 

@@ -64,7 +64,8 @@ import sys
 import tensorflow as tf
 
 writer = tf.summary.create_file_writer(sys.argv[1] + "/eval")
-scalars = tf.compat.v1.SummaryMetadata(plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"))
+plugin = tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
+scalars = tf.compat.v1.SummaryMetadata(plugin_data=plugin)
 with writer.as_default():
     for step in (0, 10, 20):
         value = 0.5 + step / 64

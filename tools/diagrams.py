@@ -31,8 +31,8 @@ _ABOUT: Final[tuple[tuple[AnyTable, str], ...]] = (
     ),
     (
         tables.REPLICA,
-        "One replica within an attempt. It has no end of its own: an incarnation that is over may be followed by another, "
-        "and all end with the attempt.",
+        "One replica within an attempt. It has no end of its own: an incarnation that is over may be "
+        "followed by another, and all end with the attempt.",
     ),
     (tables.PIPELINE, "A training pipeline, as far as its backing job moves it."),
     (tables.OPERATION, "A long-running operation."),
@@ -100,7 +100,8 @@ def _cells(table: AnyTable, by_trigger: Mapping[str, list[str]]) -> str:
     for trigger, states in by_trigger.items():
         by_states.setdefault(tuple(states), []).append(trigger)
     return "; ".join(
-        f"{'anything' if len(triggers) == len(table.triggers) else ', '.join(triggers)} in {', '.join(states)}"
+        f"{'anything' if len(triggers) == len(table.triggers) else ', '.join(triggers)} in "
+        f"{', '.join(states)}"
         for states, triggers in by_states.items()
     )
 

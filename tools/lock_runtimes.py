@@ -37,7 +37,8 @@ override-dependencies = {overrides}
 """
 _X86 = "platform_machine == 'x86_64' and sys_platform == 'linux'"
 _SAYS_X86 = re.compile(
-    rf" ; {_X86}$| and platform_machine == 'x86_64'| and sys_platform == 'linux'|platform_machine == 'x86_64' and "
+    rf" ; {_X86}$| and platform_machine == 'x86_64'| and sys_platform == 'linux'|"
+    r"platform_machine == 'x86_64' and "
 )
 _OF_TODAY = ("pip", "setuptools", "wheel", "packaging", "certifi")
 

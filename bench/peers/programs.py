@@ -37,7 +37,8 @@ def install(packages: tuple[str, ...]) -> None:
     """Install Debian packages. Raises Unavailable where this user or machine cannot."""
     if os.geteuid() or shutil.which("apt-get") is None:
         raise Unavailable(
-            f"it needs the Debian packages {', '.join(packages)}, and they can only be installed as root on Debian."
+            f"it needs the Debian packages {', '.join(packages)}, and they can only be installed as root "
+            "on Debian."
         )
     say(f"installing {', '.join(packages)} ...")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

@@ -72,7 +72,8 @@ def once(bench: Bench, side: Side) -> list[Finding]:
         after = series.operation()
     return [
         Finding(
-            f"{ONCE.title}, {ONCE.tasks[0].title}: a reducer killed {_PAUSE:g} s into the operation, back {_PAUSE:g} s later",
+            f"{ONCE.title}, {ONCE.tasks[0].title}: a reducer killed {_PAUSE:g} s into the operation, back "
+            f"{_PAUSE:g} s later",
             f"{during:.2f} s; the one before {before:.2f} s, the one after {after:.2f} s; all results right",
             None,
             {"before": before, "during": during, "after": after},
@@ -143,9 +144,10 @@ def steady(
         links = f"{case.rate:g} Mbit/s" if case.rate else "unshaped"
         found.append(
             Finding(
-                f"being ready for faults against a client that keeps nothing for them, {case.workers} + {case.reducers}, "
-                f"{links}, {case.tasks[0].title}",
-                f"{cost:+.2%} (rounds: {min(costs):+.2%} to {max(costs):+.2%}; an operation takes {ready:.2f} s)",
+                f"being ready for faults against a client that keeps nothing for them, {case.workers} + "
+                f"{case.reducers}, {links}, {case.tasks[0].title}",
+                f"{cost:+.2%} (rounds: {min(costs):+.2%} to {max(costs):+.2%}; an operation takes "
+                f"{ready:.2f} s)",
                 cost < COST if case.rate else None,
                 {"ready": seconds[True], "bare": seconds[False], "costs": costs},
             )

@@ -116,8 +116,8 @@ class Series:
             return
         if not first["largest"] <= first["tolerance"]:
             raise SideFailed(
-                f"{name}: operation {number} is wrong by {first['largest']:.3g}; {first['tolerance']:.3g} is what "
-                "rounding may do"
+                f"{name}: operation {number} is wrong by {first['largest']:.3g}; {first['tolerance']:.3g} "
+                "is what rounding may do"
             )
         if (
             self._processes.side.reduces

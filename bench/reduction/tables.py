@@ -8,18 +8,18 @@ from bench.reduction.figures import Comparison
 
 def promised(found: Sequence[Comparison]) -> str:
     lines = [
-        "| workers + reducers, links | operation | gloo | reducers | ratio | limit | target | of the links' bound, gloo / ours "
-        "| left a worker ÷ tensor, gloo / ours | with all headers |",
+        "| workers + reducers, links | operation | gloo | reducers | ratio | limit | target | of the "
+        "links' bound, gloo / ours | left a worker ÷ tensor, gloo / ours | with all headers |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in found:
         limit = f"{one.theory.limit:.2f}" if one.theory else "–"
         bound = f"{one.ring_part:.1%} / {one.part_of_bound:.1%}" if one.theory else "–"
         lines.append(
-            f"| {one.case.title} | {one.task.title} | {_seconds(one.gloo.seconds)} | {_seconds(one.ours.seconds)} "
-            f"| **{one.ratio:.3f}×** | {limit} | {_target(one)} | {bound} "
-            f"| {one.gloo.sent:.3f} / {one.ours.sent:.3f}{_verdict(one.frugal)} "
-            f"| {one.gloo.sent_on_wire:.3f} / {one.ours.sent_on_wire:.3f} |"
+            f"| {one.case.title} | {one.task.title} | {_seconds(one.gloo.seconds)} | "
+            f"{_seconds(one.ours.seconds)} | **{one.ratio:.3f}×** | {limit} | {_target(one)} | {bound} | "
+            f"{one.gloo.sent:.3f} / {one.ours.sent:.3f}{_verdict(one.frugal)} | "
+            f"{one.gloo.sent_on_wire:.3f} / {one.ours.sent_on_wire:.3f} |"
         )
     return "\n".join(lines)
 
@@ -31,8 +31,9 @@ def costs(compiled: Sequence[Comparison], plain: Sequence[Comparison]) -> str:
         (one, others[key]) for one in compiled if (key := (one.case.name, one.task.key)) in others
     ]
     lines = [
-        "| workers + reducers, links | operation | ratio, C / NumPy | processor s per worker and GB, gloo / C / NumPy "
-        "| of all reducers per GB of the tensor, C / NumPy | processors busy, gloo / C / NumPy |",
+        "| workers + reducers, links | operation | ratio, C / NumPy | processor s per worker and GB, gloo "
+        "/ C / NumPy | of all reducers per GB of the tensor, C / NumPy | processors busy, gloo / C / NumPy "
+        "|",
         "|---|---|---|---|---|---|",
     ]
     for c, numpy in pairs:
@@ -45,7 +46,8 @@ def costs(compiled: Sequence[Comparison], plain: Sequence[Comparison]) -> str:
         )
         busy = " / ".join(f"{each.busy:.0%}" for each in (c.gloo, c.ours, numpy.ours))
         lines.append(
-            f"| {c.case.title} | {c.task.title} | {c.ratio:.3f} / {numpy.ratio:.3f} | {workers} | {reducers} | {busy} |"
+            f"| {c.case.title} | {c.task.title} | {c.ratio:.3f} / {numpy.ratio:.3f} | {workers} | "
+            f"{reducers} | {busy} |"
         )
     return "\n".join(lines)
 
@@ -53,7 +55,8 @@ def costs(compiled: Sequence[Comparison], plain: Sequence[Comparison]) -> str:
 def numerics(found: Sequence[Comparison]) -> str:
     """One row for each type, of the operations that gave it first, and one for training."""
     lines = [
-        "| | RMS error, gloo | RMS error, reducers | sum in the order of ranks, bit by bit: gloo / reducers |",
+        "| | RMS error, gloo | RMS error, reducers | sum in the order of ranks, bit by bit: gloo / "
+        "reducers |",
         "|---|---|---|---|",
     ]
     seen: set[str] = set()
@@ -68,7 +71,8 @@ def numerics(found: Sequence[Comparison]) -> str:
     if trained is not None:
         apart = abs(trained.gloo.losses[-1] - trained.ours.losses[-1])
         lines.append(
-            f"| loss of the last step | {trained.gloo.losses[-1]:.6g} | {trained.ours.losses[-1]:.6g} | apart by {apart:.1e} |"
+            f"| loss of the last step | {trained.gloo.losses[-1]:.6g} | {trained.ours.losses[-1]:.6g} | "
+            f"apart by {apart:.1e} |"
         )
     return "\n".join(lines)
 

@@ -51,11 +51,13 @@ def _standings(rows: Sequence[Standing], trials: int) -> str:
     if not rows:
         return ""
     lines = [
-        f"| after {trials} trials | median rank | regret ÷ random's (95 %) | better / worse than random by more than noise | seconds per suggestion |",
+        f"| after {trials} trials | median rank | regret ÷ random's (95 %) | better / worse than random by "
+        "more than noise | seconds per suggestion |",
         "|---|---|---|---|---|",
     ]
     lines += [
-        f"| {one.candidate} | {one.rank:g} | {one.ratio:.4f} ({one.low:.4f}–{one.high:.4f}) | {one.wins} / {one.losses} | {one.seconds:.3f} |"
+        f"| {one.candidate} | {one.rank:g} | {one.ratio:.4f} ({one.low:.4f}–{one.high:.4f}) | {one.wins} / "
+        f"{one.losses} | {one.seconds:.3f} |"
         for one in rows
     ]
     return "\n".join(lines)
@@ -82,7 +84,8 @@ def _beaten(results: Sequence[Result]) -> str:
     for one in results:
         worst[one.task.problem] = min(worst.get(one.task.problem, 0.0), one.regrets[-1])
     return "\n".join(
-        f"{problem}: a value better than the best known by {-regret:.3g} was found; bench/tuning/learning.py wants it."
+        f"{problem}: a value better than the best known by {-regret:.3g} was found; "
+        "bench/tuning/learning.py wants it."
         for problem, regret in sorted(worst.items())
         if regret < -1e-9
     )

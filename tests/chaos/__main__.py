@@ -52,8 +52,8 @@ def main() -> int:
         nargs="*",
         choices=FAULTS,
         default=None,
-        help="what else comes: the advisor is killed, the zygote stopped, the disk filled; all of it, but nothing if nodes "
-        "are drained",
+        help="what else comes: the advisor is killed, the zygote stopped, the disk filled; all of it, but "
+        "nothing if nodes are drained",
     )
     parser.add_argument(
         "--tunings",

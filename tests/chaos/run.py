@@ -217,7 +217,10 @@ def _report(
     wrong: list[str],
 ) -> Iterator[str]:
     """The table, and what is wrong."""
-    yield f"{'kind':34}{'jobs':>5}{'ok':>5}{'succ':>6}{'fail':>6}{'canc':>6}{'attempts':>10}{'lives':>7}{'lines':>8}"
+    yield (
+        f"{'kind':34}{'jobs':>5}{'ok':>5}{'succ':>6}{'fail':>6}{'canc':>6}"
+        f"{'attempts':>10}{'lives':>7}{'lines':>8}"
+    )
     for kind in sorted({plan.kind for plan in plans}):
         some = [report for report in reports if report.kind == kind]
         states = Counter(report.state for report in some)
@@ -235,8 +238,14 @@ def _report(
     )
     yield ""
     killed = ", ".join(f"{who} {count}" for who, count in kills.by_victim.most_common())
-    yield f"killed by SIGKILL: {kills.total} times ({killed}); {kills.early} before the service served; stopped by SIGTERM: {kills.stops} times"
-    yield f"the zygote was stopped {kills.hangs} times, the disk filled {kills.fills} times; {options.tunings} tuning jobs"
+    yield (
+        f"killed by SIGKILL: {kills.total} times ({killed}); {kills.early} before the service served; "
+        f"stopped by SIGTERM: {kills.stops} times"
+    )
+    yield (
+        f"the zygote was stopped {kills.hangs} times, the disk filled {kills.fills} times; "
+        f"{options.tunings} tuning jobs"
+    )
     stories = deeds.stories.values()
     yield (
         f"killed from outside: {sum(len(story.killed) for story in stories)} replicas; cancels accepted: "
@@ -246,8 +255,8 @@ def _report(
     if times := victim.recoveries:
         slowest = max(times, key=times.__getitem__)
         yield (
-            f"{victim.starts} starts; from start to serving: median {statistics.median(times.values()):.2f} s, "
-            f"longest {times[slowest]:.2f} s (start {slowest})"
+            f"{victim.starts} starts; from start to serving: median "
+            f"{statistics.median(times.values()):.2f} s, longest {times[slowest]:.2f} s (start {slowest})"
         )
     if drains:
         moved = sum(report.moved for report in reports)

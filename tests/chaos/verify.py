@@ -121,7 +121,10 @@ def _outcome(
     error = view.get("error", {"code": 0, "message": ""})
     told = _told(view)
     if not any(_is(told, outcome) for outcome in right):
-        yield f"it ended {told.state}, code {told.code}: {told.message.partition(chr(10))[0]!r}; right is {' or '.join(map(str, right))}"
+        yield (
+            f"it ended {told.state}, code {told.code}: {told.message.partition(chr(10))[0]!r}; right is "
+            f"{' or '.join(map(str, right))}"
+        )
     state = view["state"] if plan.is_ml else f"JOB_STATE_{view['state']}"
     if public["state"] != state:
         yield f"its public state is {public['state']}, not {state}"

@@ -25,7 +25,10 @@ from trainshed.buckets.setup import BucketSetup
 from trainshed.serve.children import ForkedBuckets, spawn_buckets
 root = Path(sys.argv[1])
 setup = BucketSetup(
-    root=str(root / "buckets"), replicas=str(root / "b.sock"), tokens=str(root / "tokens.json"), rules=BucketRules()
+    root=str(root / "buckets"),
+    replicas=str(root / "b.sock"),
+    tokens=str(root / "tokens.json"),
+    rules=BucketRules(),
 )
 if sys.argv[2] == "forked":
     buckets = ForkedBuckets()

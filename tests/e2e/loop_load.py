@@ -142,7 +142,10 @@ async def _call(rest: str, token: str) -> None:
     ours = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     theirs = await asyncio.open_connection(address.hostname, address.port)
     ask = (
-        f"GET /trainshed/v1/status HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {token}\r\n\r\n"
+        "GET /trainshed/v1/status HTTP/1.1\r\n"
+        f"Host: {address.netloc}\r\n"
+        f"Authorization: Bearer {token}\r\n"
+        "\r\n"
     ).encode()
     calls: list[float] = []
     echoes: list[float] = []

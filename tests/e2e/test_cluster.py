@@ -207,7 +207,10 @@ links = ("--no-index", "--find-links", "/gcs/trainshed/wheels")
 run("python3", "-m", "pip", "install", "--user", *links, "trainshed-e2e-user")
 run("pip3", "install", "-q", *links, "joblib==999.0")
 run("pip", "install", "--upgrade", *links, "pip")
-show = "import pip, joblib, trainshed_e2e_user as u; print('NOW', pip.__version__, joblib.__version__, u.__version__)"
+show = (
+    "import pip, joblib, trainshed_e2e_user as u; "
+    "print('NOW', pip.__version__, joblib.__version__, u.__version__)"
+)
 run = subprocess.run(["python3", "-c", show], check=True, capture_output=True, text=True)
 print(run.stdout)
 """

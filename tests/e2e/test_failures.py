@@ -161,7 +161,8 @@ def test_grandchildren_and_daemons_are_gone_after_the_end(frail: Service) -> Non
     mark = new_mark()
     script = f"""
 import os, subprocess, sys, time
-sleeper = [sys.executable, "-c", "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)", {mark!r}]
+deaf = "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+sleeper = [sys.executable, "-c", deaf, {mark!r}]
 for _ in range(20):
     subprocess.Popen(sleeper, start_new_session=True, stdout=subprocess.DEVNULL)
 if os.fork() == 0:

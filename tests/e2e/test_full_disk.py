@@ -183,8 +183,9 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Place, commons: Path) -> N
         )
         assert refused.returncode == 1
         assert refused.stderr.splitlines() == [
-            f"Error: The disk that holds the data directory {data} is full, so nothing can be stored there. Make room "
-            "on it and start again; programs that run wait for room as well and lose nothing."
+            f"Error: The disk that holds the data directory {data} is full, so nothing can be stored "
+            "there. Make room on it and start again; programs that run wait for room as well and lose "
+            "nothing."
         ]
     place.make_room()
     with running(place.data) as service:

@@ -125,7 +125,10 @@ def test_create_by_flags_describe_and_list(gcloud: Gcloud, service: Service) -> 
 
 def _sdist() -> bytes:
     files = {
-        "setup.py": "from setuptools import setup\nsetup(name='trainer', version='0.1', packages=['trainer'])\n",
+        "setup.py": (
+            "from setuptools import setup\n"
+            "setup(name='trainer', version='0.1', packages=['trainer'])\n"
+        ),
         "trainer/__init__.py": "",
         "trainer/task.py": (
             "import json, os, sys\n"

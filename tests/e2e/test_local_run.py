@@ -264,8 +264,11 @@ def test_the_first_interrupt_asks_and_the_second_kills(ground: Ground) -> None:
     """spec/lifecycle#success: SIGTERM with a time of grace; the exit status is still the program's."""
     ground.write(
         "task.py",
-        "import signal, sys, time\nsignal.signal(15, lambda *_: (print('asked', flush=True), patient or sys.exit(7)))\n"
-        "patient = len(sys.argv) > 1\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n",
+        "import signal, sys, time\n"
+        "signal.signal(15, lambda *_: (print('asked', flush=True), patient or sys.exit(7)))\n"
+        "patient = len(sys.argv) > 1\n"
+        "print('up', flush=True)\n"
+        "while True: time.sleep(0.1)\n",
     )
     wanted = ("--executor-image-uri=python", "--script=task.py")
     for args, statuses in ((wanted, (7,)), ((*wanted, "--", "patient"), (137,))):

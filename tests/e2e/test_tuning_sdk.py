@@ -77,7 +77,8 @@ while True:
         break
     assert time.monotonic() < deadline, trials
 seen["running"] = [job.state.name, [trial.state.name for trial in trials]]
-storage.Client(project="trainshed", credentials=Credentials(token)).bucket("trainshed").blob(gate).upload_from_string("")
+client = storage.Client(project="trainshed", credentials=Credentials(token))
+client.bucket("trainshed").blob(gate).upload_from_string("")
 
 job.wait()
 seen["state"] = job.state.name
@@ -97,7 +98,8 @@ seen["trials"] = [
 ]
 again = aiplatform.HyperparameterTuningJob.get(job.resource_name)
 seen["again"] = [again.display_name, again.state.name, len(again.trials)]
-found = aiplatform.HyperparameterTuningJob.list(filter=f'labels.transport={transport} AND state="JOB_STATE_SUCCEEDED"')
+wanted = f'labels.transport={transport} AND state="JOB_STATE_SUCCEEDED"'
+found = aiplatform.HyperparameterTuningJob.list(filter=wanted)
 seen["listed"] = [each.display_name for each in found]
 print("SEEN " + json.dumps(seen))
 """

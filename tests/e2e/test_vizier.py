@@ -54,7 +54,8 @@ def suggest():
 def evaluated(trial):
     given = {each.parameter_id: each.value for each in trial.parameters}
     loss = (given["x"] - 0.5) ** 2 + (given["kind"] == "b")
-    vizier.complete_trial({"name": trial.name, "final_measurement": {"metrics": [{"metric_id": "loss", "value": loss}]}})
+    metrics = [{"metric_id": "loss", "value": loss}]
+    vizier.complete_trial({"name": trial.name, "final_measurement": {"metrics": metrics}})
     return [trial.id, given["x"], given["kind"], loss, trial.client_id]
 
 print("READY", flush=True)

@@ -23,7 +23,8 @@ KEEPING: Final = (
     Mutant(
         "cancel lost at the end",
         _SQLITE + "ledger.sql",
-        "  AND (:is_live = 1 OR NOT EXISTS (SELECT 1 FROM intents WHERE job_uid = :uid AND seq > :consumed))\n",
+        "  AND (:is_live = 1 OR NOT EXISTS (SELECT 1 FROM intents WHERE job_uid = :uid AND seq > "
+        ":consumed))\n",
         "",
         "A cancel that was accepted while the job's last step was being stored is never taken in.",
         SIMULATION,
@@ -103,7 +104,8 @@ KEEPING: Final = (
     Mutant(
         "last page not told",
         _LOGS + "reader.py",
-        "found[:limit])\n    return LogPage(lines, lines[-1].cursor if len(found) > limit and lines else None)",
+        "found[:limit])\n"
+        "    return LogPage(lines, lines[-1].cursor if len(found) > limit and lines else None)",
         "found[:limit])\n"
         "    return LogPage(lines, lines[-1].cursor if len(found) > limit + 1 and lines else None)",
         "The last line of a log is in no page when the others fill one.",

@@ -115,7 +115,8 @@ RUNNING: Final = (
         _LOCAL + "gangs.py",
         "        if live := [str(replica) for replica, seat in gang.items() if seat.is_live]:\n"
         "            raise EngineUnavailable(\n"
-        "                f\"{', '.join(live)} of job {job_uid} still run; stop the attempt and wait for their end\"\n"
+        "                f\"{', '.join(live)} of job {job_uid} still run; stop the attempt and wait for "
+        'their end"\n'
         "            )\n",
         "",
         "A program loses its directory under its feet, and its address goes to another.",

@@ -15,7 +15,10 @@ from tests.programs.table import PROGRAMS, Program
 
 PLACE = ROOT / "build" / "programs"
 PAGE = ROOT / "docs" / "benchmarks.md"
-_HEAD = "| program | submitted by | image or runtime version | to its end, s | loaded, s | result |\n|---|---|---|---|---|---|"
+_HEAD = (
+    "| program | submitted by | image or runtime version | to its end, s | loaded, s | result |\n"
+    "|---|---|---|---|---|---|"
+)
 
 
 def save(outcomes: Mapping[str, Outcome], *, publish: bool) -> Path:

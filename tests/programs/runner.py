@@ -227,7 +227,10 @@ class Runner:
     def _packed_loader(self, program: Program) -> str:
         """The loader as a package in the program's bucket; its URI."""
         files = {
-            "setup.py": f"from setuptools import setup\nsetup(name='{_LOADER}', version='1.0', py_modules=['{_LOADER}'])\n",
+            "setup.py": (
+                "from setuptools import setup\n"
+                f"setup(name='{_LOADER}', version='1.0', py_modules=['{_LOADER}'])\n"
+            ),
             f"{_LOADER}.py": (HERE / "loaders" / f"{program.loader}.py").read_text(),
         }
         made = io.BytesIO()

@@ -28,7 +28,14 @@ _MENU: dict[str, tuple[Entry, ...]] = {
         {"exit_codes": [2], "primary": False, "action": "done", "restarts": 1},
     ),
     "bad_device": (
-        {"exit_codes": [1], "retries": 2, "gives_room": True, "action": "fail", "code": 14, "text": "A bad device."},
+        {
+            "exit_codes": [1],
+            "retries": 2,
+            "gives_room": True,
+            "action": "fail",
+            "code": 14,
+            "text": "A bad device.",
+        },
         {"exit_codes": ["1-5"], "action": "fail", "before": "user_code_failed", "retries": 1},
     ),
     "bus_error": ({"signals": [7, 8], "restarts": 2, "retries": 1, "action": "fail"},),

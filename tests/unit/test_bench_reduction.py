@@ -84,7 +84,8 @@ def test_bounds_are_those_of_the_links() -> None:
     assert bounds.ring == pytest.approx(1.5 * once)
     limits = {case.name: theory(case, MIB) for case in CASES}
     assert {name: round(found.limit, 2) for name, found in limits.items() if found} == {
-        "4+4": 1.5, "types": 1.5, "training": 1.5, "sizes": 1.5, "fast": 1.5, "8+8": 1.75, "2+2": 1.0, "hybrid": 1.25,
+        "4+4": 1.5, "types": 1.5, "training": 1.5, "sizes": 1.5, "fast": 1.5,
+        "8+8": 1.75, "2+2": 1.0, "hybrid": 1.25,
     }  # fmt: skip
 
 

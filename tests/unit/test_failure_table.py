@@ -261,8 +261,8 @@ def test_the_out_of_disk_message_says_what_to_do() -> None:
     verdict = judge(ended(replace(exited(signal=9), out_of_disk=True)), FRESH, RULES)
     assert verdict.error is not None
     assert verdict.error.message == (
-        "The replica workerpool0-0 was ended because its files took more than its disk has. Delete what is not needed, "
-        "or ask for a larger disk (bootDiskSizeGb)."
+        "The replica workerpool0-0 was ended because its files took more than its disk has. Delete what is "
+        "not needed, or ask for a larger disk (bootDiskSizeGb)."
     )
 
 

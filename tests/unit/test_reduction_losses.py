@@ -33,6 +33,8 @@ def test_a_silent_reducer_is_reported_once_and_no_worker_s_own(tmp_path: Path) -
     assert note == {
         "id": "silent 10.0.0.2:2222",
         "severity": "WARNING",
-        "text": "reducer 10.0.0.2:2222 has fallen silent: it is connected to again, and given up if it does not answer for "
-        "30 s more",
+        "text": (
+            "reducer 10.0.0.2:2222 has fallen silent: it is connected to again, and given up if it does "
+            "not answer for 30 s more"
+        ),
     }

@@ -452,25 +452,29 @@ def test_groups_of_different_sizes_do_not_mix() -> None:
     [
         (
             {"data": numbers(1)},
-            "operation 17: rank 2 has the SUM of 1 elements of FLOAT32, ranks 0, 1 have the SUM of 2 elements of FLOAT32",
+            "operation 17: rank 2 has the SUM of 1 elements of FLOAT32, ranks 0, 1 have the SUM of 2 "
+            "elements of FLOAT32",
         ),
         (
             {"data": numbers(1), "dtype": DType.BFLOAT16},
-            "operation 17: rank 2 has the SUM of 2 elements of BFLOAT16, ranks 0, 1 have the SUM of 2 elements of FLOAT32",
+            "operation 17: rank 2 has the SUM of 2 elements of BFLOAT16, ranks 0, 1 have the SUM of 2 "
+            "elements of FLOAT32",
         ),
         (
             {"data": numbers(1, 2), "reduction": Reduction.AVERAGE},
-            "operation 17: rank 2 has the AVERAGE of 2 elements of FLOAT32, ranks 0, 1 have the SUM of 2 elements of FLOAT32",
+            "operation 17: rank 2 has the AVERAGE of 2 elements of FLOAT32, ranks 0, 1 have the SUM of 2 "
+            "elements of FLOAT32",
         ),
         (
             {"data": numbers(1), "total": 2, "step": 1},
-            "operation 17: rank 2 has the SUM of 2 elements of FLOAT32, chunk 0 of 1 elements each, ranks 0, 1 have the SUM "
-            "of 2 elements of FLOAT32, chunk 0 of 2 elements each",
+            "operation 17: rank 2 has the SUM of 2 elements of FLOAT32, chunk 0 of 1 elements each, ranks "
+            "0, 1 have the SUM of 2 elements of FLOAT32, chunk 0 of 2 elements each",
         ),
         (
             {"data": numbers(1), "ordinal": 18},
-            "rank 2 has the SUM of 1 elements of FLOAT32 as operation 18, ranks 0, 1 have the SUM of 2 elements of FLOAT32 "
-            "as operation 17: every rank must issue the same all-reduces in the same order",
+            "rank 2 has the SUM of 1 elements of FLOAT32 as operation 18, ranks 0, 1 have the SUM of 2 "
+            "elements of FLOAT32 as operation 17: every rank must issue the same all-reduces in the same "
+            "order",
         ),
     ],
 )
@@ -640,8 +644,8 @@ def test_two_ranks_that_disagree_are_both_told_in_full() -> None:
     desk.send(members[1], numbers(1, 2), ordinal=4)
     desk.send(members[0], numbers(1), reduction=Reduction.AVERAGE, ordinal=3)
     text = (
-        "rank 0 has the AVERAGE of 1 elements of FLOAT32 as operation 3, rank 1 has the SUM of 2 elements of FLOAT32 as "
-        "operation 4: every rank must issue the same all-reduces in the same order"
+        "rank 0 has the AVERAGE of 1 elements of FLOAT32 as operation 3, rank 1 has the SUM of 2 elements "
+        "of FLOAT32 as operation 4: every rank must issue the same all-reduces in the same order"
     )
     assert desk.dismissed == dict.fromkeys(members, text)
 

@@ -20,8 +20,13 @@ def test_without_configuration_uv_is_told_nothing(tmp_path: Path) -> None:
 def test_files_are_translated(tmp_path: Path) -> None:
     told = _told(
         tmp_path,
-        "[global]\nindex-url = https://mirror.test/simple\nfind-links = /wheels /more\n"
-        "extra-index-url =\n    https://a.test/simple\n    https://b.test/simple\ntrusted-host = mirror.test\n",
+        "[global]\n"
+        "index-url = https://mirror.test/simple\n"
+        "find-links = /wheels /more\n"
+        "extra-index-url =\n"
+        "    https://a.test/simple\n"
+        "    https://b.test/simple\n"
+        "trusted-host = mirror.test\n",
     )
     assert told == {
         "UV_DEFAULT_INDEX": "https://mirror.test/simple",

@@ -144,7 +144,9 @@ def test_every_wrong_parameter_is_named_at_once() -> None:
     assert told == {
         "trial.parameters[0].value": "2.0 is no value of 'rate', which has numbers from 0.001 to 1.",
         "trial.parameters[1].value": "'shallow' is no value of 'model', which has the values linear, deep.",
-        "trial.parameters[2].parameter_id": "'depth' is no parameter of the study, which has rate, model, layers, width.",
+        "trial.parameters[2].parameter_id": (
+            "'depth' is no parameter of the study, which has rate, model, layers, width."
+        ),
     }
 
 

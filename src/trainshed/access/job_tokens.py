@@ -69,8 +69,8 @@ class JobTokens:
             key = b""
         if len(key) != _KEY_BYTES:
             raise JobKeyUnreadable(
-                f"{path} does not hold the key for the tokens of jobs: restore it from a backup, or remove it; with a "
-                "new key programs that run ask for new tokens when theirs are refused"
+                f"{path} does not hold the key for the tokens of jobs: restore it from a backup, or remove "
+                "it; with a new key programs that run ask for new tokens when theirs are refused"
             )
         return cls(key, now)
 

@@ -220,6 +220,7 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
     if foreign or not named:
         what = f"names {', '.join(foreign)}" if foreign else "names no project"
         raise PermissionDenied(
-            f"{principal.email} has the permission {permission} in the project {principal.project} only, and the request "
-            f"{what}: name what lies in {principal.project}, or use the token of somebody who may work elsewhere"
+            f"{principal.email} has the permission {permission} in the project {principal.project} only, "
+            f"and the request {what}: name what lies in {principal.project}, or use the token of somebody "
+            "who may work elsewhere"
         )

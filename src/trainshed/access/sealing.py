@@ -32,7 +32,10 @@ _NONCE_BYTES: Final = 12
 _FINGERPRINT_BYTES: Final = 8
 _FORMAT: Final = b"\x01"
 _PURPOSE: Final = b"trainshed secret"
-_WANTED: Final = f"It must be {_KEY_BYTES} random bytes in base64, as `openssl rand -base64 {_KEY_BYTES}` prints them"
+_WANTED: Final = (
+    f"It must be {_KEY_BYTES} random bytes in base64, "
+    f"as `openssl rand -base64 {_KEY_BYTES}` prints them"
+)
 
 
 class KeyUnusable(Exception):
@@ -108,31 +111,32 @@ class Sealer:
         own = self._keys or self._read()
         if not own:
             raise Unsealable(
-                f"The secret {secret} cannot be opened: the key that it was sealed with is missing. Put the file "
-                f"{self._file} back from a backup, or start the service with {VARIABLE}. If the key is lost, delete "
-                "the secrets and set them again."
+                f"The secret {secret} cannot be opened: the key that it was sealed with is missing. Put "
+                f"the file {self._file} back from a backup, or start the service with {VARIABLE}. If the "
+                "key is lost, delete the secrets and set them again."
             )
         keys = {_fingerprint(key): key for key in (*own, *self._forgotten)}
         fingerprint, nonce, content = _split(sealed)
         if fingerprint not in keys:
             raise Unsealable(
-                f"The secret {secret} cannot be opened: it was sealed with the key {fingerprint.hex()}, and the key in "
-                f"use, from {self._place()}, is {self.fingerprint}. Put the former key behind it, or set the secret again."
+                f"The secret {secret} cannot be opened: it was sealed with the key {fingerprint.hex()}, "
+                f"and the key in use, from {self._place()}, is {self.fingerprint}. Put the former key "
+                "behind it, or set the secret again."
             )
         try:
             return AESGCM(keys[fingerprint]).decrypt(nonce, content, secret.bound()).decode()
         except InvalidTag:
             raise Unsealable(
-                f"The secret {secret} cannot be opened: what the database holds of it was changed or is damaged. Set "
-                "the secret again."
+                f"The secret {secret} cannot be opened: what the database holds of it was changed or is "
+                "damaged. Set the secret again."
             ) from None
 
     def missing(self) -> str:
         """What to tell somebody who wants to add to secrets whose key is missing."""
         return (
-            f"There are secrets, but the key that they were sealed with is missing. Put the file {self._file} back from "
-            f"a backup, or start the service with {VARIABLE}. If the key is lost, delete those secrets first; a new key "
-            "is made with the next one."
+            "There are secrets, but the key that they were sealed with is missing. Put the file "
+            f"{self._file} back from a backup, or start the service with {VARIABLE}. If the key is lost, "
+            "delete those secrets first; a new key is made with the next one."
         )
 
     def start_change(self) -> str:
@@ -148,8 +152,9 @@ class Sealer:
                 )
             if self._given and len(keys) == 1:
                 raise KeyUnusable(
-                    f"The key comes from the variable {VARIABLE}, which the service cannot change. Make a new one with "
-                    f'`openssl rand -base64 {_KEY_BYTES}`, start the service with {VARIABLE}="NEW FORMER", and change the '
+                    f"The key comes from the variable {VARIABLE}, which the service cannot change. "
+                    f"Make a new one with `openssl rand -base64 {_KEY_BYTES}`, "
+                    f'start the service with {VARIABLE}="NEW FORMER", and change the '
                     "key then."
                 )
             if not self._given:
@@ -177,8 +182,8 @@ class Sealer:
             return ()
         except OSError as failure:
             raise KeyUnusable(
-                f"The key of the secrets, {self._file}, cannot be read ({failure.strerror}); make it readable for the "
-                "user that runs the service, and for nobody else."
+                f"The key of the secrets, {self._file}, cannot be read ({failure.strerror}); make it "
+                "readable for the user that runs the service, and for nobody else."
             ) from None
         self._keys = _decoded(text, f"The key of the secrets, {self._file},")
         self._file.chmod(0o600)

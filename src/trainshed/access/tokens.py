@@ -120,13 +120,13 @@ class TokenAuthority:
         claims = jobs.read(token)
         if claims is None:
             raise Unauthenticated(
-                "The access token of a job is not one of this service, or has expired: ask the metadata endpoint of the "
-                "replica for a new one, as Google's client libraries do by themselves."
+                "The access token of a job is not one of this service, or has expired: ask the metadata "
+                "endpoint of the replica for a new one, as Google's client libraries do by themselves."
             )
         if self._is_over(claims):
             raise Unauthenticated(
-                f"The access token is that of {claims.replica} in attempt {claims.attempt} of the job {claims.job_uid}, "
-                "which is over: use a token of your own."
+                f"The access token is that of {claims.replica} in attempt {claims.attempt} of the job "
+                f"{claims.job_uid}, which is over: use a token of your own."
             )
         return Principal(claims.email, Role.JOB, claims.project, claims)
 

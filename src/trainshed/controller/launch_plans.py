@@ -181,8 +181,8 @@ def _argv(
     )
     if not argv:
         raise PackageFailed(
-            f"The image {program.runtime.image} names no program (neither ENTRYPOINT nor CMD), and the job gives none: "
-            "set the command of its container."
+            f"The image {program.runtime.image} names no program (neither ENTRYPOINT nor CMD), and the job "
+            "gives none: set the command of its container."
         )
     if not program.package_uris:
         return argv

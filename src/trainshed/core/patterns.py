@@ -109,8 +109,8 @@ def _fault(text: str, error: re2.error) -> str:
     said = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
     if said.startswith(_ABSENT):
         return (
-            f"{text!r} is no regular expression of RE2: {said}. RE2 has no look-around, no back-references and no \\Z"
-            " (\\z is the end); see github.com/google/re2/wiki/Syntax."
+            f"{text!r} is no regular expression of RE2: {said}. RE2 has no look-around, no back-references "
+            "and no \\Z (\\z is the end); see github.com/google/re2/wiki/Syntax."
         )
     if "repetition" in said:
         return f"{text!r} is no regular expression: {said}. Repeat at most 1000 times, all in all."

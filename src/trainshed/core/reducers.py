@@ -24,12 +24,12 @@ IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 RECOMMENDED_VCPUS = 16
 """A reducer's machine should have at least as many."""
 _SINGLE = (
-    "The job has reducers and only one worker: a single worker has nothing to reduce, and worker pool 2 will stay idle. "
-    "Take it out, or give the job more workers in worker pool 1."
+    "The job has reducers and only one worker: a single worker has nothing to reduce, and worker pool 2 "
+    "will stay idle. Take it out, or give the job more workers in worker pool 1."
 )
 _PAIR = (
-    "The job has reducers and two workers: two send each other no more than they would send to reducers, so it becomes no "
-    "faster by them. With three workers and more it does."
+    "The job has reducers and two workers: two send each other no more than they would send to reducers, "
+    "so it becomes no faster by them. With three workers and more it does."
 )
 
 
@@ -110,9 +110,9 @@ def _too_slow(workers: list[Fleet] | None, reducers: list[Fleet] | None) -> str:
     if pool.count >= needed:
         return ""
     return (
-        f"The reducers' bandwidth is too small: {pool} have {pool.total:g} Gbps together, primary and workers "
-        f"({_listed(workers)}) {total:g} Gbps. {needed} reducers of that machine type would be enough; with fewer, "
-        "PyTorch's workers reduce as well (hybrid)."
+        f"The reducers' bandwidth is too small: {pool} have {pool.total:g} Gbps together, primary and "
+        f"workers ({_listed(workers)}) {total:g} Gbps. {needed} reducers of that machine type would be "
+        "enough; with fewer, PyTorch's workers reduce as well (hybrid)."
     )
 
 
@@ -126,8 +126,8 @@ def _listed(fleets: list[Fleet]) -> str:
 
 ELSEWHERE = "The reduction server runs in the third worker pool only (worker_pool_specs[2])."
 _IGNORED = (
-    "Reducers run the service's own program: the command and the arguments that worker pool 2 was given are not used. "
-    "(gcloud's --command and --args go to all pools.)"
+    "Reducers run the service's own program: the command and the arguments that worker pool 2 was given "
+    "are not used. (gcloud's --command and --args go to all pools.)"
 )
 _REFERENCE = "$("
 """What another variable's value, or a secret's, is put in place of."""
@@ -213,7 +213,10 @@ _TORCH = "torch 2.7 and newer; tested: 2.13.0"
 _TAKE_IT_OUT = (
     "Worker pool 2 will stay idle; take it out, or train with PyTorch's DistributedDataParallel."
 )
-_ONLY_BY_HAND = "Only a program that calls trainshed_reduction.allreduce uses them; else worker pool 2 stays idle."
+_ONLY_BY_HAND = (
+    "Only a program that calls trainshed_reduction.allreduce uses them; "
+    "else worker pool 2 stays idle."
+)
 
 SUPPORT: tuple[Support, ...] = (
     Support(

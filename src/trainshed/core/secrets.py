@@ -82,8 +82,8 @@ class SecretRef:
             return SecretRef(name)
         if not _VERSION.fullmatch(version):
             raise ValueError(
-                f"{version!r} is not a version of a secret; it is a whole number from 1 on, and without @{version} "
-                "the newest one is meant."
+                f"{version!r} is not a version of a secret; it is a whole number from 1 on, and without "
+                f"@{version} the newest one is meant."
             )
         return SecretRef(name, int(version))
 
@@ -93,8 +93,8 @@ def name_fault(name: str) -> str:
     if _NAME.fullmatch(name):
         return ""
     return (
-        f"{name!r} is not the name of a secret; it has at most {MAX_NAME} letters (a-z, A-Z), digits, underscores and "
-        "dashes, and begins with a letter."
+        f"{name!r} is not the name of a secret; it has at most {MAX_NAME} letters (a-z, A-Z), digits, "
+        "underscores and dashes, and begins with a letter."
     )
 
 
@@ -104,8 +104,8 @@ def value_fault(value: str) -> str:
         return "It holds a zero byte; no program can be given one. Store binary data as base64."
     if len(value.strip()) < LEAST_VALUE_CHARS:
         return (
-            f"It has fewer than {LEAST_VALUE_CHARS} characters besides blanks; so short a text could not be kept out of "
-            "logs."
+            f"It has fewer than {LEAST_VALUE_CHARS} characters besides blanks; so short a text could not "
+            "be kept out of logs."
         )
     try:
         size = len(value.encode())
@@ -113,8 +113,8 @@ def value_fault(value: str) -> str:
         return "It is no text: it holds half of a surrogate pair. Store binary data as base64."
     if size > MAX_VALUE_BYTES:
         return (
-            f"It has {size} bytes; at most {MAX_VALUE_BYTES} are allowed. Put what is longer into a file of a bucket, "
-            "encrypted, and its key here."
+            f"It has {size} bytes; at most {MAX_VALUE_BYTES} are allowed. Put what is longer into a file "
+            "of a bucket, encrypted, and its key here."
         )
     return ""
 
@@ -137,8 +137,8 @@ def text_fault(text: str) -> str:
             continue
         if match[1] is None:
             return (
-                "It has a $(secret: without its end; write $(secret:NAME) or $(secret:NAME@VERSION), and $$(secret: for "
-                "those characters themselves."
+                "It has a $(secret: without its end; write $(secret:NAME) or $(secret:NAME@VERSION), and "
+                "$$(secret: for those characters themselves."
             )
         try:
             SecretRef.parse(match[1])
@@ -152,8 +152,9 @@ def argument_fault(text: str) -> str:
     everybody on the machine, so nobody puts a secret there by mistake: it is done by way of a variable."""
     if any(match[0] != "$$(" for match in _REFERENCE.finditer(text)):
         return (
-            "A secret cannot be named in an argument. Name it in the value of a variable in env, and have the program "
-            "read that; or write $(VARIABLE) here. $$(secret: stands for those characters themselves."
+            "A secret cannot be named in an argument. Name it in the value of a variable in env, and have "
+            "the program read that; or write $(VARIABLE) here. $$(secret: stands for those characters "
+            "themselves."
         )
     return ""
 

@@ -95,7 +95,8 @@ class LagMeter:
         if late > LATE and now - self._told > _QUIET:
             self._told = now
             log.warning(
-                "the event loop was late by %.0f ms, of which its own thread computed for %.0f ms; requests waited",
+                "the event loop was late by %.0f ms, of which its own thread computed for %.0f ms; "
+                "requests waited",
                 late * 1e3,
                 computed * 1e3,
             )

@@ -82,15 +82,16 @@ class Checked:
         if host is not None and not self._hosts.knows(host):
             name = _name(host)[:200]
             return 421, (
-                f"This service is not known by the name {name!r}. If it is yours, add it to the service's setting "
-                f'allowed_hosts (TRAINSHED_ALLOWED_HOSTS="{name}" trainshed up); or call the service by its address, '
-                "or as localhost."
+                f"This service is not known by the name {name!r}. If it is yours, add it to the service's "
+                f'setting allowed_hosts (TRAINSHED_ALLOWED_HOSTS="{name}" trainshed up); '
+                "or call the service by its address, or as localhost."
             )
         changes = scope["type"] == "websocket" or scope["method"] not in _READING
         if origin is not None and changes and not self._hosts.lets(origin, host or ""):
             return 403, (
-                f"Pages of {origin[:200]!r} may change nothing here. If they are yours, add them to the service's "
-                f'setting allowed_origins (TRAINSHED_ALLOWED_ORIGINS="{origin[:200]}" trainshed up).'
+                f"Pages of {origin[:200]!r} may change nothing here. If they are yours, add them to "
+                "the service's setting allowed_origins "
+                f'(TRAINSHED_ALLOWED_ORIGINS="{origin[:200]}" trainshed up).'
             )
         return None
 

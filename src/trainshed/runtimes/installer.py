@@ -34,7 +34,10 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _LAST_LINES = 25
 _BREAK = re.compile(rb"\n")
 _NOT_COMPILED = r"[/\\]tests[/\\]"
-_OLD_PANDAS = "0.20.0 0.20.1 0.20.2 0.20.3 0.21.0 0.21.1 0.22.0 0.23.0 0.23.1 0.23.2 0.23.3 0.23.4 0.24.0 0.24.1 0.24.2"
+_OLD_PANDAS = (
+    "0.20.0 0.20.1 0.20.2 0.20.3 0.21.0 0.21.1 0.22.0 0.23.0 0.23.1 0.23.2 0.23.3 0.23.4 0.24.0 0.24.1 "
+    "0.24.2"
+)
 _SETTINGS = "".join(
     "[[dependency-metadata]]\n"
     f'name = "pandas"\nversion = "{version}"\n'

@@ -75,7 +75,8 @@ _NAMES = {
     "persistent_resources": "persistent resource",
 }
 ADVICE = (
-    "Another version of the service, or a damaged disk, may have written it. It lies in the table set_aside of trainshed.db; "
-    "a backup of before can be restored (`trainshed restore`), and nothing else depends on it."
+    "Another version of the service, or a damaged disk, may have written it. It lies in the table "
+    "set_aside of trainshed.db; a backup of before can be restored (`trainshed restore`), and nothing else "
+    "depends on it."
 )
 """What to do about a record that was set aside."""

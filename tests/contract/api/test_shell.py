@@ -303,7 +303,8 @@ async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) ->
 
 async def test_an_operator_may_want_none(house: Shelled) -> None:
     name = await running(house)
-    asked = {k: v[0] for k, v in parse_qs(urlsplit((await links(house, name))["workerpool0-0"]).fragment).items()}  # fmt: skip
+    link = (await links(house, name))["workerpool0-0"]
+    asked = {k: v[0] for k, v in parse_qs(urlsplit(link).fragment).items()}
     house.shells.allowed = False
     asking = custom_job(enableWebAccess=True)
     told = (await house.call("POST", JOBS, asking)).json["name"].rpartition("/")[2]

@@ -187,7 +187,8 @@ def test_the_archive_holds_what_was_left_and_nothing_of_ours(house: Run) -> None
         await keeping(house)
         uid = await failed(
             house,
-            "mkdir d; echo in >d/f; ln -s /etc/passwd l; ln -s /etc e; mkfifo p; echo no >n; chmod 0 n; exit 1",
+            "mkdir d; echo in >d/f; ln -s /etc/passwd l; ln -s /etc e; mkfifo p; echo no >n; chmod 0 n; "
+            "exit 1",
         )
         await weighed(house, uid)
         content = b""

@@ -34,7 +34,8 @@ ENVIRON = ((METRIC_FILE, "/var/hypertune/output.metrics"),)
 REPORT = """
 import json, os, signal, sys, time
 def report(step, value):
-    line = {"timestamp": time.time(), "trial": "1", "global_step": str(step), "checkpoint_path": "", "acc": str(value)}
+    line = {"timestamp": time.time(), "trial": "1", "global_step": str(step), "checkpoint_path": ""}
+    line["acc"] = str(value)
     with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "w") as file: file.write(json.dumps(line) + "\\n")
 """
 

@@ -131,7 +131,10 @@ def test_programs_of_an_image_find_both_at_fixed_places(
         await house.engine.launch([house.plan(uid, "true", image=ImageRoot(str(root)), **told)])
         await house.exit(uid)
         await house.engine.drop_reducers(uid, 1, (FIRST,))
-        program = f"cat {reduction.IMAGE_PACKAGES}/mine; echo; cat ${reduction.LOST_FILE}; (echo x > ${reduction.LOST_FILE}) 2>/dev/null || echo refused"
+        program = (
+            f"cat {reduction.IMAGE_PACKAGES}/mine; echo; cat ${reduction.LOST_FILE}; (echo x > "
+            f"${reduction.LOST_FILE}) 2>/dev/null || echo refused"
+        )
         second = house.plan(
             uid, "sh", "-c", program, image=ImageRoot(str(root)), incarnation=2, **told
         )

@@ -104,7 +104,8 @@ def test_an_image_keeps_its_own_roots_and_gets_ours(
     [
         "pass",
         "os.mkdir('/etc/ssl/certs')",
-        "os.mkdir('/etc/ssl/certs'); os.symlink('/var/lib/none/all.pem', '/etc/ssl/certs/ca-certificates.crt')",
+        "os.mkdir('/etc/ssl/certs'); os.symlink('/var/lib/none/all.pem', "
+        "'/etc/ssl/certs/ca-certificates.crt')",
         "os.mkdir('/etc/ssl/pki'); open('/etc/ssl/pki/tls.pem', 'w').close(); "
         "os.symlink('pki', '/etc/ssl/certs'); os.symlink('pki/tls.pem', '/etc/ssl/cert.pem')",
     ],

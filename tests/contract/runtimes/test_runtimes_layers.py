@@ -114,7 +114,10 @@ def test_packages_are_installed_in_order_and_the_later_wins(
 
 def test_a_package_may_need_another_of_the_same_job(workshop: Workshop, tmp_path: Path) -> None:
     needy = _package(workshop, "needy", ["private-only-here"])
-    setup = "from setuptools import setup\nsetup(name='private-only-here', version='1.0', py_modules=['hidden'])\n"
+    setup = (
+        "from setuptools import setup\n"
+        "setup(name='private-only-here', version='1.0', py_modules=['hidden'])\n"
+    )
     private = "gs://bucket/private_only_here-1.0.tar.gz"
     workshop.objects.content[private] = sdist(
         "private_only_here", setup, {"hidden.py": ""}, version="1.0"

@@ -110,7 +110,8 @@ def spoil(data: Path, table: str, column: str, change: Callable[[bytes], bytes])
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         order = {"studies": "uid DESC"}.get(table, "1")
         key, raw = connection.execute(
-            f"SELECT {'rowid' if table in ROWIDS else KEYS[table]}, {column} FROM {table} ORDER BY {order} LIMIT 1"
+            f"SELECT {'rowid' if table in ROWIDS else KEYS[table]}, {column} FROM {table} ORDER BY {order} "
+            "LIMIT 1"
         ).fetchone()
         spoilt = change(raw)
         where = "rowid" if table in ROWIDS else KEYS[table]
@@ -169,7 +170,8 @@ async def test_a_bad_record_is_set_aside_and_others_are_read(
         ("UPDATE works SET kind = 'banana' WHERE uid = 1", "banana"),
         ("UPDATE works SET kind = CAST(x'ff' AS TEXT) WHERE uid = 1", "is not a valid WorkKind"),
         (
-            "UPDATE jobs SET record = CAST(replace(CAST(record AS TEXT), '\"QUEUED\"', '\"DREAMING\"') AS BLOB) WHERE uid = 1",
+            "UPDATE jobs SET record = CAST(replace(CAST(record AS TEXT), '\"QUEUED\"', '\"DREAMING\"') AS "
+            "BLOB) WHERE uid = 1",
             "DREAMING",
         ),
     ],

@@ -136,7 +136,8 @@ ROWS = (
     Row("API without a token", "the service's API without a token", _EVERYWHERE),
     Row(
         "API with its token",
-        "other projects, removing jobs, jobs that have more than itself, shells, secrets, by the API with its own token",
+        "other projects, removing jobs, jobs that have more than itself, shells, secrets, by the API with "
+        "its own token",
         _EVERYWHERE,
     ),
     Row("forged tokens", "the same with a changed token", _EVERYWHERE),

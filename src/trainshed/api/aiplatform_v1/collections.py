@@ -94,11 +94,11 @@ def _uses(spec: Mapping[str, Any], path: str) -> Iterator[tuple[str, SecretRef]]
 def _advice(project: str, ref: SecretRef, names: list[str]) -> str:
     if ref.name in names:
         return (
-            f"The secret {ref.name!r} of the project {project} has no version {ref.version}; `trainshed secrets list` "
-            f"shows which there are. $(secret:{ref.name}) means the newest one."
+            f"The secret {ref.name!r} of the project {project} has no version {ref.version}; `trainshed "
+            f"secrets list` shows which there are. $(secret:{ref.name}) means the newest one."
         )
     there = f"it has: {', '.join(names)}" if names else "it has none yet"
     return (
-        f"The project {project} has no secret {ref.name!r}; {there}. Store it with `trainshed secrets set {ref.name}`, or "
-        "write $$(secret: where those characters themselves are meant."
+        f"The project {project} has no secret {ref.name!r}; {there}. Store it with `trainshed secrets set "
+        f"{ref.name}`, or write $$(secret: where those characters themselves are meant."
     )

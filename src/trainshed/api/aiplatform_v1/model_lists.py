@@ -124,7 +124,8 @@ def _leaf(leaf: Comparison | Term) -> ModelTest:
     text_of = _TEXTS.get(leaf.name)
     if text_of is None or isinstance(leaf, Term):
         raise FilterError(
-            f"models cannot be filtered by {leaf.name!r}; compare model or display_name, or ask for labels.KEY"
+            f"models cannot be filtered by {leaf.name!r}; compare model or display_name, or ask for "
+            "labels.KEY"
         )
     test = text_test(leaf)
     return lambda record: test(text_of(record))

@@ -82,8 +82,8 @@ async def upload(call: Call, request: Any) -> Message:
         except AlreadyExists:
             if existing is None:
                 raise AlreadyExists(
-                    f"{name} exists already; give another modelId, or name the model as parentModel to make a new"
-                    " version of it."
+                    f"{name} exists already; give another modelId, or name the model as parentModel to "
+                    "make a new version of it."
                 ) from None
             continue
         return operation_views.finished(done)
@@ -124,8 +124,8 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     gone = {alias[1:] for alias in asked if alias.startswith("-") and alias[1:] not in asked}
     if DEFAULT in gone and DEFAULT in target.aliases:
         raise FailedPrecondition(
-            f"{name}@{target.version} is the default version, and a model has to have one: give the alias {DEFAULT!r} to"
-            " another version, which takes it from this one."
+            f"{name}@{target.version} is the default version, and a model has to have one: give the alias "
+            f"{DEFAULT!r} to another version, which takes it from this one."
         )
     now = call.services.now()
     changed: list[ModelVersion] = []

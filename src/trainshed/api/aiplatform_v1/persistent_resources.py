@@ -170,8 +170,8 @@ def _checked(resource: Any, resource_id: str) -> dict[str, Any]:
     if not _ID.fullmatch(resource_id):
         faults.add(
             "persistent_resource_id",
-            f"{resource_id!r} is not an id; it has at most 63 lowercase letters, digits and dashes, begins with a letter"
-            " and ends with a letter or digit.",
+            f"{resource_id!r} is not an id; it has at most 63 lowercase letters, digits and dashes, begins "
+            "with a letter and ends with a letter or digit.",
         )
     section = Section(public, "", faults)
     if len(section.text("displayName")) > MAX_DISPLAY_NAME:

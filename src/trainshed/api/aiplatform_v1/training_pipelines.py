@@ -285,8 +285,8 @@ async def _require_new_model(
     except NotFound:
         return
     raise AlreadyExists(
-        f"{name} exists already; give the pipeline another modelId, or name the model as its parentModel to make a new"
-        " version of it."
+        f"{name} exists already; give the pipeline another modelId, or name the model as its parentModel "
+        "to make a new version of it."
     )
 
 

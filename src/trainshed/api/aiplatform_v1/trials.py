@@ -68,8 +68,8 @@ async def suggest_trials(call: Call, request: Any) -> Message:
     study = await _study(call, request.parent)
     if any(context.parameters for context in request.contexts):
         raise NotServed(
-            "contexts with parameters are not served: suggestions come from the whole search space. Leave contexts "
-            "out, or create a trial with the parameters that you want to have tried."
+            "contexts with parameters are not served: suggestions come from the whole search space. Leave "
+            "contexts out, or create a trial with the parameters that you want to have tried."
         )
     count = request.suggestion_count
     if len(request.contexts) not in (0, count):

@@ -12,17 +12,21 @@ from trainshed.api.calls.errors import NotServed
 from trainshed.wire.known_methods import KnownMethod
 
 _NO_SERVING: Final = (
-    "This service trains models and does not deploy them: fetch the model from its artifact directory (`gcloud storage cp "
-    "-r gs://BUCKET/PATH .`) and load it where it is to predict, or let a custom job read a bucket and predict in bulk"
+    "This service trains models and does not deploy them: fetch the model from its artifact directory "
+    "(`gcloud storage cp -r gs://BUCKET/PATH .`) and load it where it is to predict, or let a custom job "
+    "read a bucket and predict in bulk"
 )
 _FILES: Final = (
     "Put the data into a bucket and give the program its path, gs://BUCKET/PATH or /gcs/BUCKET/PATH"
 )
 _TRACKING: Final = (
-    "Let the program write what it measures to its log or, as TensorBoard's files, below AIP_TENSORBOARD_LOG_DIR, which "
-    "`tensorboard --logdir gs://BUCKET/PATH` reads"
+    "Let the program write what it measures to its log or, as TensorBoard's files, below "
+    "AIP_TENSORBOARD_LOG_DIR, which `tensorboard --logdir gs://BUCKET/PATH` reads"
 )
-_TOKENS: Final = "Who may do what follows from the token that a caller sends; ask :testIamPermissions what yours may"
+_TOKENS: Final = (
+    "Who may do what follows from the token that a caller sends; "
+    "ask :testIamPermissions what yours may"
+)
 _LINES: Final = "Lines that jobs write are kept as long as the jobs are; entries:list reads them"
 _PROJECTS: Final = "Projects need no making: each project id that is named is a project"
 

@@ -27,8 +27,8 @@ async def write(call: Call, request: Any) -> Message:
     program = call.principal.program
     if program is None:
         raise FailedPrecondition(
-            "Log entries are taken of programs of jobs, which write to their own log: this token is a person's. "
-            "`trainshed jobs logs JOB` and entries:list read them."
+            "Log entries are taken of programs of jobs, which write to their own log: this token is a "
+            "person's. `trainshed jobs logs JOB` and entries:list read them."
         )
     if not all(entry.log_name or request.log_name for entry in request.entries):
         raise InvalidRequest(

@@ -47,8 +47,8 @@ def check_create(call: Call, request: Any) -> ParsedStudy:
     wrong: tuple[Violation, ...] = ()
     if request.study_id.isdecimal():
         text = (
-            f"{request.study_id!r} has digits only, as the ids of Vertex studies, which share these paths here; "
-            "put a letter into it."
+            f"{request.study_id!r} has digits only, as the ids of Vertex studies, which share these paths "
+            "here; put a letter into it."
         )
         wrong = (Violation("study_id", text),)
     try:

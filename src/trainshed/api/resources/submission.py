@@ -195,8 +195,8 @@ def _without_shells(services: Services, spec: JobSpec) -> Iterator[str]:
     allowed = services.shells is not None and services.shells.allowed
     if not allowed and asked_for(spec):
         yield (
-            "The job asks for web access (enable_web_access), and there will be none: this service opens no shells, its "
-            "operator has turned them off (setting `shell`)."
+            "The job asks for web access (enable_web_access), and there will be none: this service opens "
+            "no shells, its operator has turned them off (setting `shell`)."
         )
 
 
@@ -278,8 +278,8 @@ def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
         return f"; create it first, for example with `gcloud storage buckets create gs://{bucket}`."
     if buckets.is_closed(bucket, project):
         return (
-            f" for the project {project!r}: it belongs to another one. Name a bucket of {project!r} or a shared one, "
-            "or grant the job's service account a role in the bucket's IAM policy."
+            f" for the project {project!r}: it belongs to another one. Name a bucket of {project!r} or a "
+            "shared one, or grant the job's service account a role in the bucket's IAM policy."
         )
     return ""
 
@@ -320,8 +320,8 @@ def refuse_plan(job: TuningJob) -> None:
     tuning job has no replicas of its own."""
     if name := dict(job.labels).get(PLAN_LABEL):
         text = (
-            f"A tuning job cannot order the drill plan {name!r}: it has no replicas of its own. Take the label away, and"
-            " order drills for the job of a trial with `trainshed drill`."
+            f"A tuning job cannot order the drill plan {name!r}: it has no replicas of its own. Take the "
+            "label away, and order drills for the job of a trial with `trainshed drill`."
         )
         raise InvalidRequest((Violation(_FIELD, text),))
 

@@ -109,8 +109,8 @@ class ShellDoor:
         """The ticket that a job's link is good for now. Raises PermissionDenied, FailedPrecondition."""
         shells = _shells(self._services)
         wrong = PermissionDenied(
-            "This link opens no shell here: it is not whole, or of another service. Take it from the job again "
-            "(webAccessUris)."
+            "This link opens no shell here: it is not whole, or of another service. Take it from the job "
+            "again (webAccessUris)."
         )
         try:
             uid = JobUid(int(str(given["job"])))
@@ -169,8 +169,8 @@ class ShellDoor:
         ticket = shells.tickets.redeem(token)
         if ticket is None:
             raise PermissionDenied(
-                "This ticket is used up, or older than a minute. Get another one: open the job's link again, or run "
-                "`trainshed jobs shell`."
+                "This ticket is used up, or older than a minute. Get another one: open the job's link "
+                "again, or run `trainshed jobs shell`."
             )
         try:
             label = f"{order.get('label') or ticket.job_uid} {ticket.replica}"

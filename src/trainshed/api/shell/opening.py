@@ -33,7 +33,10 @@ class OpenShell:
         self.terminal.close()
         now = self.services.now()
         lasted = max(0, now - self.opened) // _SECOND
-        text = f"The shell of {self.ticket.who} in {where(self.job, self.ticket)} was closed after {lasted} s."
+        text = (
+            f"The shell of {self.ticket.who} in {where(self.job, self.ticket)} "
+            f"was closed after {lasted} s."
+        )
         await _tell(self.services, self.job, self.ticket, TimelineEntry(now, "shell", text))
 
 

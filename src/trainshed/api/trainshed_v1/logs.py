@@ -324,6 +324,6 @@ def seen_places(texts: Sequence[str]) -> Mapping[int, LogPosition]:
 def _violation(text: str) -> Violation:
     return Violation(
         "after",
-        f"{text!r} is no place in a log: give the trial (0 = none), replica, attempt and number of the last line that was "
-        "seen, as in 0/workerpool0-0/1/17.",
+        f"{text!r} is no place in a log: give the trial (0 = none), replica, attempt and number of the "
+        "last line that was seen, as in 0/workerpool0-0/1/17.",
     )

@@ -116,7 +116,8 @@ def _key_faults(key: str, left: str) -> Generator[None]:
         raise FailedPrecondition(str(failure)) from None
     except OSError as failure:
         raise Unavailable(
-            f"{key} of the secrets cannot be kept ({failure.strerror}); {left}. Make room, and send the request again."
+            f"{key} of the secrets cannot be kept ({failure.strerror}); {left}. Make room, and send the "
+            "request again."
         ) from None
 
 

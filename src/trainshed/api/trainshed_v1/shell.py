@@ -133,7 +133,8 @@ def _kept(shells: Shells, job: Job, replica: ReplicaId | None, attempt: int) -> 
         return next(autopsy for autopsy in fitting if autopsy.attempt == latest)
     if not kept:
         raise NotFound(
-            f"Nothing is kept of {job.name}: no replica of it has failed, or its time is over (setting `autopsy_ttl`)."
+            f"Nothing is kept of {job.name}: no replica of it has failed, or its time is over (setting "
+            "`autopsy_ttl`)."
         )
     there = ", ".join(
         f"{log_task_name(job.name.api, autopsy.replica)} of attempt {autopsy.attempt}"

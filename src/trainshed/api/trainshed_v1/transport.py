@@ -179,8 +179,9 @@ async def _authorize(call: JsonCall, method: str) -> None:
         authorize(principal, method, (work.name.project_id,))
     except (NotFound, PermissionDenied):
         raise PermissionDenied(
-            f"{principal.email} has the permission {PERMISSIONS[method]} in the project {principal.project} only, and "
-            f"{call.target[:200]!r} is no job there (or it may not exist): name one of {principal.project}"
+            f"{principal.email} has the permission {PERMISSIONS[method]} in the project "
+            f"{principal.project} only, and {call.target[:200]!r} is no job there (or it may not exist): "
+            f"name one of {principal.project}"
         ) from None
 
 

@@ -56,11 +56,14 @@ def _text(message: Message, evidence: Evidence) -> str:
         case Message.PACKAGE:
             return _user_code(evidence, 1, evidence.text)
         case Message.OUT_OF_MEMORY:
-            return f"The replica {replica} ran out of memory and exited with a non-zero status of {evidence.status}."
+            return (
+                f"The replica {replica} ran out of memory and exited with a non-zero status of "
+                f"{evidence.status}."
+            )
         case Message.OUT_OF_DISK:
             return (
-                f"The replica {replica} was ended because its files took more than its disk has. Delete what is not "
-                "needed, or ask for a larger disk (bootDiskSizeGb)."
+                f"The replica {replica} was ended because its files took more than its disk has. Delete "
+                "what is not needed, or ask for a larger disk (bootDiskSizeGb)."
             )
         case Message.LOST:
             if evidence.exit is not None:

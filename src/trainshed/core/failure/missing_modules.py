@@ -45,20 +45,26 @@ def advice(module: str, spec: JobSpec, position: int) -> str:
     root = module.partition(".")[0]
     if program.module and root == program.module.partition(".")[0]:
         return (
-            f"{module} is a part of the job's own package and not in it: its setup.py takes every folder with "
-            "packages=find_packages() that has an __init__.py, and data files with package_data."
+            f"{module} is a part of the job's own package and not in it: its setup.py takes every folder "
+            "with packages=find_packages() that has an __init__.py, and data files with package_data."
         )
     if told := _with_framework(_FRAMEWORKS.get(root, ""), spec, program):
         return told
     if "." in module and _FRAMEWORKS.get(root) == program.runtime.family:
-        return f"{root} {program.runtime.version} is there and has no module {module}: another version of it may have."
+        return (
+            f"{root} {program.runtime.version} is there and has no module {module}: another version of it "
+            "may have."
+        )
     known = distribution(module)
     where = _where(known or root, program)
     if known:
-        return f"{module} is in the distribution {known}, which this job's environment does not have: {where}."
+        return (
+            f"{module} is in the distribution {known}, "
+            f"which this job's environment does not have: {where}."
+        )
     return (
-        f"If {root} is a module of your own, it is not in what was submitted: {_own_modules(program)}. If it is in a "
-        f"distribution of the package index: {where}."
+        f"If {root} is a module of your own, it is not in what was submitted: {_own_modules(program)}. If "
+        f"it is in a distribution of the package index: {where}."
     )
 
 
@@ -83,7 +89,8 @@ def _with_framework(framework: str, spec: JobSpec, program: Program) -> str:
         return (
             f"{title} comes with a runtime version, and this job "
             f"{'names ' + spec.runtime_version if spec.runtime_version else 'names none'}: submit it with "
-            f"--runtime-version={version} --python-version={python} (trainingInput.runtimeVersion, pythonVersion)."
+            f"--runtime-version={version} --python-version={python} (trainingInput.runtimeVersion, "
+            "pythonVersion)."
         )
     image = next(name for name in listed_images() if _framework(name) == framework)
     flag = {
@@ -116,4 +123,7 @@ def _where(requirement: str, program: Program) -> str:
 def _own_modules(program: Program) -> str:
     if program.module:
         return "packages=find_packages() in setup.py takes every folder that has an __init__.py"
-    return "it has to be in the image, in a bucket (/gcs/BUCKET on PYTHONPATH), or in a Python package of the job"
+    return (
+        "it has to be in the image, in a bucket (/gcs/BUCKET on PYTHONPATH), or in a Python package of the "
+        "job"
+    )

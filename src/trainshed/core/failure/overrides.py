@@ -247,7 +247,8 @@ def table_with(entries: Sequence[Entry], rules: tuple[Rule, ...] = RULES) -> tup
         if not name:
             said.insert(
                 0,
-                f"name: {entry.get('name')!r} is not a name; give small letters, digits and _, such as bad_gpu",
+                f"name: {entry.get('name')!r} is not a name; give small letters, digits and _, such as "
+                "bad_gpu",
             )
         elif name in seen:
             said.insert(0, "name: an entry of this name came before; put both into one")
@@ -421,8 +422,8 @@ def _gaps(
             if rule.name in named and not _narrowed(rule, cause):
                 field = _narrowed(left[rule.name], cause) if rule.name in left else "enabled"
                 yield (
-                    f'failure_rules "{rule.name}".{field}: no row would say what follows on every end of cause '
-                    f'"{cause}"; keep this one as the last word and put your own before it'
+                    f'failure_rules "{rule.name}".{field}: no row would say what follows on every end of '
+                    f'cause "{cause}"; keep this one as the last word and put your own before it'
                 )
 
 

@@ -183,7 +183,8 @@ def limit_nears(job: Job, now: int) -> TimelineEntry:
     return TimelineEntry(
         now,
         "limit_nears",
-        f"The job meets its maximum running time in {_seconds(max(0, end - now) // 60)} minutes and is cancelled then.",
+        f"The job meets its maximum running time in {_seconds(max(0, end - now) // 60)} minutes and is "
+        "cancelled then.",
         {"cancelled_at": end},
     )
 

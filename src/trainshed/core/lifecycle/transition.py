@@ -101,6 +101,9 @@ class Transition:
         job = self._before
         yield f"job {job.uid} ({job.name}): {job.state}, attempt {job.attempt} {job.phase}"
         for replica in job.replicas:
-            yield f"{replica.id}: {replica.state}, incarnation {replica.incarnation} on {replica.node or 'no node'}"
+            yield (
+                f"{replica.id}: {replica.state}, incarnation {replica.incarnation} on "
+                f"{replica.node or 'no node'}"
+            )
         for entry in self._entries:
             yield f"{entry.kind}: {entry.message}"

@@ -107,8 +107,8 @@ def model_missing(pipeline: Pipeline, uri: str, now: int) -> tuple[Pipeline, Tol
     """The job succeeded and left nothing where the model should be."""
     error = JobError(
         INVALID_ARGUMENT,
-        f"The training job succeeded, but there is no model at {uri}: the program must write its model to the "
-        "directory that AIP_MODEL_DIR names, or model_to_upload.artifact_uri must say where it is.",
+        f"The training job succeeded, but there is no model at {uri}: the program must write its model to "
+        "the directory that AIP_MODEL_DIR names, or model_to_upload.artifact_uri must say where it is.",
         cause="model",
     )
     return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
@@ -118,7 +118,8 @@ def parent_model_missing(pipeline: Pipeline, name: ModelName, now: int) -> tuple
     """The model that was to get a new version is no more."""
     error = JobError(
         INVALID_ARGUMENT,
-        f"The training job succeeded, but {name}, which was to get its model as a new version, was deleted meanwhile.",
+        f"The training job succeeded, but {name}, which was to get its model as a new version, was deleted "
+        "meanwhile.",
         cause="model",
     )
     return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
@@ -129,9 +130,9 @@ def model_taken(pipeline: Pipeline, name: ModelName, now: int) -> tuple[Pipeline
     asked for."""
     error = JobError(
         INVALID_ARGUMENT,
-        f"The training job succeeded, but {name}, which was to be made of what it left, was made by somebody else "
-        "meanwhile. Name another model_id, or that model as the parent_model, to which this one adds a version; or "
-        "upload what was trained from its directory.",
+        f"The training job succeeded, but {name}, which was to be made of what it left, was made by "
+        "somebody else meanwhile. Name another model_id, or that model as the parent_model, to which this "
+        "one adds a version; or upload what was trained from its directory.",
         cause="model",
     )
     return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)

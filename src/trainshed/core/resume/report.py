@@ -265,8 +265,8 @@ def _advice(finding: Finding, then: str) -> str:
 def _cause(finding: Finding) -> str:
     if finding.unseen == NO_PLACE:
         return (
-            "the job has no baseOutputDirectory or jobDir, and what lies in the working directory does not survive"
-            " a retry or a move; write checkpoints to a bucket."
+            "the job has no baseOutputDirectory or jobDir, and what lies in the working directory does not "
+            "survive a retry or a move; write checkpoints to a bucket."
         )
     if finding.unseen:
         return (
@@ -275,12 +275,12 @@ def _cause(finding: Finding) -> str:
         )
     if finding.read:
         return (
-            f"{finding.read[-1].uri} was read after the restart, but the program did not go on from it; see what"
-            " it takes from the checkpoint, the step's number above all."
+            f"{finding.read[-1].uri} was read after the restart, but the program did not go on from it; "
+            "see what it takes from the checkpoint, the step's number above all."
         )
     if finding.written:
         return (
-            f"no checkpoint was read after the restart, though {finding.written[0].uri} was there; see that the"
-            " program looks for its latest checkpoint when it starts."
+            f"no checkpoint was read after the restart, though {finding.written[0].uri} was there; see "
+            "that the program looks for its latest checkpoint when it starts."
         )
     return "no checkpoint was written before the fault; write them more often, or order the drill for later."

@@ -180,16 +180,16 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
     ]
     if training.flag("useChiefInTfConfig") and training.text("runtimeVersion"):
         found.append(
-            "use_chief_in_tf_config has no effect with a runtime version, which says what TF_CONFIG calls the primary: "
-            "chief from 2.1 on, master before."
+            "use_chief_in_tf_config has no effect with a runtime version, which says what TF_CONFIG calls "
+            "the primary: chief from 2.1 on, master before."
         )
     running = {hw.role.position for hw in hardware}
     for role in ROLES:
         config = training.section(role.config_field)
         if config.is_set("tpuTfVersion"):
             found.append(
-                f"{config.at('tpuTfVersion')} is not served here: there are no TPUs, and programs have the TensorFlow of their "
-                "runtime or image."
+                f"{config.at('tpuTfVersion')} is not served here: there are no TPUs, and programs have the "
+                "TensorFlow of their runtime or image."
             )
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
         if unused and role.position not in running and not _is_tpu(training, role):

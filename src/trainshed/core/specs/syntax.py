@@ -222,9 +222,9 @@ def cluster_size_fault(job_json: str, replicas: int) -> str:
     if size <= MAX_STRING_BYTES:
         return ""
     return (
-        f"The job and the addresses of its replicas ({replicas}) take {size} bytes in the environment of every replica; at "
-        f"most {MAX_STRING_BYTES} fit. Use fewer replicas, or shorter arguments and variables: what is long can be read "
-        "from a bucket."
+        f"The job and the addresses of its replicas ({replicas}) take {size} bytes in the environment of "
+        f"every replica; at most {MAX_STRING_BYTES} fit. Use fewer replicas, or shorter arguments and "
+        "variables: what is long can be read from a bucket."
     )
 
 

@@ -316,7 +316,8 @@ class _PoolReader:
         elif images.is_reduction_server(uri):
             spec.fault(
                 "executorImageUri",
-                "The reduction server runs no Python package; name it in container_spec.image_uri of the third worker pool.",
+                "The reduction server runs no Python package; name it in container_spec.image_uri of the "
+                "third worker pool.",
             )
         else:
             runtime = self._runtime(spec, "executorImageUri", uri)

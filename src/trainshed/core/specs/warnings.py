@@ -35,8 +35,8 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     if any(_is_retired(pool) for pool in pools):
         asked = ", ".join(sorted({_devices(pool) for pool in pools if _is_retired(pool)}))
         found.append(
-            f"The public services have no {asked} any more; the job is taken all the same, and {asked} counts as a request for "
-            "GPUs like any other."
+            f"The public services have no {asked} any more; the job is taken all the same, and {asked} "
+            "counts as a request for GPUs like any other."
         )
     found += dict.fromkeys(
         _other_disk(pool.disk) for pool in pools if pool.disk != default_disk(pool.machine.type)
@@ -58,8 +58,8 @@ def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str:
     if not asked or any(kind.startswith("NVIDIA") or not kind for kind in there):
         return ""
     return (
-        f"The job asks for GPUs ({', '.join(asked)}) and no node here has any: its programs run without them, "
-        "and CUDA_VISIBLE_DEVICES is empty."
+        f"The job asks for GPUs ({', '.join(asked)}) and no node here has any: its programs run without "
+        "them, and CUDA_VISIBLE_DEVICES is empty."
     )
 
 
@@ -82,8 +82,8 @@ def named_directories(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
 def not_mounted(bucket: str) -> str:
     """The warning about a bucket that a program will not find as a directory."""
     return (
-        f"The job's programs are told of /gcs/{bucket}, and there is no such directory: the objects of this bucket lie "
-        f"in a store elsewhere. They are reached as gs://{bucket} alone."
+        f"The job's programs are told of /gcs/{bucket}, and there is no such directory: the objects of "
+        f"this bucket lie in a store elsewhere. They are reached as gs://{bucket} alone."
     )
 
 
@@ -92,8 +92,8 @@ def _nearly_secrets(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
         for name, value in pool.program.env:
             if text := secrets.nearly_named(value):
                 yield (
-                    f"The variable {name} has {text} in it, which names no secret: the program gets it as it is. A secret is "
-                    "named by $(secret:NAME) or $(secret:NAME@VERSION)."
+                    f"The variable {name} has {text} in it, which names no secret: the program gets it as "
+                    "it is. A secret is named by $(secret:NAME) or $(secret:NAME@VERSION)."
                 )
 
 
@@ -135,8 +135,9 @@ def _is_retired(pool: WorkerPool) -> bool:
 
 def _other_disk(disk: Disk) -> str:
     return (
-        f"The job asks for a boot disk of {disk.size_gb} GB {disk.type}: the files of its programs lie on the disk of the "
-        "host, whatever that is. The size counts towards quotas, and who needs more is warned."
+        f"The job asks for a boot disk of {disk.size_gb} GB {disk.type}: the files of its programs lie on "
+        "the disk of the host, whatever that is. The size counts towards quotas, and who needs more is "
+        "warned."
     )
 
 

@@ -120,7 +120,8 @@ def no_metric(
     if found:
         return (
             f"{'; '.join(found)}; {field} says {wanted!r}. Report the metric under that name "
-            "(hyperparameter_metric_tag of cloudml-hypertune) or write it so, or name the other one in the tuning job."
+            "(hyperparameter_metric_tag of cloudml-hypertune) or write it so, or name the other one in "
+            "the tuning job."
         )
     ways = (
         "Report it with cloudml-hypertune: "
@@ -129,8 +130,8 @@ def no_metric(
     if summaries is not None:
         ways += f", or write it as a TensorFlow summary below {summaries.uri}"
     return (
-        f"its program ended without reporting a finite value of the metric {wanted!r} (its log names values that do "
-        f"not count, such as nan). {ways}."
+        f"its program ended without reporting a finite value of the metric {wanted!r} (its log names "
+        f"values that do not count, such as nan). {ways}."
     )
 
 
@@ -145,7 +146,10 @@ def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str
         # (facts/tuning#failing-trials).
         head = f"Trial {trial.number} failed, and so would the others"
     else:
-        head = f"{job.failed} trials failed ({job.succeeded} succeeded); the last one was trial {trial.number}"
+        head = (
+            f"{job.failed} trials failed ({job.succeeded} succeeded); "
+            f"the last one was trial {trial.number}"
+        )
     return f"{head}: {cause.message if cause else trial.infeasible_reason}"
 
 

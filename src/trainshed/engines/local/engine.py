@@ -265,7 +265,8 @@ class LocalEngine:
             await asyncio.to_thread(self._layout.write_lost_reducers, job_uid, attempt, places)
         except OSError as error:
             raise EngineUnavailable(
-                f"the lost reducers of job {job_uid} cannot be written down ({error}); make room and try again"
+                f"the lost reducers of job {job_uid} cannot be written down ({error}); make room and try "
+                "again"
             ) from error
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:

@@ -162,7 +162,8 @@ class Spawner:
                     self._handle = await asyncio.to_thread(zygotes.start)
                 except OSError as error:
                     raise EngineUnavailable(
-                        f"the process that starts programs cannot be started ({error}); free memory or processes"
+                        f"the process that starts programs cannot be started ({error}); free memory or "
+                        "processes"
                     ) from error
                 if self._limits is not None:
                     handles.impose(self._handle.pid, self._limits)

@@ -92,7 +92,8 @@ def banner(autopsy: Autopsy) -> str:
     until = datetime.fromtimestamp(autopsy.expires / 1e9, UTC)
     which = f", attempt {autopsy.attempt}" if autopsy.attempt > 1 else ""
     lines = [
-        f"{autopsy.replica}{which} as it was left: {autopsy.how}. Nothing of it runs; its environment is without secrets.",
+        f"{autopsy.replica}{which} as it was left: {autopsy.how}. Nothing of it runs; its environment is "
+        "without secrets.",
         f"It ran:  {shlex.join(autopsy.argv)}" if autopsy.argv else "",
         f"Kept until {until:%Y-%m-%d %H:%M} UTC. What is changed here stays until then.",
     ]

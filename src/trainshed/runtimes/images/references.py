@@ -45,7 +45,10 @@ def fault_of(reference: str) -> str:
     head, _, last = name.rpartition("/")
     last, colon, tag = last.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        return f"{reference!r} has the tag {tag!r}, which has other characters than letters, digits, '_', '.', '-'."
+        return (
+            f"{reference!r} has the tag {tag!r}, which has other characters than letters, digits, '_', "
+            "'.', '-'."
+        )
     parts = [*head.split("/"), last] if head else [last]
     first = parts[0]
     if len(parts) > 1 and ("." in first or ":" in first or first == "localhost"):

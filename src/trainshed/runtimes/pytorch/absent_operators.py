@@ -12,16 +12,16 @@ import torch
 
 _BOX = "Tensor input, Tensor rois, float spatial_scale, int pooled_height, int pooled_width"
 _DEFORM = (
-    "Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, int stride_h, int stride_w, int pad_h, "
-    "int pad_w, int dilation_h, int dilation_w, int groups, int offset_groups, bool use_mask"
+    "Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, int stride_h, int stride_w, int "
+    "pad_h, int pad_w, int dilation_h, int dilation_w, int groups, int offset_groups, bool use_mask"
 )
 _EXIF = "bool apply_exif_orientation=False"
 _MODES = (None, "L", "LA", "RGB", "RGBA")
 """Pillow's names for torchvision's `ImageReadMode`, None = as the file has it."""
 _ADVICE = (
-    "{} is not here: this torchvision was compiled for GPUs, and its compiled operators do not load beside a PyTorch "
-    "for CPUs. Everything of torchvision that is written in Python works. For the operators take both from one place, "
-    "such as PyTorch's own index of builds for CPUs."
+    "{} is not here: this torchvision was compiled for GPUs, and its compiled operators do not load beside "
+    "a PyTorch for CPUs. Everything of torchvision that is written in Python works. For the operators take "
+    "both from one place, such as PyTorch's own index of builds for CPUs."
 )
 
 

@@ -105,8 +105,8 @@ def no_collection() -> Generator[None]:
 
 
 DAMAGED: Final = (
-    "Stop the service, move trainshed.db away, and restore a backup into a new data directory (trainshed restore BACKUP --data "
-    "DIR); what can still be read of it, `sqlite3 trainshed.db .recover` prints"
+    "Stop the service, move trainshed.db away, and restore a backup into a new data directory (trainshed "
+    "restore BACKUP --data DIR); what can still be read of it, `sqlite3 trainshed.db .recover` prints"
 )
 """What to do about a damaged database."""
 

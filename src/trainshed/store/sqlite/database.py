@@ -98,8 +98,8 @@ def open_database(directory: Path) -> SqliteStore:
             finish_deleting(connection)
         except sqlite3.OperationalError as failure:
             raise StoreUnreadable(
-                f"the job database {database} cannot be opened: {failure}. Check the permissions and the free space of its "
-                "directory"
+                f"the job database {database} cannot be opened: {failure}. Check the permissions and the "
+                "free space of its directory"
             ) from failure
         except sqlite3.DatabaseError as failure:
             raise damaged(database, str(failure)) from failure

@@ -107,8 +107,8 @@ class SqliteIntake:
                 )
             if parent := _waiting_parent(connection, uid):
                 raise FailedPrecondition(
-                    f"{name} belongs to {parent.name}, which has not taken in yet how it ended; delete it in a moment, "
-                    "or when that one is over"
+                    f"{name} belongs to {parent.name}, which has not taken in yet how it ended; delete it "
+                    "in a moment, or when that one is over"
                 )
             for statement in _OF_A_JOB:
                 connection.execute(_SQL[statement], {"uid": uid})

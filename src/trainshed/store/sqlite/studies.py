@@ -265,8 +265,8 @@ def _refuse(study: Study, taken: Sequence[tuple[int, str, str]]) -> NoReturn:
     for _, study_id, display_name in taken:
         if display_name == study.display_name:
             raise AlreadyExists(
-                f"a study with the display name {display_name!r} exists in {place} (it is {study_id!r}); look it up, "
-                "or choose another display name"
+                f"a study with the display name {display_name!r} exists in {place} (it is {study_id!r}); "
+                "look it up, or choose another display name"
             )
         if study_id == study.name.study_id:
             raise AlreadyExists(f"{study.name} exists; choose another id")

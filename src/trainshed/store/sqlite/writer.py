@@ -137,13 +137,13 @@ def public(what: str, error: Exception) -> Exception:
         return unreadable(error)
     if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
         unavailable = Unavailable(
-            f"the disk that holds the data directory is full, so nothing was stored ({what}); make room on it, then "
-            "send the request again"
+            f"the disk that holds the data directory is full, so nothing was stored ({what}); make room on "
+            "it, then send the request again"
         )
     else:
         unavailable = Unavailable(
-            f"the job store could not write ({what}): {error}. Nothing was stored; check the health of the disk that "
-            "holds the data directory, then send the request again"
+            f"the job store could not write ({what}): {error}. Nothing was stored; check the health of the "
+            "disk that holds the data directory, then send the request again"
         )
     unavailable.__cause__ = error
     return unavailable

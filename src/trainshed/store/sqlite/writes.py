@@ -174,7 +174,7 @@ def change_trial(connection: sqlite3.Connection, stored: StoredTrial) -> int:
     guarded = trial_parameters(trial) | {"expected_generation": expected}
     if connection.execute(_TRIALS["change_trial"], guarded).rowcount != 1:
         raise StaleCommit(
-            f"trial {trial.number} of study {trial.study}: generation {expected} is not the one that is stored, "
-            "or the trial was deleted; load it again"
+            f"trial {trial.number} of study {trial.study}: generation {expected} is not the one that is "
+            "stored, or the trial was deleted; load it again"
         )
     return expected + 1

@@ -87,8 +87,8 @@ def should_stop(
     if (line := tangent(own)) is None:
         return go_on("The curve is flat; nothing can be said of it.")
     seen = (
-        f"{plane.where(own.end)} an optimistic end is {plane.value(line.optimistic(goal))} {plane.where(goal)}, "
-        f"the best of {len(finished)} trials {plane.value(best)}."
+        f"{plane.where(own.end)} an optimistic end is {plane.value(line.optimistic(goal))} "
+        f"{plane.where(goal)}, the best of {len(finished)} trials {plane.value(best)}."
     )
     if line.optimistic(goal) < best:
         return stop(f"Cannot catch up: {seen}")

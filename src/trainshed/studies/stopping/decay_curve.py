@@ -74,7 +74,8 @@ def should_stop(
     examples = _examples(own, finished)
     if len(examples) < MIN_FINISHED:
         return too_early(
-            f"{len(examples)} trials that are over came as far as {plane.where(own.end)}, {MIN_FINISHED} are needed."
+            f"{len(examples)} trials that are over came as far as {plane.where(own.end)}, {MIN_FINISHED} "
+            "are needed."
         )
     best = best_final(finished)
     if max(own.ys) >= best:

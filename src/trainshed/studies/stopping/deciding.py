@@ -93,12 +93,13 @@ def median_stop(
     ]
     if len(averages) < MIN_FINISHED:
         return too_early(
-            f"{len(averages)} trials that are over had measured something {plane.where(own.end)}, {MIN_FINISHED} are needed."
+            f"{len(averages)} trials that are over had measured something {plane.where(own.end)}, "
+            f"{MIN_FINISHED} are needed."
         )
     middle, best = median(averages), max(own.ys)
     seen = (
-        f"the median of the running averages of {len(averages)} trials is {plane.value(middle)} {plane.where(own.end)}, "
-        f"the trial's best value {plane.value(best)}."
+        f"the median of the running averages of {len(averages)} trials is {plane.value(middle)} "
+        f"{plane.where(own.end)}, the trial's best value {plane.value(best)}."
     )
     if best < middle:
         return stop(f"Worse than the median: {seen}")

@@ -254,7 +254,8 @@ class World:
         for other in self._gangs.of_replica(seat.job_uid, seat.replica):
             if (latest := other.latest) is not None and latest.lives:
                 self._violated(
-                    f"{_name(seat)}.{plan.incarnation} is to start while {other.attempt}.{latest.number} lives"
+                    f"{_name(seat)}.{plan.incarnation} is to start while {other.attempt}.{latest.number} "
+                    "lives"
                 )
         self.starts += 1
         one = seat.begin(plan, script)

@@ -447,7 +447,8 @@ def by_ports():
             return f"{place}: an introduction"
         # Two requests where a careless gateway sees one.
         smuggled = (
-            b"POST /storage/v1/b HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"POST /storage/v1/b HTTP/1.1\r\nHost: x\r\n"
+            b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
             b"0\r\n\r\n"
             b"GET %s HTTP/1.1\r\nHost: x\r\nX-Trainshed-Identity: %s\r\n\r\n"
         ) % (paths_of_others()[0].encode(), IDENTITY.encode())
