@@ -19,7 +19,7 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.zygotes import ZygoteHandle, start
+from trainshed.engines.local.spawner import ZygoteHandle, start
 from trainshed.engines.port import (
     ReplicaReport,
     SlotRequest,

@@ -38,7 +38,7 @@ OF_ONE_JOB = re.compile(r"\d{16,}|workerpool0-[0-9a-f]{10}|127\.\d+\.\d+\.\d+:\d
 
 
 @dataclass
-class Ground:
+class SharedPaths:
     """A directory of a program, a data directory and a cache for its runs."""
 
     directory: Path
@@ -78,12 +78,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ground(tmp_path: Path, cache: Path) -> Ground:
+def ground(tmp_path: Path, cache: Path) -> SharedPaths:
     (tmp_path / "program").mkdir()
-    return Ground(tmp_path / "program", tmp_path / "data", cache)
+    return SharedPaths(tmp_path / "program", tmp_path / "data", cache)
 
 
-def test_its_lines_and_its_exit_status_are_ours(ground: Ground) -> None:
+def test_its_lines_and_its_exit_status_are_ours(ground: SharedPaths) -> None:
     """spec/program#arguments: output in its order and to its stream, arguments as given; nothing is left."""
     ground.write("task.sh", 'echo "out $1 $2"; echo wrong >&2; exit 3')
     ground.write("beside.txt", "")
@@ -95,7 +95,7 @@ def test_its_lines_and_its_exit_status_are_ours(ground: Ground) -> None:
     assert ground.rooms == []
 
 
-def test_it_finds_what_a_replica_finds(ground: Ground, tmp_path: Path) -> None:
+def test_it_finds_what_a_replica_finds(ground: SharedPaths, tmp_path: Path) -> None:
     """spec/program#local-runs: the same program as a job and as a local run sees the same variables, user,
     Python and machine."""
     ground.write("seen.py", SEEN)
@@ -135,7 +135,7 @@ def test_it_finds_what_a_replica_finds(ground: Ground, tmp_path: Path) -> None:
     assert as_run[1:] == as_job[1:]
 
 
-def test_buckets_and_credentials_are_there_without_a_service(ground: Ground) -> None:
+def test_buckets_and_credentials_are_there_without_a_service(ground: SharedPaths) -> None:
     """spec/program#credentials: gs:// by the storage endpoint, /gcs where there are namespaces, default
     credentials."""
     ground.write(
@@ -155,7 +155,7 @@ def test_buckets_and_credentials_are_there_without_a_service(ground: Ground) -> 
     assert (ground.data / "buckets" / "trainshed" / "made.txt").read_text() == "by mine"
 
 
-def test_a_running_services_buckets_are_used_and_outlive_it(ground: Ground) -> None:
+def test_a_running_services_buckets_are_used_and_outlive_it(ground: SharedPaths) -> None:
     """spec/program#storage: whoever serves the buckets, programs reach them; a service that starts and stops
     meanwhile is not held up."""
     ground.write(
@@ -194,7 +194,7 @@ def _read_some(process: "subprocess.Popen[str]", lines: int) -> None:
         assert process.stdout.readline() == "read\n"
 
 
-def test_a_package_with_requirements_is_installed_once(ground: Ground) -> None:
+def test_a_package_with_requirements_is_installed_once(ground: SharedPaths) -> None:
     """spec/runtimes#packages: packages are a layer that is kept; a module runs as in a job with a Python
     package."""
     ground.write("trainer/__init__.py", "")
@@ -213,7 +213,7 @@ def test_a_package_with_requirements_is_installed_once(ground: Ground) -> None:
     assert ground.run(*wanted) == (0, lines, "")
 
 
-def test_a_requirement_that_nobody_has_is_told(ground: Ground) -> None:
+def test_a_requirement_that_nobody_has_is_told(ground: SharedPaths) -> None:
     """spec/operations#errors: the installer's words; our own exit status, since nothing ran."""
     ground.write("task.py", "print('never')")
     ground.write("requirements.txt", "no-such-package-of-trainshed==9")
@@ -223,7 +223,7 @@ def test_a_requirement_that_nobody_has_is_told(ground: Ground) -> None:
     assert ground.rooms == []
 
 
-def test_all_that_is_wrong_is_told_by_option(ground: Ground) -> None:
+def test_all_that_is_wrong_is_told_by_option(ground: SharedPaths) -> None:
     """spec/submit#refusals: the rules of a job, in the words of the command line."""
     ground.write("task.py", "")
     status, _, errors = ground.run(
@@ -237,7 +237,7 @@ def test_all_that_is_wrong_is_told_by_option(ground: Ground) -> None:
     assert "--base-output-dir: 'out' is not a Cloud Storage path" in errors
 
 
-def test_a_secret_reaches_the_program_and_not_the_output(ground: Ground) -> None:
+def test_a_secret_reaches_the_program_and_not_the_output(ground: SharedPaths) -> None:
     """spec/program#local-runs: named in env as in a job, its value from a variable of the caller's."""
     ground.write("task.sh", 'echo "$PASSWORD"; test "$PASSWORD" = "a-value-of-mine" && echo same')
     secret = ("--executor-image-uri=python", "--script=task.sh", "--env=PASSWORD=$(secret:db)")
@@ -248,7 +248,7 @@ def test_a_secret_reaches_the_program_and_not_the_output(ground: Ground) -> None
     assert "the secret db is not given" in errors
 
 
-def test_a_program_beyond_its_memory_is_killed_and_that_is_told(ground: Ground) -> None:
+def test_a_program_beyond_its_memory_is_killed_and_that_is_told(ground: SharedPaths) -> None:
     """spec/machines#memory: 137, and the limit."""
     ground.write("task.py", "held = []\nwhile True: held.append(bytearray(20 << 20))")
     config = ground.directory / "settings.toml"
@@ -260,7 +260,7 @@ def test_a_program_beyond_its_memory_is_killed_and_that_is_told(ground: Ground) 
     assert "ran out of memory and was killed: its limit is 0.2 GiB" in errors
 
 
-def test_the_first_interrupt_asks_and_the_second_kills(ground: Ground) -> None:
+def test_the_first_interrupt_asks_and_the_second_kills(ground: SharedPaths) -> None:
     """spec/lifecycle#success: SIGTERM with a time of grace; the exit status is still the program's."""
     ground.write(
         "task.py",
@@ -284,7 +284,7 @@ def test_the_first_interrupt_asks_and_the_second_kills(ground: Ground) -> None:
     assert ground.rooms == []
 
 
-def test_whoever_reads_no_further_ends_the_program(ground: Ground) -> None:
+def test_whoever_reads_no_further_ends_the_program(ground: SharedPaths) -> None:
     """spec/program#local-runs: as with any command in a pipe; nothing runs on unseen."""
     mark = new_mark()
     ground.write("task.sh", "while :; do echo y; sleep 0.05; done")
@@ -298,7 +298,9 @@ def test_whoever_reads_no_further_ends_the_program(ground: Ground) -> None:
     assert process.stderr.read() == ""
 
 
-def test_the_program_is_run_also_if_nobody_reads_what_is_said_beside_it(ground: Ground) -> None:
+def test_the_program_is_run_also_if_nobody_reads_what_is_said_beside_it(
+    ground: SharedPaths,
+) -> None:
     """spec/program#local-runs: the exit status is the program's."""
     ground.write("task.sh", "echo y; kill -9 $$")
     process = ground.start("--executor-image-uri=python", "--script=task.sh")
@@ -310,7 +312,7 @@ def test_the_program_is_run_also_if_nobody_reads_what_is_said_beside_it(ground: 
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a kernel that tells of ends")
-def test_a_run_that_is_killed_takes_its_program_along(ground: Ground) -> None:
+def test_a_run_that_is_killed_takes_its_program_along(ground: SharedPaths) -> None:
     """spec/program#local-runs: nothing of it is left, neither processes nor files."""
     process, programs = _killable(ground)
     caretakers = _caretakers(process.pid)
@@ -322,7 +324,7 @@ def test_a_run_that_is_killed_takes_its_program_along(ground: Ground) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a kernel that tells of ends")
-def test_what_even_its_caretaker_left_goes_with_the_next_run(ground: Ground) -> None:
+def test_what_even_its_caretaker_left_goes_with_the_next_run(ground: SharedPaths) -> None:
     """spec/program#local-runs: as after a loss of all processes of a run but its program's."""
     process, programs = _killable(ground)
     for pid in _caretakers(process.pid):
@@ -336,7 +338,7 @@ def test_what_even_its_caretaker_left_goes_with_the_next_run(ground: Ground) -> 
     _until(lambda: ground.rooms == [])
 
 
-def _killable(ground: Ground) -> tuple["subprocess.Popen[str]", list[int]]:
+def _killable(ground: SharedPaths) -> tuple["subprocess.Popen[str]", list[int]]:
     """A run whose program runs, and that program's processes."""
     mark = new_mark()
     ground.write("task.sh", "echo up; exec sleep 300")
@@ -372,7 +374,7 @@ def _until(holds: Callable[[], bool]) -> None:
         select.select([], [], [], 0.05)
 
 
-def test_files_are_kept_if_that_is_wanted(ground: Ground) -> None:
+def test_files_are_kept_if_that_is_wanted(ground: SharedPaths) -> None:
     """spec/program#local-runs: what a program has left in its working directory, until somebody deletes
     it."""
     ground.write("task.sh", "echo made > result.txt")
@@ -386,7 +388,7 @@ def test_files_are_kept_if_that_is_wanted(ground: Ground) -> None:
 
 
 def test_an_image_of_ones_own_runs_with_and_without_files(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ground: SharedPaths, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """spec/program#arguments; facts/packaging#autopackaging: its own entry point; or a script in /usr/app,
     which belongs to nobody else."""

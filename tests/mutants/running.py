@@ -96,7 +96,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "lease of the last incarnation",
-        _LOCAL + "seat.py",
+        _LOCAL + "slot_handle.py",
         "        self._heard_of = True  # It has all the time of a first lease.\n        self._silent = 0\n",
         "",
         "A replica that is started again is killed for the silence of the one before it.",
@@ -113,7 +113,7 @@ RUNNING: Final = (
     Mutant(
         "slots released while they live",
         _LOCAL + "gangs.py",
-        "        if live := [str(replica) for replica, seat in gang.items() if seat.is_live]:\n"
+        "        if live := [str(replica) for replica, slot_handle in gang.items() if slot_handle.is_live]:\n"
         "            raise EngineUnavailable(\n"
         "                f\"{', '.join(live)} of job {job_uid} still run; stop the attempt and wait for "
         'their end"\n'

@@ -10,8 +10,8 @@ from trainshed.core.launch import ImageRoot, LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.launch.documents import (
-    Ground,
     Host,
+    SharedPaths,
     hosts_text,
     intercepted,
     launch_document,
@@ -24,7 +24,7 @@ from trainshed.replica.system import roots
 REPLICA = ReplicaId(1, 0)
 SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)
 HOST = Host(protocol.LEVEL_ROOT, "/cg/memory", "/cg/cpu", 8 << 30, "0badcafe")
-GROUND = Ground(
+GROUND = SharedPaths(
     hidden=("/data",),
     storage_socket="/data/buckets.sock",
     ambient={"PIP_INDEX_URL": "http://127.0.0.1/simple", "SECRET": "x", "PATH": "/service"},
@@ -46,7 +46,7 @@ PLAN = LaunchPlan(
 
 
 def document(
-    host: Host = HOST, plan: LaunchPlan = PLAN, slot: Slot = SLOT, ground: Ground = GROUND
+    host: Host = HOST, plan: LaunchPlan = PLAN, slot: Slot = SLOT, ground: SharedPaths = GROUND
 ) -> protocol.LaunchDocument:
     return launch_document(
         plan=plan,

@@ -9,15 +9,17 @@ from pathlib import Path
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.leases import Leases
 from trainshed.engines.local.nodes import Nodes
-from trainshed.engines.local.seat import Seat
+from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, Slot
 from trainshed.replica import protocol
 
 
-def seat(node: str, index: int = 0, emit: Callable[[EngineEvent], None] = lambda _: None) -> Seat:
+def seat(
+    node: str, index: int = 0, emit: Callable[[EngineEvent], None] = lambda _: None
+) -> SlotHandle:
     replica = ReplicaId(1, index)
     slot = Slot(replica, node, "h", "h", "127.64.0.1", 2222)
-    made = Seat(
+    made = SlotHandle(
         job_uid=JobUid(1),
         attempt=1,
         slot=slot,
@@ -54,7 +56,7 @@ def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> 
         silent, other, over = seat("a"), seat("a", 1), seat("b")
         other.answers = False
         over.lose("gone")
-        told: asyncio.Future[list[list[Seat]]] = asyncio.get_running_loop().create_future()
+        told: asyncio.Future[list[list[SlotHandle]]] = asyncio.get_running_loop().create_future()
 
         def late(*seats: object) -> None:
             if not told.done():

@@ -15,7 +15,7 @@ _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class TerminalWish:
+class TerminalRequest:
     """A shell to be opened.
 
     `is_terminal`: with a terminal of `rows` and `columns`, of the kind `term`; otherwise with plain streams,

@@ -20,7 +20,7 @@ from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.buckets.sockets import listen_tcp
 from trainshed.core.errors import Unauthenticated
-from trainshed.engines.local.zygotes import ZygoteHandle
+from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.serve import certificates, clock

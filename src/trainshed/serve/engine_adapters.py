@@ -9,7 +9,7 @@ from trainshed.api.calls.services import Terminal
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.engines.launch.documents import COVERED, PROGRAM_PORT
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
@@ -41,7 +41,7 @@ class EngineShells:
         attempt: int,
         replica: ReplicaId,
         incarnation: int,
-        wish: TerminalWish,
+        wish: TerminalRequest,
     ) -> Terminal:
         with _told(f"There is no shell in {replica}"):
             return await self._engine.open_terminal(job_uid, attempt, replica, incarnation, wish)
@@ -50,7 +50,7 @@ class EngineShells:
         return self._engine.autopsies(job_uid)
 
     async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
     ) -> Terminal:
         with _told(f"There is no shell in what {replica} left"):
             return await self._engine.open_autopsy(job_uid, attempt, replica, wish)

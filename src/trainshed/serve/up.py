@@ -119,9 +119,9 @@ def command(
     configure(settings.log_format, settings.log_level, plain)
 
     # The zygote gets ready in its own process while this one loads everything else.
-    from trainshed.engines.local import zygotes
+    from trainshed.engines.local import spawner
 
-    handle = zygotes.start()
+    handle = spawner.start()
     # Then the bucket process: it carries whatever is loaded by now, so that this is what it needs and no
     # more.
     importlib.import_module("trainshed.buckets.process")

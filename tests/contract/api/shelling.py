@@ -17,7 +17,7 @@ from trainshed.core.errors import FailedPrecondition, Unauthenticated
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaStarted, RuntimePrepared
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.core.terminals import Autopsy, TerminalRequest
 
 ADDRESS = "http://trainshed.example"
 PROGRAM = Principal("job@p1.example", Role.JOB, "p1")
@@ -68,7 +68,7 @@ class PlayedShells:
         self.links = Links(b"key of the house", ADDRESS)
         self.allowed = True
         self.idle = 0.0
-        self.opened: list[tuple[JobUid, int, ReplicaId, int, TerminalWish]] = []
+        self.opened: list[tuple[JobUid, int, ReplicaId, int, TerminalRequest]] = []
         self.terminals: list[PlayedTerminal] = []
         self.kept: dict[tuple[JobUid, int, ReplicaId], Autopsy] = {}
         self.refusal = ""
@@ -79,7 +79,7 @@ class PlayedShells:
         attempt: int,
         replica: ReplicaId,
         incarnation: int,
-        wish: TerminalWish,
+        wish: TerminalRequest,
     ) -> PlayedTerminal:
         if self.refusal:
             raise FailedPrecondition(self.refusal)
@@ -91,7 +91,7 @@ class PlayedShells:
         return tuple(self.kept[key] for key in sorted(self.kept) if key[0] == job_uid)
 
     async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
     ) -> PlayedTerminal:
         return await self.open(job_uid, attempt, replica, 0, wish)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, processes_marked
 from tests.contract.engines.test_terminals import shown
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.terminals import Terminal, TerminalRefused
 
@@ -45,7 +45,7 @@ async def failed(house: House, script: str, **fields: object) -> JobUid:
 
 
 async def look(house: House, uid: JobUid, **wish: object) -> Terminal:
-    made = TerminalWish(**{"is_terminal": False, **wish})  # pyright: ignore[reportArgumentType] - built by name
+    made = TerminalRequest(**{"is_terminal": False, **wish})  # pyright: ignore[reportArgumentType] - built by name
     return await house.engine.open_autopsy(uid, 1, PRIMARY, made)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
 from trainshed.core.lifecycle.events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import ReplicaId
-from trainshed.engines.local import findings, settling, zygotes
+from trainshed.engines.local import findings, reconciler, spawner
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import (
     EngineUnavailable,
@@ -166,7 +166,7 @@ def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
 ) -> None:
     """More than the socket of a zygote holds that was stopped (SIGSTOP, or swap): the loop goes on turning
     meanwhile, the zygote is replaced, every program starts once, and what ran before runs on."""
-    monkeypatch.setattr(zygotes, "PATIENCE", 0.5)
+    monkeypatch.setattr(spawner, "PATIENCE", 0.5)
 
     async def test(house: House) -> None:
         before = await house.python(SLEEPS)
@@ -201,7 +201,7 @@ def test_a_zygote_that_hangs_is_found_out_long_before_a_lease_is_over(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fits into its socket is handed over all the same: it is asked whether it has taken it up."""
-    monkeypatch.setattr(zygotes, "PATIENCE", 0.5)
+    monkeypatch.setattr(spawner, "PATIENCE", 0.5)
 
     async def test(house: House) -> None:
         hung = house.zygote()
@@ -275,7 +275,7 @@ def test_a_zygote_killed_while_the_machine_is_tried_costs_no_sandbox(tmp_path: P
     async def body() -> None:
         undisturbed = Spawner(None)
         level = await undisturbed.probe(tmp_path, levels.LEVELS)
-        handle = zygotes.start()
+        handle = spawner.start()
         os.kill(handle.pid, signal.SIGSTOP)
         disturbed = Spawner(handle)
         probing = asyncio.ensure_future(disturbed.probe(tmp_path, levels.LEVELS))
@@ -292,7 +292,7 @@ def test_an_end_that_cannot_be_written_down_yet_is_told_later(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, say: the service looks again, and the replica is not forgotten."""
-    look = findings.look
+    look = findings.probe_slot
     refusals = iter([OSError(errno.ENOSPC, "no space left")])
 
     def refusing(slot: Path, incarnation: int) -> findings.Finding:
@@ -300,8 +300,8 @@ def test_an_end_that_cannot_be_written_down_yet_is_told_later(
             raise refusal
         return look(slot, incarnation)
 
-    monkeypatch.setattr(findings, "look", refusing)
-    monkeypatch.setattr(settling, "_PAUSE", 0.01)
+    monkeypatch.setattr(findings, "probe_slot", refusing)
+    monkeypatch.setattr(reconciler, "_PAUSE", 0.01)
 
     async def test(house: House) -> None:
         uid = await house.run("sleep", "60")

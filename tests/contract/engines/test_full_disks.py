@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run
 from trainshed.core.lifecycle.events import ReplicaLost
-from trainshed.engines.local import layout, settling
+from trainshed.engines.local import layout, reconciler
 from trainshed.replica import protocol
 from trainshed.replica.system import kernel
 
@@ -28,7 +28,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     except OSError as error:
         pytest.skip(f"this user may not mount anything: {error}")
     monkeypatch.setattr(layout, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(settling, "_PAUSE", 0.1)
+    monkeypatch.setattr(reconciler, "_PAUSE", 0.1)
     yield disk / "data"
     subprocess.run(["umount", "-l", str(disk)], check=True, timeout=20)
 
@@ -50,11 +50,11 @@ class Ear(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.heard = asyncio.Event()
-        logging.getLogger(settling.__name__).addHandler(self)
+        logging.getLogger(reconciler.__name__).addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         if "is not started: the disk is full" in record.getMessage():
-            logging.getLogger(settling.__name__).removeHandler(self)
+            logging.getLogger(reconciler.__name__).removeHandler(self)
             self.heard.set()
 
 

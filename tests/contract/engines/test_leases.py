@@ -16,7 +16,7 @@ from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, process
 from tests.contract.engines.test_stock import stocked
 from trainshed.core.lifecycle.events import ReplicaLost
 from trainshed.core.names import ReplicaId
-from trainshed.engines.local import findings, link, settling
+from trainshed.engines.local import findings, link, reconciler
 from trainshed.engines.port import (
     EngineUnavailable,
     NodeChanged,
@@ -363,7 +363,7 @@ def test_a_service_without_file_handles_takes_nobodys_lease_away(
         uid = await house.run("sleep", "60")
         await house.started(uid)
         monkeypatch.setattr(findings, "connect", refusing)
-        monkeypatch.setattr(settling, "_PAUSE", 0.1)
+        monkeypatch.setattr(reconciler, "_PAUSE", 0.1)
         await house.restart(lease=0.5)
         assert (await house.started(uid)).incarnation == 1
         assert len(refused) == 12

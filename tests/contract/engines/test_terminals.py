@@ -12,7 +12,7 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from trainshed.core.lifecycle.events import ReplicaExited
 from trainshed.core.names import JobUid
-from trainshed.core.terminals import TerminalWish
+from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.terminals import Terminal, TerminalRefused
 from trainshed.testing.engine.clock import Clock
 from trainshed.testing.engine.engine import SimEngine
@@ -22,7 +22,7 @@ PLAIN = {"is_terminal": False}
 
 
 async def opened(house: House, uid: JobUid, **wish: object) -> Terminal:
-    made = TerminalWish(**wish)  # pyright: ignore[reportArgumentType] - built by name
+    made = TerminalRequest(**wish)  # pyright: ignore[reportArgumentType] - built by name
     return await house.engine.open_terminal(uid, 1, PRIMARY, 1, made)
 
 
@@ -222,7 +222,7 @@ def test_what_does_not_run_has_none(house: Run) -> None:
             await opened(house, uid)
         running = await sleeper(house)
         with pytest.raises(TerminalRefused):
-            await house.engine.open_terminal(running, 1, PRIMARY, 2, TerminalWish())
+            await house.engine.open_terminal(running, 1, PRIMARY, 2, TerminalRequest())
 
     house(test)
 
@@ -265,4 +265,4 @@ def test_engines_say_whether_they_offer_any(house: Run) -> None:
 )
 def test_what_no_terminal_can_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        TerminalWish(**wrong)  # pyright: ignore[reportArgumentType] - built by name
+        TerminalRequest(**wrong)  # pyright: ignore[reportArgumentType] - built by name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.local import zygotes
+from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import users
 from trainshed.replica.supervisor import journal
@@ -60,7 +60,7 @@ class Line:
 class Place:
     """One slot of one gang, below a directory that is the test's."""
 
-    def __init__(self, root: Path, zygote: zygotes.ZygoteHandle, level: str) -> None:
+    def __init__(self, root: Path, zygote: spawner.ZygoteHandle, level: str) -> None:
         self.slot = root / "slots" / "1" / "workerpool0-0"
         self.slot.mkdir(parents=True)
         self.logs = root / "logs"
@@ -138,15 +138,15 @@ def memory_base() -> str:
 
 
 @pytest.fixture
-def zygote() -> Iterator[zygotes.ZygoteHandle]:
-    handle = zygotes.start()
+def zygote() -> Iterator[spawner.ZygoteHandle]:
+    handle = spawner.start()
     yield handle
     handle.close()
 
 
 @pytest.fixture(params=LEVELS)
 def place(
-    tmp_path: Path, zygote: zygotes.ZygoteHandle, request: pytest.FixtureRequest
+    tmp_path: Path, zygote: spawner.ZygoteHandle, request: pytest.FixtureRequest
 ) -> Iterator[Place]:
     """A slot at each level that this host allows; nothing of it is left at the end."""
     if request.param in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.replica.conftest import PATIENCE, PYTHON, Place
-from trainshed.engines.local import zygotes
+from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 from trainshed.replica.system import processes
@@ -97,7 +97,7 @@ def test_the_journal_of_an_earlier_version_is_enough(place: Place) -> None:
 
 
 def test_what_a_killed_shim_leaves_is_the_zygotes_to_reap(
-    place: Place, zygote: zygotes.ZygoteHandle
+    place: Place, zygote: spawner.ZygoteHandle
 ) -> None:
     """A namespace is over when its dead are reaped; the machine's first process may take seconds, or never do
     it."""

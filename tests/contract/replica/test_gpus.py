@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import PATIENCE, Place
-from trainshed.engines.local import zygotes
+from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.observe import usage
 
@@ -23,7 +23,7 @@ _ALWAYS_THERE = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "co
 
 
 @pytest.fixture
-def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[zygotes.ZygoteHandle]:
+def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[spawner.ZygoteHandle]:
     """One that finds a driver's library which the test has made."""
     compiler = shutil.which("cc")
     if compiler is None:
@@ -39,7 +39,7 @@ def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[zygotes.
 
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", finds_it)
-        handle = zygotes.start()
+        handle = spawner.start()
     yield handle
     handle.close()
 

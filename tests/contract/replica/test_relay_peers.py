@@ -16,7 +16,7 @@ import pytest
 
 from tests.contract.replica.conftest import OWN, PATIENCE, Line, Place
 from tests.contract.replica.relays import IDENTITY, Behind
-from trainshed.engines.local import zygotes
+from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.endpoint import relay
 from trainshed.replica.supervisor import journal
@@ -63,7 +63,7 @@ def behind(tmp_path: Path) -> Iterator[Behind]:
 
 
 @pytest.fixture
-def other(tmp_path: Path, zygote: zygotes.ZygoteHandle, place: Place) -> Iterator[Place]:
+def other(tmp_path: Path, zygote: spawner.ZygoteHandle, place: Place) -> Iterator[Place]:
     """Another replica, at the same level."""
     made = Place(tmp_path / "other", zygote, place.level)
     yield made

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
-from trainshed.engines.local import zygotes
+from trainshed.engines.local import spawner
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.link import connect
 from trainshed.replica import protocol
@@ -64,7 +64,7 @@ def until_waiting(line: Line) -> None:
 
 @LEVELS
 def test_a_full_disk_holds_a_program_until_there_is_room(
-    small_disk: Path, zygote: zygotes.ZygoteHandle, level: str
+    small_disk: Path, zygote: spawner.ZygoteHandle, level: str
 ) -> None:
     """Issue: a job that printed one line on a full disk was killed and started over."""
     place = Place(small_disk, zygote, level)
@@ -88,7 +88,7 @@ def test_a_full_disk_holds_a_program_until_there_is_room(
 
 @LEVELS
 def test_an_end_on_a_full_disk_is_written_down_and_told_when_there_is_room(
-    small_disk: Path, zygote: zygotes.ZygoteHandle, level: str
+    small_disk: Path, zygote: spawner.ZygoteHandle, level: str
 ) -> None:
     place = Place(small_disk, zygote, level)
     line = place.python(SAYS_BYE_WHEN_STOPPED)
@@ -113,7 +113,7 @@ def test_an_end_on_a_full_disk_is_written_down_and_told_when_there_is_room(
     assert journal.Entries(str(place.slot)).record(1) == record
 
 
-def test_who_waits_for_room_is_not_stalled(small_disk: Path, zygote: zygotes.ZygoteHandle) -> None:
+def test_who_waits_for_room_is_not_stalled(small_disk: Path, zygote: spawner.ZygoteHandle) -> None:
     place = Place(small_disk, zygote, protocol.LEVEL_ROOT)
     line = place.python(PRINTS_A_MEGABYTE, stall_after=0.4)
     until_waiting(line)
@@ -126,7 +126,7 @@ def test_who_waits_for_room_is_not_stalled(small_disk: Path, zygote: zygotes.Zyg
 
 
 def test_a_shim_that_waits_for_room_does_next_to_nothing(
-    small_disk: Path, zygote: zygotes.ZygoteHandle
+    small_disk: Path, zygote: spawner.ZygoteHandle
 ) -> None:
     place = Place(small_disk, zygote, protocol.LEVEL_ROOT)
     line = place.python("while True: print('x' * 1000)")
@@ -216,7 +216,7 @@ def test_nothing_is_started_where_a_shim_would_find_no_room(small_disk: Path) ->
 @LEVELS
 @pytest.mark.parametrize("limit", ["size", "nr_inodes"])
 def test_a_start_that_finds_the_disk_full_has_not_begun(
-    small_disk: Path, zygote: zygotes.ZygoteHandle, level: str, limit: str
+    small_disk: Path, zygote: spawner.ZygoteHandle, level: str, limit: str
 ) -> None:
     """Issue 14: wherever in a start the room ends, its job paid for it. It can be made again, and its program
     runs once."""

@@ -14,7 +14,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.resume.traffic import Access
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import StudyUid
-from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.eventloop.lag import Lag
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.models import Models
@@ -113,7 +113,7 @@ class Shells(Protocol):
         attempt: int,
         replica: ReplicaId,
         incarnation: int,
-        wish: TerminalWish,
+        wish: TerminalRequest,
     ) -> Terminal: ...
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
@@ -121,7 +121,7 @@ class Shells(Protocol):
         ...
 
     async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
     ) -> Terminal: ...
 
     def autopsy_files(

@@ -35,7 +35,7 @@ from trainshed.api.shell.opening import live_replica, open_shell, where
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied, RequestError
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import MOST_ROWS, TerminalWish
+from trainshed.core.terminals import MOST_ROWS, TerminalRequest
 from trainshed.eventloop.background import joined
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, WireError
@@ -158,7 +158,7 @@ class ShellDoor:
             # Also where the client is gone: its end belongs to the story.
             await asyncio.shield(shell.close())
 
-    def _order(self, text: str) -> tuple[Ticket, TerminalWish]:
+    def _order(self, text: str) -> tuple[Ticket, TerminalRequest]:
         """Raises PermissionDenied, FailedPrecondition."""
         try:
             order: dict[str, Any] = json.loads(text)
@@ -174,7 +174,7 @@ class ShellDoor:
             )
         try:
             label = f"{order.get('label') or ticket.job_uid} {ticket.replica}"
-            wish = TerminalWish(
+            wish = TerminalRequest(
                 label=re.sub(r"[^\w .-]", "", label),
                 is_terminal=bool(order.get("terminal", True)),
                 rows=int(order.get("rows") or 24),

@@ -9,7 +9,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import ReplicaId, log_task_name
-from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.core.terminals import Autopsy, TerminalRequest
 
 _SECOND = 10**9
 
@@ -65,7 +65,7 @@ def live_replica(job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...]) -> Rep
 
 
 async def open_shell(
-    services: Services, shells: Shells, ticket: Ticket, wish: TerminalWish
+    services: Services, shells: Shells, ticket: Ticket, wish: TerminalRequest
 ) -> OpenShell:
     """Raises NotFound, FailedPrecondition, Unavailable. Nobody types into it before it stands in the
     story."""

@@ -18,7 +18,7 @@ import pytest
 
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.streams import StreamKind, StreamSource
-from trainshed.core.terminals import TerminalWish
+from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.conformance.lab import OnTerm, Program
 from trainshed.engines.conformance.stage import (
     PRIMARY,
@@ -452,7 +452,7 @@ class Conformance:
         shells = terminals_of(stage.engine)
         uid = await stage.run(FOREVER)
         await stage.printed(uid, 1)
-        request = TerminalWish(is_terminal=False, command="echo here; exit 3")
+        request = TerminalRequest(is_terminal=False, command="echo here; exit 3")
         shell = await shells.open_terminal(uid, 1, PRIMARY, 1, request)
         shown = b""
         async with asyncio.timeout(stage.lab.patience):

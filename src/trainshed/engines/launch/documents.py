@@ -56,7 +56,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class SharedPaths:
     """What all documents of one engine share.
 
     `hidden`: directories whose content programs must not see; `read_only`: what they may only read, shown
@@ -91,7 +91,7 @@ def launch_document(
     plan: LaunchPlan,
     slot: Slot,
     host: Host,
-    ground: Ground,
+    ground: SharedPaths,
     directory: Path,
     hosts: Path,
     logs: Path,
@@ -188,7 +188,7 @@ def identity(plan: LaunchPlan) -> str:
     )
 
 
-def intercepted(host: Host, ground: Ground) -> tuple[str, ...]:
+def intercepted(host: Host, ground: SharedPaths) -> tuple[str, ...]:
     """Names of Google's hosts that lead to the replica's own endpoint."""
     if not (host.namespaced and ground.certificate):
         return ()
@@ -213,7 +213,7 @@ def _environ(
     plan: LaunchPlan,
     slot: Slot,
     host: Host,
-    ground: Ground,
+    ground: SharedPaths,
     *,
     edits: DeviceEdits,
     files: Path,

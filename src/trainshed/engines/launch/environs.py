@@ -46,7 +46,7 @@ ours."""
 
 
 IMAGE_COMMANDS = "/opt/trainshed/gsutil"
-"""Where container images have the commands that a machine has in `Ground.commands`."""
+"""Where container images have the commands that a machine has in `SharedPaths.commands`."""
 
 
 _PLACES = (

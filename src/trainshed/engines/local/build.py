@@ -5,7 +5,7 @@ from pathlib import Path
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.local.zygotes import ZygoteHandle
+from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 
 

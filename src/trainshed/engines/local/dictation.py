@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from trainshed.engines.local.link import connect
-from trainshed.engines.local.seat import Seat
+from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineUnavailable
 from trainshed.replica import protocol
 
@@ -15,13 +15,13 @@ _AT_ONCE = 32 << 10
 """Characters of one order, unless a single line has more: the shim does nothing else meanwhile."""
 
 
-async def dictate(seat: Seat | None, lines: Sequence[str]) -> None:
+async def dictate(slot_handle: SlotHandle | None, lines: Sequence[str]) -> None:
     """Returns when they stand in the log. Raises EngineUnavailable: the replica is over, or its shim does not
     answer."""
-    if seat is None or not seat.is_live:
+    if slot_handle is None or not slot_handle.is_live:
         raise EngineUnavailable("the replica is over")
     try:
-        connection = connect(seat.directory)
+        connection = connect(slot_handle.directory)
         with connection:
             async with asyncio.timeout(_PATIENCE):
                 for order in _orders(lines):

@@ -8,29 +8,26 @@ from pathlib import Path
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.engines.launch.documents import Host
-from trainshed.engines.local import handles, machine
+from trainshed.engines.local import machine, spawner
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.dictation import dictate
 from trainshed.engines.local.disowning import disown_copies
+from trainshed.engines.local.findings import probe_all
 from trainshed.engines.local.gangs import Gangs
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.leases import Leases
 from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.options import Options
-from trainshed.engines.local.revealing import revealed
-from trainshed.engines.local.seat import Seat
-from trainshed.engines.local.settling import Settler
-from trainshed.engines.local.shims import Shims
+from trainshed.engines.local.reconciler import Reconciler
+from trainshed.engines.local.shims import Shims, StartLimit, revealed
 from trainshed.engines.local.site import Site
-from trainshed.engines.local.spawner import Spawner
-from trainshed.engines.local.starts import StartLimit
-from trainshed.engines.local.survey import survey
+from trainshed.engines.local.slot_handle import SlotHandle
+from trainshed.engines.local.spawner import Spawner, ZygoteHandle
 from trainshed.engines.local.sweeper import Sweeper
 from trainshed.engines.local.terminals import open_in
 from trainshed.engines.local.viewing import Viewer
-from trainshed.engines.local.zygotes import ZygoteHandle
 from trainshed.engines.port import (
     Capabilities,
     EngineEvent,
@@ -76,7 +73,7 @@ class LocalEngine:
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
-        self._settler = Settler(
+        self._reconciler = Reconciler(
             self._shims.request,
             self._spawner.renew,
             self._may_not_start,
@@ -84,10 +81,12 @@ class LocalEngine:
         )
         self._starts = StartLimit()
         self._nodes = Nodes(self._emit)
-        self._gangs = Gangs(self._layout, self._nodes, identity, self._emit, self._settler.later)
+        self._gangs = Gangs(
+            self._layout, self._nodes, identity, self._emit, self._reconciler.reconcile
+        )
         self._lease = options.lease
-        self._leases = Leases(options.lease, self._gangs.seats, self._give_up)
-        self._limits: handles.Limits | None = None
+        self._leases = Leases(options.lease, self._gangs.slot_handles, self._give_up)
+        self._limits: spawner.Limits | None = None
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
         self._closed = False
@@ -120,7 +119,7 @@ class LocalEngine:
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
         await asyncio.to_thread(disown_copies, self._layout)
-        self._limits = handles.take_what_there_is()
+        self._limits = spawner.take_what_there_is()
         await self._spawner.ready(self._limits)
         await self._site.explore(self._spawner, self._layout.probe)
         level, shares = self._site.host.level, self._site.shares
@@ -128,13 +127,13 @@ class LocalEngine:
         self._gangs.begin(
             shares, named=self._site.host.namespaced, own_users=level == protocol.LEVEL_OWN
         )
-        for found in await asyncio.to_thread(survey, self._layout):
+        for found in await asyncio.to_thread(probe_all, self._layout):
             gang = self._gangs.add(found.job_uid, found.attempt, found.slots)
             for replica, state in found.replicas.items():
-                seat = gang[replica]
-                seat.begin(state.incarnation)
-                seat.answers = state.answers
-                seat.settle(state.incarnation, state.finding)
+                slot_handle = gang[replica]
+                slot_handle.begin(state.incarnation)
+                slot_handle.answers = state.answers
+                slot_handle.settle(state.incarnation, state.finding)
         self._leases.watch()
         await self._spawner.stock(level)
         await self._autopsies.start()
@@ -143,14 +142,14 @@ class LocalEngine:
     async def close(self) -> None:
         self._closed = True
         self._leases.close()
-        for seat in self._gangs.seats():
-            seat.let_go()
-        await self._settler.close()
+        for slot_handle in self._gangs.slot_handles():
+            slot_handle.close()
+        await self._reconciler.close()
         await self._autopsies.close()
         await self._sweeper.close()
         await self._spawner.close()
         if self._limits is not None:
-            handles.give_back(self._limits)
+            spawner.give_back(self._limits)
             self._limits = None
         self._wake.set()
 
@@ -169,74 +168,79 @@ class LocalEngine:
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         self._sweeper.wait()
         places = [
-            (self._gangs.seat(plan.job_uid, plan.attempt, plan.replica), plan) for plan in plans
+            (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan)
+            for plan in plans
         ]
         # All or none: what could start now would only wait for the others.
         self._nodes.require(
-            seat.slot.node for seat, plan in places if plan.incarnation > seat.incarnation
+            slot_handle.slot.node
+            for slot_handle, plan in places
+            if plan.incarnation > slot_handle.incarnation
         )
-        starting: list[tuple[Seat, LaunchPlan]] = []
-        for seat, plan in places:
-            if plan.incarnation == seat.incarnation:
-                seat.report_again()
-            elif plan.incarnation < seat.incarnation:
-                self._report_older(seat, plan.incarnation)
-            elif self._may_not_start(seat, plan.incarnation):
-                seat.begin(plan.incarnation)
-                seat.lose(protocol.NEVER_STARTED)
+        starting: list[tuple[SlotHandle, LaunchPlan]] = []
+        for slot_handle, plan in places:
+            if plan.incarnation == slot_handle.incarnation:
+                slot_handle.report_again()
+            elif plan.incarnation < slot_handle.incarnation:
+                self._report_older(slot_handle, plan.incarnation)
+            elif self._may_not_start(slot_handle, plan.incarnation):
+                slot_handle.begin(plan.incarnation)
+                slot_handle.lose(protocol.NEVER_STARTED)
             else:
-                starting.append((seat, plan))
+                starting.append((slot_handle, plan))
         # Secrets of those that really start: what runs already does without.
         shown = await revealed([plan for _, plan in starting], self._secrets)
         fresh = await self._documents(
             [
-                (seat, plan, masked)
-                for (seat, _), (plan, masked) in zip(starting, shown, strict=True)
+                (slot_handle, plan, masked)
+                for (slot_handle, _), (plan, masked) in zip(starting, shown, strict=True)
             ]
         )
-        for seat, incarnation, document in fresh:
-            seat.begin(incarnation, document)
+        for slot_handle, incarnation, document in fresh:
+            slot_handle.begin(incarnation, document)
         self._leases.watch()
         async for some in in_turns(fresh, _IN_A_TURN):
-            for seat, _, _ in some:
-                await self._starts.enter((seat.job_uid, seat.attempt, seat.slot.replica))
-                await self._request(seat)
+            for slot_handle, _, _ in some:
+                await self._starts.enter(
+                    (slot_handle.job_uid, slot_handle.attempt, slot_handle.slot.replica)
+                )
+                await self._request(slot_handle)
         # Of use only for those that fail, and nothing that a start should wait for.
         async for some in in_turns(fresh, _IN_A_TURN):
-            for seat, _, document in some:
-                self._autopsies.capture(seat.directory, document)
+            for slot_handle, _, document in some:
+                self._autopsies.capture(slot_handle.directory, document)
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         try:
             await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)
         except OSError as error:
             # What runs may be what fills the disk. What has not begun must not before this is written down.
-            for seat in self._gangs.of(job_uid, attempt).values():
-                if seat.incarnation > 0:
-                    seat.stop(grace)
+            for slot_handle in self._gangs.of(job_uid, attempt).values():
+                if slot_handle.incarnation > 0:
+                    slot_handle.stop(grace)
             raise EngineUnavailable(
                 f"the stop of job {job_uid} cannot be written down ({error}); make room and try again"
             ) from error
-        for seat in self._gangs.of(job_uid, attempt).values():
-            if seat.incarnation == 0:
-                seat.begin(1)
-                seat.lose(protocol.NEVER_STARTED)
+        for slot_handle in self._gangs.of(job_uid, attempt).values():
+            if slot_handle.incarnation == 0:
+                slot_handle.begin(1)
+                slot_handle.lose(protocol.NEVER_STARTED)
             else:
-                seat.stop(grace)
+                slot_handle.stop(grace)
 
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
     ) -> None:
-        seat = self._gangs.seat(job_uid, attempt, replica)
-        if incarnation > seat.incarnation or seat.may_begin:
+        slot_handle = self._gangs.slot_handle(job_uid, attempt, replica)
+        if incarnation > slot_handle.incarnation or slot_handle.may_begin:
             # First of all: a shim that is about to begin takes the lock first and then looks for this.
-            await self._forbid(seat, incarnation)
-        if incarnation < seat.incarnation:
-            self._report_older(seat, incarnation)
-        elif incarnation == seat.incarnation:
-            seat.stop(grace)
+            await self._forbid(slot_handle, incarnation)
+        if incarnation < slot_handle.incarnation:
+            self._report_older(slot_handle, incarnation)
+        elif incarnation == slot_handle.incarnation:
+            slot_handle.stop(grace)
         else:
-            seat.report(incarnation, journal.lost_record(protocol.NEVER_STARTED))
+            slot_handle.report(incarnation, journal.lost_record(protocol.NEVER_STARTED))
 
     async def inject(
         self,
@@ -246,10 +250,10 @@ class LocalEngine:
         incarnation: int,
         fault: Fault,
     ) -> None:
-        seat = self._gangs.of(job_uid, attempt).get(replica)
-        if seat is None or seat.incarnation != incarnation:
+        slot_handle = self._gangs.of(job_uid, attempt).get(replica)
+        if slot_handle is None or slot_handle.incarnation != incarnation:
             return
-        if not seat.inject(fault):
+        if not slot_handle.inject(fault):
             # Kept in mind it would be lost with this service, and its caller takes it for done.
             raise EngineUnavailable(f"the shim of {replica} does not listen just now; try again")
 
@@ -257,7 +261,7 @@ class LocalEngine:
         self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
     ) -> None:
         gang = self._gangs.of(job_uid, attempt)
-        lost = [seat.slot for replica, seat in gang.items() if replica in reducers]
+        lost = [slot_handle.slot for replica, slot_handle in gang.items() if replica in reducers]
         places = [f"{slot.host}:{slot.port}" for slot in lost]
         if not places:
             return
@@ -271,8 +275,8 @@ class LocalEngine:
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         gang = self._gangs.of(job_uid, attempt)
-        if not any(seat.is_live for seat in gang.values()):
-            slots = {replica: seat.directory for replica, seat in gang.items()}
+        if not any(slot_handle.is_live for slot_handle in gang.values()):
+            slots = {replica: slot_handle.directory for replica, slot_handle in gang.items()}
             await self._autopsies.keep(job_uid, attempt, slots)
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()
@@ -290,7 +294,7 @@ class LocalEngine:
         attempt: int,
         replica: ReplicaId,
         incarnation: int,
-        wish: TerminalWish,
+        wish: TerminalRequest,
     ) -> Terminal:
         return await open_in(self._gangs.of(job_uid, attempt).get(replica), incarnation, wish)
 
@@ -298,7 +302,7 @@ class LocalEngine:
         return self._autopsies.of(job_uid)
 
     async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalWish
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
     ) -> Terminal:
         return await self._viewer.open((job_uid, attempt, replica), wish, self._site.host.level)
 
@@ -322,7 +326,12 @@ class LocalEngine:
     async def partition(self, node: str) -> None:
         """Have the shims of a node answer no more while its programs run on, as behind a cut cable."""
         self._nodes.cut_off(
-            node, [seat for seat in self._gangs.seats() if seat.is_live and seat.slot.node == node]
+            node,
+            [
+                slot_handle
+                for slot_handle in self._gangs.slot_handles()
+                if slot_handle.is_live and slot_handle.slot.node == node
+            ],
         )
 
     async def heal(self, node: str) -> None:
@@ -337,49 +346,52 @@ class LocalEngine:
         self._events.append(event)
         self._wake.set()
 
-    def _give_up(self, late: Sequence[Seat], quiet: Sequence[Seat], live: Sequence[Seat]) -> None:
+    def _give_up(
+        self, late: Sequence[SlotHandle], quiet: Sequence[SlotHandle], live: Sequence[SlotHandle]
+    ) -> None:
         """The leases of `late` are over (`Leases`)."""
-        for seat in self._nodes.silent(late, quiet, live):
-            self._settler.expel(seat, self._lease, self._nodes.cleared)
+        for slot_handle in self._nodes.silent(late, quiet, live):
+            self._reconciler.evict(slot_handle, self._lease, self._nodes.cleared)
 
     async def _documents(
-        self, starting: Sequence[tuple[Seat, LaunchPlan, tuple[str, ...]]]
-    ) -> list[tuple[Seat, int, protocol.Message]]:
+        self, starting: Sequence[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]
+    ) -> list[tuple[SlotHandle, int, protocol.Message]]:
         """By which each is started. Raises EngineUnavailable."""
-        found: list[tuple[Seat, int, protocol.Message]] = []
+        found: list[tuple[SlotHandle, int, protocol.Message]] = []
         hosts: dict[tuple[JobUid, int], Path] = {}
         async for some in in_turns(starting, _IN_A_TURN):
-            for seat, plan, masked in some:
+            for slot_handle, plan, masked in some:
                 key = plan.job_uid, plan.attempt
                 if key not in hosts:
                     hosts[key] = self._shims.hosts(self._gangs.of(*key), plan)
-                document = self._shims.document(seat, hosts[key], plan, masked)
-                found.append((seat, plan.incarnation, document))
+                document = self._shims.document(slot_handle, hosts[key], plan, masked)
+                found.append((slot_handle, plan.incarnation, document))
         return found
 
-    async def _request(self, seat: Seat) -> None:
+    async def _request(self, slot_handle: SlotHandle) -> None:
         try:
-            await self._shims.request(seat)
+            await self._shims.request(slot_handle)
         except (EngineUnavailable, OSError):
             # The others are started all the same; this one is tried again, and given up, by itself.
-            self._settler.later(seat)
+            self._reconciler.reconcile(slot_handle)
 
-    def _may_not_start(self, seat: Seat, incarnation: int) -> bool:
-        stopped = self._layout.is_stopped(seat.job_uid, seat.attempt)
-        return stopped or self._layout.is_forbidden(seat.directory, incarnation)
+    def _may_not_start(self, slot_handle: SlotHandle, incarnation: int) -> bool:
+        stopped = self._layout.is_stopped(slot_handle.job_uid, slot_handle.attempt)
+        return stopped or self._layout.is_forbidden(slot_handle.directory, incarnation)
 
-    async def _forbid(self, seat: Seat, incarnation: int) -> None:
+    async def _forbid(self, slot_handle: SlotHandle, incarnation: int) -> None:
         try:
-            await asyncio.to_thread(self._layout.forbid, seat.directory, incarnation)
+            await asyncio.to_thread(self._layout.forbid, slot_handle.directory, incarnation)
         except OSError as error:
             raise EngineUnavailable(
-                f"the stop of {seat.slot.replica} cannot be written down ({error}); make room and try again"
+                f"the stop of {slot_handle.slot.replica} cannot be written down ({error}); "
+                "make room and try again"
             ) from error
 
-    def _report_older(self, seat: Seat, incarnation: int) -> None:
-        entries = journal.Entries(str(seat.directory))
+    def _report_older(self, slot_handle: SlotHandle, incarnation: int) -> None:
+        entries = journal.Entries(str(slot_handle.directory))
         record = entries.record(incarnation)
-        if record is None and self._layout.is_forbidden(seat.directory, incarnation):
+        if record is None and self._layout.is_forbidden(slot_handle.directory, incarnation):
             record = journal.lost_record(protocol.NEVER_STARTED)
-        superseded = journal.lost_record(f"superseded by incarnation {seat.incarnation}")
-        seat.report(incarnation, record or superseded, entries.notes(incarnation))
+        superseded = journal.lost_record(f"superseded by incarnation {slot_handle.incarnation}")
+        slot_handle.report(incarnation, record or superseded, entries.notes(incarnation))

@@ -1,11 +1,15 @@
-"""What a slot's files say about an incarnation, whoever wrote them and whatever was killed since. Blocks."""
+"""Probes slots: what their files say about an incarnation, whoever wrote them and whatever was killed since.
+Blocks."""
 
 import errno
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.link import connect
+from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 
@@ -42,15 +46,15 @@ class NeverStarted:
 Finding = Over | Alive | Changing | NeverStarted
 
 
-def look(slot: Path, incarnation: int) -> Finding:
+def probe_slot(slot: Path, incarnation: int) -> Finding:
     """Find out how an incarnation stands. If its shim was killed, what is left of it is cleared away and the
     loss recorded, so that the answer stays the same for ever. Raises OSError: this cannot be found out
     now."""
-    return stand(slot, journal.Entries(str(slot)), incarnation)
+    return probe_with(slot, journal.Entries(str(slot)), incarnation)
 
 
-def stand(slot: Path, entries: journal.Entries, incarnation: int) -> Finding:
-    """`look`, by somebody who has just read the slot's journal."""
+def probe_with(slot: Path, entries: journal.Entries, incarnation: int) -> Finding:
+    """`probe_slot`, by somebody who has just read the slot's journal."""
     if record := entries.record(incarnation):
         return Over(record, tuple(entries.notes(incarnation)))
     lock = journal.try_lock(str(slot))
@@ -75,3 +79,51 @@ def stand(slot: Path, entries: journal.Entries, incarnation: int) -> Finding:
         return Over(record, tuple(entries.notes(incarnation)))
     finally:
         journal.release(lock)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReplica:
+    """The latest incarnation that was started, and how it stands. `answers`: its shim is of a version that
+    answers to pings."""
+
+    incarnation: int
+    finding: Finding
+    answers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGang:
+    """`replicas`: those of which any incarnation was ever started."""
+
+    job_uid: JobUid
+    attempt: int
+    slots: tuple[Slot, ...]
+    replicas: dict[ReplicaId, FoundReplica]
+
+
+def probe_all(layout: Layout) -> list[FoundGang]:
+    """Read every slot. Blocks."""
+    gangs: list[FoundGang] = []
+    for job_uid, attempt in layout.attempts():
+        slots = layout.read(job_uid, attempt)
+        if not slots:
+            layout.discard(job_uid, attempt)  # none were given out, so nothing ever ran there
+            continue
+        directory = layout.attempt(job_uid, attempt)
+        replicas: dict[ReplicaId, FoundReplica] = {}
+        for slot in slots:
+            place = directory / str(slot.replica)
+            entries = journal.Entries(str(place))
+            if incarnation := entries.latest:
+                finding = _probe(place, entries, incarnation)
+                _, shim_since = entries.shim
+                replicas[slot.replica] = FoundReplica(incarnation, finding, shim_since > 0)
+        gangs.append(FoundGang(job_uid, attempt, slots, replicas))
+    return gangs
+
+
+def _probe(place: Path, entries: journal.Entries, incarnation: int) -> Finding:
+    try:
+        return probe_with(place, entries, incarnation)
+    except OSError:
+        return Changing()  # To be looked at again, by somebody who has time to wait.

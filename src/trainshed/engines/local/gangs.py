@@ -6,15 +6,15 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import machine, places
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.nodes import Nodes
-from trainshed.engines.local.seat import Seat
+from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, Slot, SlotRequest
 
-Gang = Mapping[ReplicaId, Seat]
+Gang = Mapping[ReplicaId, SlotHandle]
 
 
 class Gangs:
-    """A seat for every slot there is. `identity`: what tells this service from another on the machine. `emit`
-    and `unclear`: for the seats (`Seat`)."""
+    """A slot handle for every slot there is. `identity`: what tells this service from another on the machine.
+    `emit` and `unclear`: for the slot handles (`SlotHandle`)."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Gangs:
         nodes: Nodes,
         identity: str,
         emit: Callable[[EngineEvent], None],
-        unclear: Callable[[Seat], None],
+        unclear: Callable[[SlotHandle], None],
     ) -> None:
         self._layout = layout
         self._nodes = nodes
@@ -31,7 +31,7 @@ class Gangs:
         self._unclear = unclear
         self._shares: places.Shares = {}
         self._named = self._own_users = False
-        self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, Seat]] = {}
+        self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, SlotHandle]] = {}
 
     def begin(self, shares: places.Shares, *, named: bool, own_users: bool) -> None:
         """`shares`: the GPUs of each node. `named`: a replica's hostname can be resolved by its peers.
@@ -40,29 +40,29 @@ class Gangs:
         self._named = named
         self._own_users = own_users
 
-    def seats(self) -> Iterator[Seat]:
-        return (seat for gang in self._gangs.values() for seat in gang.values())
+    def slot_handles(self) -> Iterator[SlotHandle]:
+        return (slot_handle for gang in self._gangs.values() for slot_handle in gang.values())
 
     def names(self) -> tuple[tuple[JobUid, int], ...]:
         return tuple(self._gangs)
 
     def of(self, job_uid: JobUid, attempt: int) -> Gang:
-        """The seats of an attempt; empty if it has none."""
+        """The slot handles of an attempt; empty if it has none."""
         return self._gangs.get((job_uid, attempt), {})
 
-    def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> Seat:
+    def slot_handle(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SlotHandle:
         """Raises LaunchRejected: it has none."""
-        if seat := self.of(job_uid, attempt).get(replica):
-            return seat
+        if slot_handle := self.of(job_uid, attempt).get(replica):
+            return slot_handle
         raise LaunchRejected(
             f"{replica} of job {job_uid}, attempt {attempt}, has no slot; allocate first"
         )
 
     def add(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> Gang:
-        """Seats for slots that are written down already."""
+        """Slot handles for slots that are written down already."""
         directory = self._layout.attempt(job_uid, attempt)
         gang = self._gangs[job_uid, attempt] = {
-            slot.replica: Seat(
+            slot.replica: SlotHandle(
                 job_uid=job_uid,
                 attempt=attempt,
                 slot=slot,
@@ -87,7 +87,7 @@ class Gangs:
             self._move(gang, [request for request in requests if request.replica in gang])
         else:
             self._nodes.require(request.node for request in requests)
-            taken = (seat.slot for seat in self.seats())
+            taken = (slot_handle.slot for slot_handle in self.slot_handles())
             slots = places.new_slots(
                 self._identity,
                 job_uid,
@@ -99,7 +99,7 @@ class Gangs:
             )
             self._write(job_uid, attempt, slots)
             gang = self.add(job_uid, attempt, slots)
-        return tuple(seat.slot for seat in gang.values())
+        return tuple(slot_handle.slot for slot_handle in gang.values())
 
     def _move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
         """Give those that are asked for on another node their slots there, without what their programs
@@ -112,28 +112,34 @@ class Gangs:
         if not moving:
             return
         self._nodes.require(request.node for request in moving.values())
-        if live := [str(request.replica) for seat, request in moving.items() if seat.is_live]:
+        if live := [
+            str(request.replica) for slot_handle, request in moving.items() if slot_handle.is_live
+        ]:
             raise EngineUnavailable(
                 f"{', '.join(live)} still run where they are; stop them and wait for their end"
             )
-        stay = [seat.slot for seat in self.seats() if seat not in moving]
-        slots = {replica: seat.slot for replica, seat in gang.items()}
-        for seat, request in moving.items():
-            moved = places.moved(seat.slot, request, stay, self._shares)
+        stay = [
+            slot_handle.slot for slot_handle in self.slot_handles() if slot_handle not in moving
+        ]
+        slots = {replica: slot_handle.slot for replica, slot_handle in gang.items()}
+        for slot_handle, request in moving.items():
+            moved = places.moved(slot_handle.slot, request, stay, self._shares)
             slots[request.replica] = moved
             stay.append(moved)
-        job_uid, attempt = next((seat.job_uid, seat.attempt) for seat in moving)
+        job_uid, attempt = next(
+            (slot_handle.job_uid, slot_handle.attempt) for slot_handle in moving
+        )
         try:
             # First, so that nobody ever finds the new place with the old files.
-            for seat in moving:
-                self._layout.discard_files(seat.directory)
+            for slot_handle in moving:
+                self._layout.discard_files(slot_handle.directory)
         except OSError as error:
             raise EngineUnavailable(
                 f"the files of job {job_uid} cannot be thrown away ({error}); try again"
             ) from error
         self._write(job_uid, attempt, tuple(slots.values()))
-        for seat, request in moving.items():
-            seat.slot = slots[request.replica]
+        for slot_handle, request in moving.items():
+            slot_handle.slot = slots[request.replica]
 
     def _write(self, job_uid: JobUid, attempt: int, slots: tuple[Slot, ...]) -> None:
         try:
@@ -146,7 +152,7 @@ class Gangs:
     def release(self, job_uid: JobUid, attempt: int) -> None:
         """As the port says."""
         gang = self.of(job_uid, attempt)
-        if live := [str(replica) for replica, seat in gang.items() if seat.is_live]:
+        if live := [str(replica) for replica, slot_handle in gang.items() if slot_handle.is_live]:
             raise EngineUnavailable(
                 f"{', '.join(live)} of job {job_uid} still run; stop the attempt and wait for their end"
             )

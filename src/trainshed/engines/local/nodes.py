@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 
-from trainshed.engines.local.seat import Seat
+from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineUnavailable, NodeChanged, NodeState
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
@@ -20,7 +20,7 @@ class Nodes:
     def __init__(self, emit: Callable[[NodeChanged], None]) -> None:
         self._emit = emit
         self._names: frozenset[str] = frozenset()
-        self._left: dict[str, set[Seat]] = {}
+        self._left: dict[str, set[SlotHandle]] = {}
         self._cut_off: dict[str, list[tuple[int, int]]] = {}
 
     def begin(self, names: Iterable[str]) -> None:
@@ -36,34 +36,38 @@ class Nodes:
                 )
 
     def silent(
-        self, late: Sequence[Seat], quiet: Sequence[Seat], live: Sequence[Seat]
-    ) -> set[Seat]:
+        self, late: Sequence[SlotHandle], quiet: Sequence[SlotHandle], live: Sequence[SlotHandle]
+    ) -> set[SlotHandle]:
         """The leases of `late` are over, those of `quiet` about to be, of all that are `live`; returns those
         whose shims are given up: with the last of a node's, all of them."""
         given_up = set(late)
         if len(self._names) > 1:
-            answering = {seat.slot.node for seat in set(live).difference(quiet)}
-            for node in {seat.slot.node for seat in late} & self._names - answering:
-                given_up.update(seat for seat in live if seat.slot.node == node)
-                self._go(node, [seat for seat in live if seat.slot.node == node])
+            answering = {slot_handle.slot.node for slot_handle in set(live).difference(quiet)}
+            for node in {slot_handle.slot.node for slot_handle in late} & self._names - answering:
+                given_up.update(
+                    slot_handle for slot_handle in live if slot_handle.slot.node == node
+                )
+                self._go(
+                    node, [slot_handle for slot_handle in live if slot_handle.slot.node == node]
+                )
         return given_up
 
-    def cleared(self, seat: Seat) -> None:
+    def cleared(self, slot_handle: SlotHandle) -> None:
         """Nothing of a replica lives any more."""
         for node, left in self._left.items():
-            left.discard(seat)
+            left.discard(slot_handle)
             if not left and self._come_back(node):
                 return
 
-    def cut_off(self, node: str, seats: Sequence[Seat]) -> None:
+    def cut_off(self, node: str, slot_handles: Sequence[SlotHandle]) -> None:
         """Stop the shims of a node, so that their leases run out; the programs go on as behind a cut cable.
         For tests and demonstrations. Blocks."""
         stopped = self._cut_off.setdefault(node, [])
-        for seat in seats:
-            shim = journal.Entries(str(seat.directory)).shim
+        for slot_handle in slot_handles:
+            shim = journal.Entries(str(slot_handle.directory)).shim
             if _signal(shim, signal.SIGSTOP):
                 stopped.append(shim)
-        if not seats and len(self._names) > 1:
+        if not slot_handles and len(self._names) > 1:
             self._go(node, [])
 
     def rejoin(self, node: str) -> None:
@@ -73,11 +77,11 @@ class Nodes:
         if node in self._left:
             self._come_back(node)
 
-    def _go(self, node: str, seats: Iterable[Seat]) -> None:
+    def _go(self, node: str, slot_handles: Iterable[SlotHandle]) -> None:
         if node in self._left:
-            self._left[node].update(seats)
+            self._left[node].update(slot_handles)
             return
-        self._left[node] = set(seats)
+        self._left[node] = set(slot_handles)
         cause = "none of its replicas' shims answers"
         self._emit(NodeChanged(node, NodeState.GONE, cause))
 

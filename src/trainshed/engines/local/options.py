@@ -9,7 +9,7 @@ from pathlib import Path
 from trainshed import gsutil
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Devices
-from trainshed.engines.launch.documents import Ground, outermost
+from trainshed.engines.launch.documents import SharedPaths, outermost
 from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import NOTHING, Keeping
 from trainshed.engines.local.layout import Layout
@@ -29,9 +29,9 @@ class Options:
     they may only read, shown even inside hidden ones; `visible`: likewise, by the operator's wish. `level`:
     the sandbox level that is demanded, a `protocol.LEVEL_*`; "" = the strongest that works here. `processes`:
     how many a replica may have, 0 = any number. `certificate`, `trust`: by what Google's hosts are served
-    (`Ground`). `ambient`: the service's own environment, None = this process's (`environs` says what of it is
-    passed on). `secrets`: what plans refer to. `kept_ports`: those that the service listens on; while it is
-    away no program can.
+    (`SharedPaths`). `ambient`: the service's own environment, None = this process's (`environs` says what of
+    it is passed on). `secrets`: what plans refer to. `kept_ports`: those that the service listens on; while
+    it is away no program can.
 
     What there is: `nodes`: as how many virtual nodes the machine is offered; `node_vcpus`,
     `node_memory_bytes`, `node_accelerators`: what each of them is declared to have, 0 or () = its share of
@@ -71,12 +71,12 @@ class Options:
         """The service's own."""
         return dict(os.environ if self.ambient is None else self.ambient)
 
-    def ground(self, layout: Layout) -> Ground:
+    def ground(self, layout: Layout) -> SharedPaths:
         """What all launch documents share."""
         ambient = self.environment()
         lent = (Path(path) for path in environs.places(ambient))
         private = (layout.slots, layout.logs, layout.autopsies, *machine.private_places())
-        return Ground(
+        return SharedPaths(
             hidden=outermost([*private, *_resolved(self.hidden)]),
             read_only=_resolved(self.read_only),
             visible=outermost(

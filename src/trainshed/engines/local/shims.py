@@ -1,18 +1,28 @@
-"""Has shims begin: writes down what they need, and has the zygote fork them."""
+"""Has shims begin: writes down what they need, and has the zygote fork them.
 
+Secrets are put into launch plans at the last moment: what comes of it is handed to a shim and to nobody else.
+Only a few replicas start at once, so that the start of a large gang leaves the service its share of the
+processors (docs/adr/0048).
+"""
+
+import asyncio
+import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.core.streams import StreamSource
-from trainshed.engines.launch.documents import Ground, hosts_text, intercepted, launch_document
+from trainshed.engines.launch.documents import SharedPaths, hosts_text, intercepted, launch_document
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.seat import Seat
 from trainshed.engines.local.site import Site
+from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
-from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretDoor
 from trainshed.engines.streams import FileStreams
 from trainshed.replica import protocol
 
@@ -21,7 +31,12 @@ class Shims:
     """Of one engine. `site`: explored before the first document; `ground`: what all replicas stand on."""
 
     def __init__(
-        self, layout: Layout, streams: FileStreams, site: Site, ground: Ground, spawner: Spawner
+        self,
+        layout: Layout,
+        streams: FileStreams,
+        site: Site,
+        ground: SharedPaths,
+        spawner: Spawner,
     ) -> None:
         self._layout = layout
         self._streams = streams
@@ -29,7 +44,7 @@ class Shims:
         self._ground = ground
         self._spawner = spawner
 
-    def hosts(self, gang: Mapping[ReplicaId, Seat], plan: LaunchPlan) -> Path:
+    def hosts(self, gang: Mapping[ReplicaId, SlotHandle], plan: LaunchPlan) -> Path:
         """The gang's hosts file, brought up to date, if there is room on the disk. Raises
         EngineUnavailable."""
         slots = [each.slot for each in gang.values()]
@@ -41,9 +56,9 @@ class Shims:
             raise _unwritten(plan, error) from error
 
     def document(
-        self, seat: Seat, hosts: Path, plan: LaunchPlan, masked: tuple[str, ...]
+        self, slot_handle: SlotHandle, hosts: Path, plan: LaunchPlan, masked: tuple[str, ...]
     ) -> protocol.Message:
-        """What the seat's shim is told. Raises EngineUnavailable."""
+        """What the slot handle's shim is told. Raises EngineUnavailable."""
         lost = None
         if plan.reduction:
             try:
@@ -53,27 +68,27 @@ class Shims:
         logs = self._streams.directory(StreamSource(plan.job_uid, plan.attempt, plan.replica))
         return launch_document(
             plan=plan,
-            slot=seat.slot,
+            slot=slot_handle.slot,
             host=self._site.host,
             ground=self._ground,
-            directory=seat.directory,
+            directory=slot_handle.directory,
             hosts=hosts,
             logs=logs,
             lost_reducers=lost,
             masked=masked,
         ).to_message()
 
-    async def request(self, seat: Seat) -> None:
-        """Have the zygote fork the seat's shim, and listen to it from its first moment. Raises
+    async def request(self, slot_handle: SlotHandle) -> None:
+        """Have the zygote fork the slot handle's shim, and listen to it from its first moment. Raises
         EngineUnavailable, OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
-            seat.attach(ours)
-            message = {"slot": str(seat.directory), "plan": seat.plan}
+            slot_handle.attach(ours)
+            message = {"slot": str(slot_handle.directory), "plan": slot_handle.plan}
             try:
-                seat.zygote = await self._spawner.request(message, theirs)
+                slot_handle.zygote = await self._spawner.request(message, theirs)
             except BaseException:
-                seat.let_go()
+                slot_handle.close()
                 raise
 
 
@@ -81,3 +96,61 @@ def _unwritten(plan: LaunchPlan, error: OSError) -> EngineUnavailable:
     return EngineUnavailable(
         f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
     )
+
+
+async def revealed(
+    plans: Sequence[LaunchPlan], secrets: SecretDoor | None
+) -> list[tuple[LaunchPlan, tuple[str, ...]]]:
+    """The plans in their order, each as its program is to have it, with the texts that must not get into its
+    log.
+
+    Plans that need no secret are returned as they are, and nothing is waited for. Raises what
+    `SecretDoor.values` raises.
+    """
+    known: dict[tuple[str, frozenset[SecretRef]], Mapping[SecretRef, str]] = {}
+    found: list[tuple[LaunchPlan, tuple[str, ...]]] = []
+    for plan in plans:
+        refs = named_in(plan.argv, plan.environ)
+        if not refs:
+            found.append((plan, ()))
+            continue
+        if secrets is None:
+            raise LaunchRejected("The job names secrets, and this engine was given no way to them.")
+        # A gang's replicas mostly need the same ones.
+        key = (plan.project, refs)
+        if key not in known:
+            known[key] = await secrets.values(*key)
+        argv, environ, masked = resolved(plan.argv, plan.environ, known[key])
+        found.append((replace(plan, argv=argv, environ=environ), masked))
+    return found
+
+
+Key = tuple[JobUid, int, ReplicaId]
+"""A replica of an attempt."""
+
+_PER_PROCESSOR: Final = 4
+"""Starts under way per processor. A start waits for the disk now and then; with fewer a processor would be
+idle."""
+_LONGEST: Final = 0.25
+"""Seconds after which a start does not count any more: it pulls an image, say, or waits for a disk."""
+
+
+class StartLimit:
+    """Every replica that is about to start passes `enter`; `leave` is called when it has started or ended."""
+
+    def __init__(self, most: int = 0) -> None:
+        self._free = asyncio.Semaphore(most or _PER_PROCESSOR * (os.cpu_count() or 1))
+        self._under_way: dict[Key, asyncio.TimerHandle] = {}
+
+    async def enter(self, key: Key) -> None:
+        """Wait until it may start."""
+        await self._free.acquire()
+        self.leave(key)
+        loop = asyncio.get_running_loop()
+        self._under_way[key] = loop.call_later(_LONGEST, self.leave, key)
+
+    def leave(self, key: Key) -> None:
+        """Nothing if it did not enter, or has left."""
+        if (timer := self._under_way.pop(key, None)) is not None:
+            timer.cancel()
+            self._free.release()

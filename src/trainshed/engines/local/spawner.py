@@ -1,5 +1,7 @@
 """Keeps a zygote at hand: hands requests over, starts a new one when the old one is dead or hangs.
 
+`trainshed.replica.zygote` is its own side.
+
 What a hung one was given goes to the new one exactly once: when it is killed, the handles of the requests
 that it has not read are closed, which their callers see; what it has begun lives on, and the slot's lock
 refuses a second start.
@@ -10,16 +12,170 @@ import contextlib
 import json
 import logging
 import os
+import resource
+import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from trainshed.engines.local import handles, zygotes
 from trainshed.engines.port import EngineUnavailable, LevelUnavailable
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
+from trainshed.replica.system import unix_sockets
 
 log = logging.getLogger(__name__)
+
+Limits = tuple[int, int]
+"""Soft and hard, as the system has them."""
+
+_ENOUGH = 1 << 16
+
+
+def take_what_there_is() -> Limits:
+    """Raise this process's limit as far as is allowed and useful; returns what it was."""
+    soft, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
+    if soft != unlimited and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return before
+
+
+def give_back(limits: Limits) -> None:
+    """Have the limit of before again."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def impose(process: int, limits: Limits) -> None:
+    """Give another process, and all that it will start, these limits, where the system can do that."""
+    if hasattr(resource, "prlimit"):
+        with contextlib.suppress(OSError):  # It is dead.
+            resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
+
+
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
+
+
+PATIENCE: Final = 10.0
+"""Seconds after which a zygote that does not read what it is given counts as hung. Well below a lease."""
+_END: Final = 2.0
+"""Seconds that one has to end in."""
+
+
+class ZygoteHandle:
+    """A running zygote as its starter sees it."""
+
+    __slots__ = ("_is_reaped", "_turn", "connection", "pid")
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self.connection = connection
+        connection.setblocking(False)
+        self._turn = asyncio.Lock()
+        self._is_reaped = False
+
+    async def request(self, message: protocol.Message, handle: int) -> None:
+        """Hand over one request and a copy of `handle`, which stays open meanwhile; requests go one after the
+        other. Raises OSError: nothing was started, because the zygote is dead, or took nothing for `PATIENCE`
+        seconds (TimeoutError)."""
+        line = protocol.encode(message)
+        async with self._turn:
+            sent = 0
+            try:
+                while sent < len(line):
+                    try:
+                        if sent:
+                            sent += self.connection.send(line[sent:])
+                        else:
+                            sent = unix_sockets.send_some(self.connection, line, handle)
+                    except BlockingIOError:
+                        await self._until_writable()
+            except BaseException:
+                if sent:
+                    self.kill()  # Nobody could go on after half a line.
+                raise
+
+    async def ping(self) -> None:
+        """Return when it has taken up all requests so far. Raises OSError, as `request` does."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with ours:
+            with theirs:
+                await self.request({"ping": True}, theirs.fileno())
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.get_running_loop().sock_recv(ours, 1)
+
+    async def _until_writable(self) -> None:
+        loop, number, writable = (
+            asyncio.get_running_loop(),
+            self.connection.fileno(),
+            asyncio.Event(),
+        )
+        loop.add_writer(number, writable.set)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await writable.wait()
+        finally:
+            loop.remove_writer(number)
+
+    def kill(self) -> None:
+        """End it at once, whatever it does. Shims go on; requests that it has not read are lost."""
+        if not self._is_reaped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    async def dismiss(self, *, at_once: bool = False) -> None:
+        """As `close`; `at_once`: without waiting for it to end by itself."""
+        if at_once or self._turn.locked():
+            self.kill()
+        async with (
+            self._turn
+        ):  # Whoever waited to hand something over has let go of the connection.
+            await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Let it end and reap it; one that hangs is killed. Shims go on. Blocks for some seconds at most."""
+        self.connection.close()
+        if not self._reap():
+            self.kill()
+            self._reap()
+
+    def _reap(self) -> bool:
+        deadline = time.monotonic() + _END
+        while not self._is_reaped and time.monotonic() < deadline:
+            try:
+                self._is_reaped = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+            except ChildProcessError:
+                self._is_reaped = True  # Somebody else reaps this process's children.
+            if not self._is_reaped:
+                time.sleep(0.002)
+        return self._is_reaped
+
+
+def start() -> ZygoteHandle:
+    """Start a zygote as a new interpreter, at any time. Returns in a millisecond; requests may follow at
+    once."""
+    ours, theirs = socket.socketpair()
+    source = str(Path(__file__).resolve().parents[3])
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-E", "-c", _START, source],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"},
+        )
+    # The handle's own close reaps it; Popen must not warn about a child still running.
+    process.returncode = 0
+    return ZygoteHandle(process.pid, ours)
+
 
 _PROBE_SECONDS = 30.0
 _LONGEST_SWEEP = 3600.0
@@ -35,9 +191,9 @@ forks. Each takes two megabytes with its guardian."""
 class Spawner:
     """`handle`: a zygote that already runs, or None."""
 
-    def __init__(self, handle: zygotes.ZygoteHandle | None) -> None:
+    def __init__(self, handle: ZygoteHandle | None) -> None:
         self._handle = handle
-        self._limits: handles.Limits | None = None
+        self._limits: Limits | None = None
         self._level = ""
         self._lock = asyncio.Lock()
         self._proving: asyncio.Task[None] | None = None
@@ -62,12 +218,12 @@ class Spawner:
             "the process that starts programs ends as soon as it is started; run `trainshed doctor`"
         )
 
-    async def ready(self, limits: handles.Limits) -> None:
+    async def ready(self, limits: Limits) -> None:
         """Have a zygote, so that the first launch does not wait for one. `limits`: of file handles, for
         programs."""
         self._limits = limits
         if self._handle is not None:
-            handles.impose(self._handle.pid, limits)
+            impose(self._handle.pid, limits)
         if self._handle is None:
             await self._replace(None)
 
@@ -124,7 +280,7 @@ class Spawner:
         handle = self._handle or await self._replace(None)
         await self._ask_for_stock(handle)
 
-    async def _ask_for_stock(self, handle: zygotes.ZygoteHandle) -> None:
+    async def _ask_for_stock(self, handle: ZygoteHandle) -> None:
         # Nobody waits for an answer, but a line always comes with a handle.
         nothing = os.open(os.devnull, os.O_RDONLY)
         wish: protocol.Message = {"stock": STOCK, "busy": _BUSY_STOCK, "level": self._level}
@@ -152,21 +308,21 @@ class Spawner:
             await self._handle.dismiss()
             self._handle = None
 
-    async def _replace(self, dead: zygotes.ZygoteHandle | None) -> zygotes.ZygoteHandle:
+    async def _replace(self, dead: ZygoteHandle | None) -> ZygoteHandle:
         async with self._lock:
             if self._handle is None or self._handle is dead:
                 self._handle = None
                 if dead is not None:
                     await dead.dismiss(at_once=True)
                 try:
-                    self._handle = await asyncio.to_thread(zygotes.start)
+                    self._handle = await asyncio.to_thread(start)
                 except OSError as error:
                     raise EngineUnavailable(
                         f"the process that starts programs cannot be started ({error}); free memory or "
                         "processes"
                     ) from error
                 if self._limits is not None:
-                    handles.impose(self._handle.pid, self._limits)
+                    impose(self._handle.pid, self._limits)
                 if self._level:
                     await self._ask_for_stock(self._handle)
             return self._handle

@@ -11,9 +11,9 @@ import struct
 import termios
 from collections.abc import Callable
 
-from trainshed.core.terminals import TerminalWish
+from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.local.link import connect
-from trainshed.engines.local.seat import Seat
+from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.replica import protocol
 
@@ -169,7 +169,7 @@ class LocalTerminal:
                 waiter.set_result(None)
 
 
-def shell_order(wish: TerminalWish) -> protocol.Message:
+def shell_order(wish: TerminalRequest) -> protocol.Message:
     """The order for a shell, as a shim takes it (`protocol`)."""
     return {
         "o": "shell",
@@ -182,12 +182,14 @@ def shell_order(wish: TerminalWish) -> protocol.Message:
     }
 
 
-async def open_in(seat: Seat | None, incarnation: int, wish: TerminalWish) -> LocalTerminal:
+async def open_in(
+    slot_handle: SlotHandle | None, incarnation: int, wish: TerminalRequest
+) -> LocalTerminal:
     """A shell beside the program of one incarnation. Raises TerminalRefused."""
-    if seat is None or not seat.awaits(incarnation):
+    if slot_handle is None or not slot_handle.expects(incarnation):
         raise TerminalRefused("it is over")
     try:
-        connection = connect(seat.directory)
+        connection = connect(slot_handle.directory)
     except OSError:
         raise TerminalRefused("it is only just starting, or ending; try again") from None
     try:

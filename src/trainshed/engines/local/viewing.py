@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainshed.core.terminals import Autopsy, TerminalWish
+from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.autopsies import PLAN, REPORT, Autopsies, Key
 from trainshed.engines.local.spawner import Spawner
@@ -30,7 +30,7 @@ class Viewer:
         self._autopsies = autopsies
         self._spawner = spawner
 
-    async def open(self, key: Key, wish: TerminalWish, level: str) -> LocalTerminal:
+    async def open(self, key: Key, wish: TerminalRequest, level: str) -> LocalTerminal:
         """`level`: the sandbox level of this machine now. Raises TerminalRefused."""
         autopsy, directory = self._found(key)
         document = _document(directory, level)

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainshed.core.secrets import SecretRef
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.local.zygotes import ZygoteHandle
+from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import SecretDoor
 from trainshed.serve import certificates, clock
 from trainshed.serve.local_run.storage import socket_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from trainshed.cli.text.printable import coloured
-from trainshed.engines.local import zygotes
+from trainshed.engines.local import spawner
 from trainshed.serve.local_run.request import LocalRunRequest, NotRun
 from trainshed.serve.local_run.workspace import Workspace
 from trainshed.serve.settings import Settings
@@ -38,7 +38,7 @@ def run(request: LocalRunRequest, settings: Settings) -> int:
             "with --data or $TRAINSHED_DATA."
         ) from None
     try:
-        return _run_in(workspace, request, settings, zygotes.start())
+        return _run_in(workspace, request, settings, spawner.start())
     finally:
         # It takes a moment, and nobody is helped by half of it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -46,7 +46,7 @@ def run(request: LocalRunRequest, settings: Settings) -> int:
 
 
 def _run_in(
-    workspace: Workspace, request: LocalRunRequest, settings: Settings, zygote: zygotes.ZygoteHandle
+    workspace: Workspace, request: LocalRunRequest, settings: Settings, zygote: spawner.ZygoteHandle
 ) -> int:
     from trainshed.serve.local_run.storage import Storage
 
@@ -85,7 +85,7 @@ async def _begin(
     request: LocalRunRequest,
     settings: Settings,
     storage: "Storage",
-    zygote: zygotes.ZygoteHandle,
+    zygote: spawner.ZygoteHandle,
 ) -> "Ended":
     """Have engine and buckets start while the rest is loaded, and run it."""
     from trainshed.serve.local_run.engine import EnvSecrets, new_engine

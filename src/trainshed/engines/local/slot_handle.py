@@ -29,7 +29,7 @@ from trainshed.replica.supervisor import journal
 _RETRIES = 3
 
 
-class Seat:
+class SlotHandle:
     """Turns a shim's messages and a slot's files into the port's events, in their order, each end once.
 
     `incarnation` 0: nothing was launched yet. `plan`: what this service started it by, None = an earlier one
@@ -47,7 +47,7 @@ class Seat:
         slot: Slot,
         directory: Path,
         emit: Callable[[EngineEvent], None],
-        unclear: Callable[["Seat"], None],
+        unclear: Callable[["SlotHandle"], None],
     ) -> None:
         self.job_uid = job_uid
         self.attempt = attempt
@@ -75,7 +75,7 @@ class Seat:
         """A program of it runs, or may run."""
         return self.incarnation > 0 and self._record is None
 
-    def awaits(self, incarnation: int) -> bool:
+    def expects(self, incarnation: int) -> bool:
         """Whether the end of that incarnation is what is not known yet."""
         return self.is_live and self.incarnation == incarnation
 
@@ -86,7 +86,7 @@ class Seat:
 
     def begin(self, incarnation: int, plan: protocol.Message | None = None) -> None:
         """Another incarnation is to be, by `plan` (a `LaunchDocument`), or was started."""
-        self.let_go()
+        self.close()
         self.incarnation = incarnation
         self.plan = plan
         self.retries_left = _RETRIES
@@ -102,7 +102,7 @@ class Seat:
 
     def attach(self, connection: socket.socket) -> None:
         """Listen to the shim at the other end, and say what it has not been told yet."""
-        self.let_go()
+        self.close()
         self.wants_room = False
         self._link = Link(connection, self._heard, self._broken)
         if self._grace is not None:
@@ -118,11 +118,11 @@ class Seat:
             self._link.ping(self._silent)
         return self._silent
 
-    def excuse(self) -> None:
+    def count_as_alive(self) -> None:
         """It could not be asked, for reasons of our own: that counts as an answer."""
         self._heard_of = True
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -147,9 +147,9 @@ class Seat:
     def settle(self, incarnation: int, finding: findings.Finding) -> None:
         """Take over what the slot's files said of an incarnation; nothing if it is not the live one any
         more."""
-        if isinstance(finding, findings.Alive) and not self.awaits(incarnation):
+        if isinstance(finding, findings.Alive) and not self.expects(incarnation):
             finding.connection.close()
-        if not self.awaits(incarnation):
+        if not self.expects(incarnation):
             return
         match finding:
             case findings.Over(record, notes):
@@ -257,11 +257,11 @@ class Seat:
             self.lose(protocol.NEVER_STARTED)
         elif cause == protocol.REFUSED_FULL:
             self.wants_room = True
-            self.let_go()
+            self.close()
             self._unclear(self)
         else:
             self.retries_left = 0
-            self.let_go()
+            self.close()
             self._unclear(self)
 
     def _broken(self, link: Link) -> None:
@@ -274,5 +274,5 @@ class Seat:
         if self._record is not None:
             return  # Found out twice.
         self._record = record
-        self.let_go()
+        self.close()
         self.report(self.incarnation, record, notes)

@@ -1,0 +1,238 @@
+"""Finds out how slot handles without a link stand, and ends those whose shims do not answer. A task for each
+such slot handle."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from trainshed.engines.local import findings
+from trainshed.engines.local.slot_handle import SlotHandle
+from trainshed.engines.port import EngineUnavailable
+from trainshed.eventloop.background import Crew
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 1.0
+"""Seconds before a slot whose files cannot be read or written now is looked into again."""
+_MOST_SHORTAGES = 60
+"""How often in a row a start finds no room though the disk has some: a quota, or what is no matter of the
+disk at all."""
+
+
+class Reconciler:
+    """`request` has a shim started for a slot handle; `renew` replaces the process of that id, which starts
+    them; `forbidden` tells whether an incarnation was stopped before it began; `require_room` raises OSError
+    while the disk is full."""
+
+    def __init__(
+        self,
+        request: Callable[[SlotHandle], Awaitable[None]],
+        renew: Callable[[int], Awaitable[None]],
+        forbidden: Callable[[SlotHandle, int], bool],
+        require_room: Callable[[], None],
+    ) -> None:
+        self._request = request
+        self._renew = renew
+        self._forbidden = forbidden
+        self._require_room = require_room
+        self._tasks = Crew()
+        self._evicting: set[tuple[SlotHandle, int]] = set()
+
+    def reconcile(self, slot_handle: SlotHandle) -> None:
+        """A slot handle has no link and no end: find out which."""
+        work = partial(self._reconcile, slot_handle, slot_handle.incarnation)
+        self._tasks.keep(
+            work, f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"
+        )
+
+    def evict(
+        self, slot_handle: SlotHandle, lease: float, cleared: Callable[[SlotHandle], None]
+    ) -> None:
+        """Its shim has not answered for `lease` seconds: kill it and all that is left of the replica, then
+        report the loss and call `cleared`. Until all of that is dead nothing is reported."""
+        if (slot_handle, slot_handle.incarnation) not in self._evicting:
+            self._evicting.add((slot_handle, slot_handle.incarnation))
+            slot_handle.close()
+            work = partial(self._evict, slot_handle, slot_handle.incarnation, lease, cleared)
+            self._tasks.keep(
+                work, f"job {slot_handle.job_uid}: clearing {slot_handle.slot.replica}"
+            )
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _reconcile(self, slot_handle: SlotHandle, incarnation: int) -> None:
+        pause = 0.001
+        while self._is_open(slot_handle, incarnation):
+            try:
+                finding = await asyncio.to_thread(
+                    findings.probe_slot, slot_handle.directory, incarnation
+                )
+            except OSError as error:
+                # A full disk, say: the end cannot be written down yet, and so must not be told. That it is
+                # silent is not its fault.
+                slot_handle.count_as_alive()
+                log.warning(
+                    "%s cannot be looked into: %s; once more in a second", slot_handle.slot, error
+                )
+                await asyncio.sleep(_PAUSE)
+                continue
+            match finding:
+                case findings.Changing():
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, 0.1)
+                case findings.NeverStarted() if slot_handle.wants_room and slot_handle.plan:
+                    await self._await_room(slot_handle, incarnation)
+                    return
+                case findings.NeverStarted() if (
+                    self._is_open(slot_handle, incarnation)
+                    and slot_handle.plan
+                    and slot_handle.retries_left > 0
+                ):
+                    # The request died with the zygote before a shim began: it may be made again.
+                    slot_handle.retries_left -= 1
+                    await self._ask(slot_handle, incarnation)
+                    return
+                case findings.NeverStarted():
+                    await self._lose(slot_handle, incarnation, protocol.NEVER_STARTED)
+                    return
+                case _:
+                    slot_handle.settle(incarnation, finding)
+                    return
+
+    async def _ask(self, slot_handle: SlotHandle, incarnation: int) -> None:
+        try:
+            await self._request(slot_handle)
+        except (EngineUnavailable, OSError) as error:
+            await self._lose(slot_handle, incarnation, str(error), by_service=True)
+
+    async def _lose(
+        self, slot_handle: SlotHandle, incarnation: int, cause: str, *, by_service: bool = False
+    ) -> None:
+        """Report an incarnation that never began as lost. Where somebody may still wake up with its start,
+        that it can never begin is written down first."""
+        while slot_handle.was_given_on and self._is_open(slot_handle, incarnation):
+            finding: findings.Finding = findings.Changing()
+            try:
+                finding = await asyncio.to_thread(_close, slot_handle.directory, incarnation, cause)
+            except OSError as error:
+                log.warning(
+                    "%s cannot be given up: %s; once more in a second", slot_handle.slot, error
+                )
+            if not isinstance(finding, findings.Changing):
+                slot_handle.settle(incarnation, finding)
+                return
+            slot_handle.count_as_alive()
+            await asyncio.sleep(_PAUSE)
+        if self._is_open(slot_handle, incarnation):
+            slot_handle.lose(cause, by_service=by_service)
+
+    async def _await_room(self, slot_handle: SlotHandle, incarnation: int) -> None:
+        """Its start found the disk full, so that nothing of it ran: have it tried again once there is room,
+        or never if it is stopped meanwhile."""
+        if not slot_handle.shortages:
+            told = "job %d: %s is not started: the disk is full; it is tried again"
+            log.warning(told, slot_handle.job_uid, slot_handle.slot.replica)
+        slot_handle.shortages += 1
+        while True:
+            await asyncio.sleep(_PAUSE)
+            if not self._is_open(slot_handle, incarnation):
+                return
+            if self._forbidden(slot_handle, incarnation):
+                slot_handle.lose(protocol.NEVER_STARTED)
+                return
+            try:
+                self._require_room()
+            except OSError:
+                slot_handle.shortages = 1
+            else:
+                break
+        if slot_handle.shortages > _MOST_SHORTAGES:
+            cause = "its shim finds no room for its records; look at the quotas"
+            await self._lose(slot_handle, incarnation, cause, by_service=True)
+        else:
+            await self._ask(slot_handle, incarnation)
+
+    def _is_open(self, slot_handle: SlotHandle, incarnation: int) -> bool:
+        """Whether an incarnation's end is not known, and nobody brings it about."""
+        return slot_handle.expects(incarnation) and (slot_handle, incarnation) not in self._evicting
+
+    async def _evict(
+        self,
+        slot_handle: SlotHandle,
+        incarnation: int,
+        lease: float,
+        cleared: Callable[[SlotHandle], None],
+    ) -> None:
+        if await self._is_given_on(slot_handle, incarnation):
+            cleared(slot_handle)
+            return
+        while slot_handle.expects(incarnation):
+            try:
+                began, finding = await asyncio.to_thread(
+                    _end, slot_handle.directory, incarnation, lease
+                )
+            except OSError as error:
+                log.warning(
+                    "%s cannot be cleared: %s; once more in a second", slot_handle.slot, error
+                )
+                began, finding = True, findings.Changing()
+            if not began:
+                await self._renew(slot_handle.zygote)
+            if isinstance(finding, findings.Changing):
+                await asyncio.sleep(_PAUSE)  # Something waits for a device, say, and cannot die.
+            else:
+                slot_handle.settle(incarnation, finding)
+        self._evicting.discard((slot_handle, incarnation))
+        cleared(slot_handle)
+
+    async def _is_given_on(self, slot_handle: SlotHandle, incarnation: int) -> bool:
+        """Have a start that nobody took up within its lease made by another process, at no cost for the
+        replica. Whoever wakes up with it after that finds the slot taken (`journal.claim`), or takes it
+        first: it begins once."""
+        if not slot_handle.plan or not slot_handle.retries_left:
+            return False
+        try:
+            if await asyncio.to_thread(_has_begun, slot_handle.directory, incarnation):
+                return False
+            await self._renew(slot_handle.zygote)
+        except (EngineUnavailable, OSError):
+            return False
+        self._evicting.discard((slot_handle, incarnation))
+        if slot_handle.expects(incarnation):
+            told = "job %d: nobody took up the start of %s within its lease; it is asked for again"
+            log.warning(told, slot_handle.job_uid, slot_handle.slot.replica)
+            slot_handle.retries_left -= 1
+            slot_handle.was_given_on = True
+            slot_handle.count_as_alive()
+            await self._ask(slot_handle, incarnation)
+        return True
+
+
+def _has_begun(slot: Path, incarnation: int) -> bool:
+    """Whether a shim ever began to serve an incarnation."""
+    return journal.Entries(str(slot)).latest >= incarnation
+
+
+def _end(slot: Path, incarnation: int, lease: float) -> tuple[bool, findings.Finding]:
+    """Leave nothing of an incarnation, and see to it that nothing more can come of it. Blocks.
+
+    Returns whether a shim ever began to serve it (else whoever starts them does not), and how it stands now.
+    """
+    began = _has_begun(slot, incarnation)
+    if began:
+        cause = f"its shim did not answer for {lease:g} s; it was killed, and its program with it"
+    else:
+        cause = f"no shim came up for it within {lease:g} s"
+    return began, _close(slot, incarnation, cause)
+
+
+def _close(slot: Path, incarnation: int, cause: str) -> findings.Finding:
+    """Leave nothing of an incarnation, and see to it that nothing more can come of it; how it stands now.
+    Raises OSError."""
+    dead = journal.expel(str(slot), incarnation, cause)
+    return findings.probe_slot(slot, incarnation) if dead else findings.Changing()
