@@ -432,10 +432,10 @@ def test_a_replica_killed_from_outside_is_restarted_in_its_place(
     assert told.begun[PRIMARY] == 2
     nodes = {entry["details"]["node"] for entry in told.of_kind("replica_started")}
     assert nodes == {"local"}
-    chronicle = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")
+    timeline = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")
     counters = {"retries": {"replica_lost": 1}, "restarts": {"replica_lost": 5}}
-    assert chronicle["counters"] == counters
-    first, second = chronicle["attempts"]
+    assert timeline["counters"] == counters
+    first, second = timeline["attempts"]
     lives = {replica["id"]: replica["incarnations"] for replica in first["replicas"]}
     assert {replica: len(each) for replica, each in lives.items()} == {
         **dict.fromkeys(others, 1),

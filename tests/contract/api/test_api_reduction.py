@@ -142,7 +142,7 @@ async def test_the_mode_is_what_is_true_now(house: House) -> None:
     assert now["workerpool2-0"]["mode"] is None
 
 
-async def test_the_chronicle_is_as_without_notes(house: House) -> None:
+async def test_the_timeline_is_as_without_notes(house: House) -> None:
     """A note is no life of a replica: it neither ends nor judges it."""
     before = (await house.call("GET", f"{JOB}/timeline")).json["attempts"]
     note = ReplicaNoted(1, PRIMARY, 1, 1, START, "mode", "WARNING", "idle")

@@ -26,8 +26,8 @@ _MOST: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The right to open one shell. `who`: to whom it was given, for the job's story. `autopsy`: the attempt
-    whose remains are meant, 0 = the replica that runs."""
+    """The right to open one shell. `who`: to whom it was given, for the job's timeline. `autopsy`: the
+    attempt whose remains are meant, 0 = the replica that runs."""
 
     job_uid: JobUid
     replica: ReplicaId

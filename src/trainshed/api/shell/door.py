@@ -155,7 +155,7 @@ class ShellDoor:
             idle, closing = shells.idle, self._services.closing
             await bridge(receive, send, shell.terminal, idle, closing)
         finally:
-            # Also where the client is gone: its end belongs to the story.
+            # Also where the client is gone: its end belongs to the timeline.
             await asyncio.shield(shell.close())
 
     def _order(self, text: str) -> tuple[Ticket, TerminalRequest]:

@@ -1,4 +1,4 @@
-"""From a ticket to an open shell: finds the replica, asks the engine, and writes it into the job's story."""
+"""From a ticket to an open shell: finds the replica, asks the engine, and notes it in the timeline."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class OpenShell:
-    """A shell with what its job's story says of it. `title`: what people are shown."""
+    """A shell with what its job's timeline says of it. `title`: what people are shown."""
 
     services: Services
     terminal: Terminal
@@ -68,7 +68,7 @@ async def open_shell(
     services: Services, shells: Shells, ticket: Ticket, wish: TerminalRequest
 ) -> OpenShell:
     """Raises NotFound, FailedPrecondition, Unavailable. Nobody types into it before it stands in the
-    story."""
+    timeline."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     if ticket.autopsy:

@@ -9,8 +9,8 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import cancel_for_user, find_work, read_job_name
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.chronicle import attempts_view, chronicle, counters_view
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
+from trainshed.api.trainshed_v1.timeline import attempts_view, counters_view, timeline_of
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.works import Work
@@ -111,14 +111,14 @@ async def timeline(call: JsonCall) -> Timeline:
     entries, for who has them."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
-    history = chronicle(entries)
+    by_attempt = timeline_of(entries)
     skipped = min(call.number("skip"), len(entries))
     return Timeline(
         name=str(work.name),
         skipped=skipped,
         entries=tuple(views.timeline_entry(entry) for entry in entries[skipped:]),
-        attempts=attempts_view(history, work.name.api),
-        counters=counters_view(history),
+        attempts=attempts_view(by_attempt, work.name.api),
+        counters=counters_view(by_attempt),
     )
 
 

@@ -42,7 +42,7 @@ _REFRESHES = 8
 """Per second: a table that follows the eye, for next to no work."""
 
 _SHOWN_IN_THE_TABLE = frozenset({"trial_began", "trial_succeeded"})
-"""Entries of a tuning job's story that a live table of its trials tells by itself."""
+"""Entries of a tuning job's timeline that a live table of its trials tells by itself."""
 _AROUND = 5
 """Lines of a terminal that a table of trials leaves to its title, to a note, and to the prompt."""
 
@@ -64,7 +64,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Board:
     """A job and the newest lines of its replicas, as far as updates have told. `told`: the newest entry
-    of its story."""
+    of its timeline."""
 
     job: JobView | None = None
     told: str = ""
@@ -141,7 +141,7 @@ def plain(update: Update, board: Board, *, lines: bool) -> Iterator[str]:
 
 
 def story_line(entry: TimelineView) -> str:
-    """An entry of the story among the lines of a job."""
+    """An entry of the timeline among the lines of a job."""
     text = f"{local_clock(entry.at)}  {entry.kind}: {first_line(entry.message)}"
     colour = entry_colour(entry.kind, entry.effect)
     return click.style(text, fg=colour) if colour else faint(text)

@@ -29,8 +29,8 @@ def admitted(job: Job, now: int) -> TimelineEntry:
 
 
 def again(job: Job, now: int) -> TimelineEntry:
-    homeless = sum(not replica.node for replica in job.replicas)
-    missing = f"; {homeless} of {len(job.replicas)} replicas wait for another one" * bool(homeless)
+    unplaced = sum(not replica.node for replica in job.replicas)
+    missing = f"; {unplaced} of {len(job.replicas)} replicas wait for another one" * bool(unplaced)
     return TimelineEntry(
         now,
         "attempt",

@@ -1,14 +1,19 @@
 """The story by attempts, replicas and incarnations, from what the real machine tells."""
 
 from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, job
-from trainshed.api.trainshed_v1.chronicle import Chronicle, attempts_view, chronicle, counters_view
+from trainshed.api.trainshed_v1.timeline import (
+    AttemptTimeline,
+    attempts_view,
+    counters_view,
+    timeline_of,
+)
 from trainshed.core.lifecycle.events import CapacityRefused, NodeLeft, TimelineEntry
 from trainshed.core.names import Api
 from trainshed.wire.trainshed_v1.record import plain
 
 
-def told(life: Life) -> Chronicle:
-    return chronicle(life.told)
+def told(life: Life) -> AttemptTimeline:
+    return timeline_of(life.told)
 
 
 def test_a_job_that_succeeds_is_one_attempt() -> None:
@@ -88,9 +93,9 @@ def test_an_older_story_is_told_as_far_as_it_goes() -> None:
         TimelineEntry(3 * SECOND, "replica_exited", "it exited"),
         TimelineEntry(4 * SECOND, "failed", "failed"),
     ]
-    (attempt,) = chronicle(entries).attempts
+    (attempt,) = timeline_of(entries).attempts
     assert (attempt.number, attempt.ended, attempt.replicas) == (1, 4 * SECOND, {})
-    assert chronicle([]).attempts == []
+    assert timeline_of([]).attempts == []
 
 
 def test_as_json() -> None:

@@ -1,7 +1,7 @@
-"""A job's history by attempts, replicas and incarnations, worked out from its timeline; and as records. Pure.
+"""A job's timeline ordered by attempts, replicas and incarnations; and as records. Pure.
 
-Reads the entries' details (`core.lifecycle.story`), never their texts. What an entry does not say stays
-unknown: a history that an older service began is shown as far as it goes.
+Reads the entries' details (`core.lifecycle.timeline`), never their texts. What an entry does not say stays
+unknown: a timeline that an older service began is shown as far as it goes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -75,7 +75,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Chronicle:
+class AttemptTimeline:
     """The attempts in their order, and how often what was done by which rule: job retries, replica
     restarts."""
 
@@ -92,32 +92,32 @@ class Chronicle:
         return self.attempts[-1]
 
 
-def chronicle(entries: Iterable[TimelineEntry]) -> Chronicle:
-    """The story by attempts. `entries` in the order in which they were written."""
-    told = Chronicle()
+def timeline_of(entries: Iterable[TimelineEntry]) -> AttemptTimeline:
+    """The timeline by attempts. `entries` in the order in which they were written."""
+    timeline = AttemptTimeline()
     for entry in entries:
         match entry.kind:
             case "admitted" | "attempt":
-                _begins(told, entry)
+                _begins(timeline, entry)
             case "waiting" if "not_before" in entry.details:
                 # Given up for one that has to find room; the other waiting entries say why there is none.
-                _ends(told, entry.at)
+                _ends(timeline, entry.at)
             case kind if kind in _JOB_OVER:
-                _ends(told, entry.at, str(entry.details.get("rule", "")))
+                _ends(timeline, entry.at, str(entry.details.get("rule", "")))
             case "verdict":
-                _judged(told, entry)
+                _judged(timeline, entry)
             case _ if "replica" in entry.details and "incarnation" in entry.details:
-                _lives(told, entry)
+                _lives(timeline, entry)
             case _:
                 pass
-    return told
+    return timeline
 
 
-def _begins(told: Chronicle, entry: TimelineEntry) -> None:
-    number = int(entry.details.get("attempt", len(told.attempts) + 1))
-    before = told.attempts[-1] if told.attempts else None
-    _ends(told, entry.at)
-    attempt = told.attempt(number)
+def _begins(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
+    number = int(entry.details.get("attempt", len(timeline.attempts) + 1))
+    before = timeline.attempts[-1] if timeline.attempts else None
+    _ends(timeline, entry.at)
+    attempt = timeline.attempt(number)
     attempt.started = entry.at
     nodes: Mapping[str, str] = entry.details.get("nodes", {})
     if entry.kind == "attempt" and before is not None:
@@ -131,15 +131,15 @@ def _begins(told: Chronicle, entry: TimelineEntry) -> None:
         attempt.incarnation(replica, 1).node = node
 
 
-def _ends(told: Chronicle, at: int, rule: str = "") -> None:
+def _ends(timeline: AttemptTimeline, at: int, rule: str = "") -> None:
     """The attempt that has not ended has."""
-    if told.attempts and not told.attempts[-1].ended and told.attempts[-1].number:
-        attempt = told.attempts[-1]
+    if timeline.attempts and not timeline.attempts[-1].ended and timeline.attempts[-1].number:
+        attempt = timeline.attempts[-1]
         attempt.ended = at
         attempt.rule = rule or attempt.rule
 
 
-def _judged(told: Chronicle, entry: TimelineEntry) -> None:
+def _judged(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
     details = entry.details
     verdict = Verdict(
         entry.at,
@@ -152,7 +152,7 @@ def _judged(told: Chronicle, entry: TimelineEntry) -> None:
         int(details.get("drill", 0)),
         entry.message,
     )
-    attempt = told.attempt(int(details.get("attempt", 0)))
+    attempt = timeline.attempt(int(details.get("attempt", 0)))
     lives = attempt.replicas.get(str(details.get("replica", "")))
     if lives:
         lives[-1].verdict = verdict
@@ -160,15 +160,15 @@ def _judged(told: Chronicle, entry: TimelineEntry) -> None:
         attempt.verdicts.append(verdict)
     if verdict.effect in _DECIDES_ATTEMPT:
         attempt.rule = verdict.rule
-    counters = {Effect.JOB_RETRIES: told.retries, Effect.REPLICA_RESTARTS: told.restarts}
+    counters = {Effect.JOB_RETRIES: timeline.retries, Effect.REPLICA_RESTARTS: timeline.restarts}
     for effect, counter in counters.items():
         if verdict.effect == effect:
             counter[verdict.rule] = counter.get(verdict.rule, 0) + 1
 
 
-def _lives(told: Chronicle, entry: TimelineEntry) -> None:
+def _lives(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
     details = entry.details
-    attempt = told.attempt(int(details.get("attempt", 1)))
+    attempt = timeline.attempt(int(details.get("attempt", 1)))
     life = attempt.incarnation(str(details["replica"]), int(details["incarnation"]))
     life.node = str(details.get("node", "")) or life.node
     match entry.kind:
@@ -186,14 +186,14 @@ def _lives(told: Chronicle, entry: TimelineEntry) -> None:
             pass
 
 
-def attempts_view(history: Chronicle, api: Api) -> tuple[records.Attempt, ...]:
+def attempts_view(timeline: AttemptTimeline, api: Api) -> tuple[records.Attempt, ...]:
     """The attempts in their order."""
-    return tuple(_attempt(attempt, api) for attempt in history.attempts)
+    return tuple(_attempt(attempt, api) for attempt in timeline.attempts)
 
 
-def counters_view(history: Chronicle) -> records.Counters:
+def counters_view(timeline: AttemptTimeline) -> records.Counters:
     """How often what was done, by rule."""
-    return records.Counters(retries=dict(history.retries), restarts=dict(history.restarts))
+    return records.Counters(retries=dict(timeline.retries), restarts=dict(timeline.restarts))
 
 
 def _attempt(attempt: Attempt, api: Api) -> records.Attempt:
