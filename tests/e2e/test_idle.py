@@ -8,12 +8,13 @@ from pathlib import Path
 from tests.e2e.processes import children, command_line
 from tests.e2e.running import running
 
-MOST_MEGABYTES = 64
-"""Of the service and its bucket process together, before the first job: it was 54 when this was written, and
-69 as long as the bucket process carried all that the service loads."""
+MOST_MEGABYTES = 66
+"""Of the service and its bucket process together, before the first job: it was 54 when this was written, 64
+before the settings and our own API had types, which take one, and 69 as long as the bucket process carried
+all that the service loads."""
 
 BEFORE_THE_FORK = "import trainshed.serve.up, trainshed.buckets.process, trainshed.serve.children"
-ALL = f"{BEFORE_THE_FORK}, trainshed.serve.bootstrap"
+ALL = f"{BEFORE_THE_FORK}, trainshed.serve.app"
 
 
 def loaded_by(statement: str) -> set[str]:
