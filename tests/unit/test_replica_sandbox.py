@@ -61,7 +61,6 @@ _SHORTAGES = [
     OSError(errno.EAGAIN, "Resource temporarily unavailable"),
     MemoryError(),
     signal.SIGKILL,
-    signal.SIGTERM,
 ]
 
 
