@@ -99,8 +99,9 @@ async def test_closing_ends_connections_and_leaves_no_sockets(
 class Relayed:
     """A relay to a server of the test's; `open` gives the client's end."""
 
-    def __init__(self, relay: Relay, address: tuple[str, int]) -> None:
-        self.relay, self._address = relay, address
+    def __init__(self, relay: Relay, server: asyncio.Server, address: tuple[str, int]) -> None:
+        # A server that nobody holds is collected, and listens no more.
+        self.relay, self.server, self._address = relay, server, address
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(*self._address)
@@ -110,7 +111,7 @@ Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 
 async def relayed(path: Path, handle: Handle, ready: asyncio.Event | None = None) -> Relayed:
-    await asyncio.start_unix_server(handle, path)
+    server = await asyncio.start_unix_server(handle, path)
 
     async def target() -> Path:
         if ready is not None:
@@ -120,7 +121,7 @@ async def relayed(path: Path, handle: Handle, ready: asyncio.Event | None = None
     door = listener()
     relay = Relay(door, target, 100)
     await relay.start()
-    return Relayed(relay, door.getsockname())
+    return Relayed(relay, server, door.getsockname())
 
 
 async def test_an_end_of_the_stream_goes_on_and_the_answer_still_comes_back(tmp_path: Path) -> None:
