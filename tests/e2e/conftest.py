@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.running import CACHE, Service, common_place, running
+from tests.e2e.stories import make_pipe
 
 NODE_CLIENT = "@google-cloud/aiplatform@6.11.0"
 
@@ -33,6 +34,13 @@ def commons() -> Iterator[Path]:
     place.chmod(0o755)
     yield place
     shutil.rmtree(place)
+
+
+@pytest.fixture
+def gate(commons: Path) -> Path:
+    """A pipe that a program can wait at: `open(gate).read()`; `gate.write_text("")` lets one that waits go
+    on."""
+    return make_pipe(commons / "gate")
 
 
 @pytest.fixture(scope="session")

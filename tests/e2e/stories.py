@@ -11,6 +11,8 @@ from typing import Any
 from tests.e2e.processes import commands
 from tests.e2e.running import CUSTOM_JOBS, Service, container_job, submit
 
+PRIMARY, WORKER, REDUCER = "workerpool0-0", "workerpool1-0", "workerpool2-0"
+ABORTS = "import os; os.abort()"
 BEGUN = "begun"
 """What `telling` programs print first."""
 
@@ -169,3 +171,10 @@ def process_of(mark: str, replica: str) -> int:
 def _verdict(details: dict[str, Any]) -> Verdict:
     budget = f"{details['count']}/{details['budget']}" if "budget" in details else ""
     return Verdict(details["rule"], details["effect"], details.get("replica", ""), budget)
+
+
+def user_code(told: Story, status: int, replica: str = PRIMARY) -> None:
+    """The job failed with the public message for a user's program, code 3."""
+    assert (told.state, told.code) == ("FAILED", 3)
+    expected = f"The replica {replica} exited with a non-zero status of {status}. Termination reason: Error. "
+    assert told.message.startswith(expected), told.message

@@ -5,7 +5,6 @@ is `stories.BEGUN`."""
 import json
 import os
 import signal
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -19,17 +18,20 @@ from tests.e2e.processes import leftovers, new_mark, wait_until_gone
 from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
-    ROOT,
     SKLEARN,
     Service,
     container_job,
     running,
     submit,
 )
+from tests.e2e.sdk import pointed_sdk
 from tests.e2e.stories import (
+    ABORTS,
     BEGUN,
     PLACE,
-    Story,
+    PRIMARY,
+    REDUCER,
+    WORKER,
     Verdict,
     at,
     make_pipe,
@@ -40,10 +42,10 @@ from tests.e2e.stories import (
     story,
     telling,
     until,
+    user_code,
     verdicts,
 )
 from tests.e2e.test_apiclient import built, image_job
-from trainshed.core.catalog.machines import machine_types
 from trainshed.core.failure.table import RULES
 from trainshed.core.reduction import LISTEN
 
@@ -51,10 +53,6 @@ GRACE = 1
 MEMORY_MIB = 256
 WAITS = "import signal; signal.pause()"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-ABORTS = "import os; os.abort()"
-PRIMARY, WORKER, REDUCER = "workerpool0-0", "workerpool1-0", "workerpool2-0"
-SMALL = "n4-highcpu-2"
-"""The machine type with the least memory."""
 REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -86,20 +84,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running(data / "data", "--config", str(config)) as started:
         yield started
     assert not leftovers(data / "data")
-
-
-@pytest.fixture
-def gate(commons: Path) -> Path:
-    """A pipe that a program can wait at: `open(gate).read()`; `gate.write_text("")` lets one that waits go
-    on."""
-    return make_pipe(commons / "gate")
-
-
-def user_code(told: Story, status: int, replica: str = PRIMARY) -> None:
-    """The job failed with the public message for a user's program, code 3."""
-    assert (told.state, told.code) == ("FAILED", 3)
-    expected = f"The replica {replica} exited with a non-zero status of {status}. Termination reason: Error. "
-    assert told.message.startswith(expected), told.message
 
 
 # --- success ---
@@ -488,19 +472,10 @@ def test_a_killed_shim_is_a_lost_replica(service: Service, gate: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sdk(service: Service) -> Any:
+def sdk(service: Service) -> Iterator[Any]:
     """The Vertex SDK, pointed at the service."""
-    module: Any = pytest.importorskip("google.cloud.aiplatform")
-    credentials: Any = pytest.importorskip("google.oauth2.credentials")
-    module.init(
-        project="demo-project",
-        location="us-central1",
-        api_endpoint=service.rest,
-        api_transport="rest",
-        credentials=credentials.Credentials(service.token),
-        staging_bucket="gs://trainshed",
-    )
-    return module
+    with pointed_sdk(service, "trainshed") as module:
+        yield module
 
 
 def sdk_job(sdk: Any, body: dict[str, Any], **wishes: bool) -> str:
@@ -615,85 +590,6 @@ def test_the_running_limit_counts_from_the_first_start_over_all_attempts(service
     assert (told.state, told.code) == ("CANCELLED", 1)
     assert "maximum running time of 1 seconds" in told.message
     assert 2 <= told.begun[PRIMARY] <= 3
-
-
-# --- an operator's rows: the very examples of docs/failure-table.md ---
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with all examples of docs/failure-table.md in force at once."""
-    page = (ROOT / "docs" / "failure-table.md").read_text()
-    examples = [part.split("```")[0] for part in page.split("```toml\n")[1:]]
-    assert len(examples) == 4
-    data = tmp_path_factory.mktemp("house")
-    config = data / "settings.toml"
-    config.write_text("grace = 1\n" + "\n".join(examples))
-    names = {rule["name"] for rule in tomllib.loads(config.read_text())["failure_rules"]}
-    assert names == {
-        *("user_code_failed", "out_of_memory", "bad_device", "early_stop", "transient_exit")
-    }
-    with running(data / "data", "--config", str(config)) as started:
-        yield started
-    assert not leftovers(data / "data")
-
-
-def test_restart_first(house: Service) -> None:
-    """spec/failures#overrides, last paragraph: the operator's rule that has a failed replica restarted before
-    the job ends."""
-    told = story(house, run(house, "raise SystemExit(1)"))
-    user_code(told, 1)
-    assert told.verdicts == [
-        Verdict("user_code_failed", "replica_restarts", budget="1/1"),
-        Verdict("user_code_failed", "job_fails"),
-    ]
-    assert told.begun == {PRIMARY: 2}
-    assert told.view["attempt"] == 1
-
-
-def test_a_row_of_the_house_with_words_of_its_own(house: Service) -> None:
-    told = story(house, run(house, "raise SystemExit(86)"))
-    assert (told.state, told.code) == ("FAILED", 14)
-    assert told.message == f"{PRIMARY} met a bad device and exited with 86. Tell the operators."
-    assert told.verdicts == [
-        Verdict("bad_device", "job_retries", budget="1/2"),
-        Verdict("bad_device", "job_retries", budget="2/2"),
-        Verdict("bad_device", "job_fails"),
-    ]
-    assert told.begun == {PRIMARY: 3}
-
-
-def test_workers_that_stop_early_and_crashes_that_are_final(house: Service, gate: Path) -> None:
-    """The primary's exit 3 is not meant by the row; with `transient_exit` gone a crash is like any other
-    failure."""
-    job_id = run(house, at(gate), "raise SystemExit(3)")
-    for view in house.watch(job_id):
-        if view["replicas"][1]["state"] == "EXITED":
-            break
-    gate.write_text("")
-    crash = run(house, ABORTS)
-    told = story(house, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == [Verdict("early_stop", "replica_done", WORKER)]
-    told = story(house, crash)
-    user_code(told, 134)
-    assert [verdict.rule for verdict in told.verdicts] == ["user_code_failed"] * 2
-    assert told.begun == {PRIMARY: 2}
-
-
-def test_more_memory_after_each_out_of_memory(house: Service) -> None:
-    """spec/failures#out-of-memory, issue "escalation": a program that needs 1.3 times what its machine gives
-    runs at the second attempt."""
-    needed = int(machine_types()[SMALL].memory_limit_bytes * 1.3)
-    # All its pages at once, by the kernel: the fastest way to have that much.
-    body = pools(
-        f"import mmap; mmap.mmap(-1, {needed}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000)"
-    )
-    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = SMALL
-    told = story(house, submit(house, body))
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == [Verdict("out_of_memory", "job_retries", budget="1/3")]
-    assert told.begun == {PRIMARY: 2}
 
 
 ELSEWHERE = {"stock_out", "spot_preempted", "out_of_disk"}

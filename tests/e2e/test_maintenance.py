@@ -16,6 +16,8 @@ from tests.e2e.running import Service, command, environment, running, start, sub
 from tests.e2e.stories import (
     BEGUN,
     PLACE,
+    PRIMARY,
+    WORKER,
     Verdict,
     at,
     make_pipe,
@@ -26,7 +28,6 @@ from tests.e2e.stories import (
     until,
 )
 
-PRIMARY, WORKER = "workerpool0-0", "workerpool1-0"
 FIRST, SECOND = "local-0", "local-1"
 WAITS = "import signal\nwhile True: signal.pause()"
 LEAVES = """
@@ -88,12 +89,6 @@ def trainshed(service: Service, *args: str) -> str:
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     return done.stdout
-
-
-@pytest.fixture
-def gate(commons: Path) -> Path:
-    """A pipe that a program can wait at."""
-    return make_pipe(commons / "gate")
 
 
 def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, gate: Path) -> None:

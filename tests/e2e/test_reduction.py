@@ -8,11 +8,10 @@ from pathlib import Path
 
 from tests.e2e.processes import children, commands
 from tests.e2e.running import SKLEARN, Service, submit
-from tests.e2e.stories import Story, Verdict, story, until
+from tests.e2e.stories import PRIMARY, REDUCER, Story, Verdict, story, until
 from trainshed.core import reduction
 
 IMAGE = "europe-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
-PRIMARY, REDUCER = "workerpool0-0", "workerpool2-0"
 UNDER_WAY = "under way"
 _SUMS = f"""
 import os, sys

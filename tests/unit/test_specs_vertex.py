@@ -1,319 +1,33 @@
-"""Vertex CustomJobs: what is refused, with which fields, and what a valid one becomes (spec/submit)."""
+"""Vertex CustomJobs: what a valid one becomes, and which notices it gets (spec/submit)."""
 
 import json
-from typing import Any
 
 import pytest
 
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
     MAPPED_IMAGE,
-    REDUCER,
-    REFUSED_IMAGE,
     SKLEARN,
     TENSORFLOW,
-    FakeRuntimes,
     Request,
     container,
     custom_job,
     package,
     pool,
 )
+from tests.unit.specs_vertex import (
+    DAY,
+    FIRST,
+    flex,
+    machine,
+    parse,
+    variables,
+    violations,
+    with_gpus,
+)
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.job.spec import DEFAULT_TIMEOUT, Accelerators, Disk, Strategy
 from trainshed.core.names import Api, ReplicaId
-from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
-
-DAY = 24 * 3600 * 10**9
-POOLS = "job_spec.worker_pool_specs"
-FIRST = f"{POOLS}[0]"
-
-
-def parse(request: Request) -> ParsedCustomJob:
-    return parse_custom_job(request, region="us-central1", runtimes=FakeRuntimes())
-
-
-def violations(request: Request) -> dict[str, str]:
-    with pytest.raises(InvalidRequest) as refusal:
-        parse(request)
-    found = refusal.value.violations
-    assert all(v.description.strip() for v in found)
-    return {v.field: v.description for v in found}
-
-
-def machine(**spec: Any) -> Request:
-    return custom_job(pool(machineSpec=spec))
-
-
-def with_gpus(kind: str, count: int, machine_type: str = "n1-standard-4") -> Request:
-    return machine(machineType=machine_type, acceleratorType=kind, acceleratorCount=count)
-
-
-def flex(**changes: Any) -> Request:
-    scheduling = {"strategy": "FLEX_START", **changes}
-    first = pool(
-        machineSpec={
-            "machineType": "g2-standard-4",
-            "acceleratorType": "NVIDIA_L4",
-            "acceleratorCount": 1,
-        }
-    )
-    return custom_job(first, scheduling=scheduling)
-
-
-def labelled(**labels: str) -> Request:
-    return {**custom_job(), "labels": labels}
-
-
-ONE_FAULT: dict[str, tuple[Request, str]] = {
-    "no display name": ({"jobSpec": custom_job()["jobSpec"]}, "display_name"),
-    "long display name": ({**custom_job(), "displayName": "x" * 129}, "display_name"),
-    "no job spec": ({"displayName": "job"}, POOLS),
-    "five pools": (custom_job(*[pool()] * 5), POOLS),
-    "first pool skipped": (custom_job({}, pool()), FIRST),
-    "two primaries": (custom_job(pool(replicaCount="2")), f"{FIRST}.replica_count"),
-    "no primary": (custom_job(pool(replicaCount=None)), f"{FIRST}.replica_count"),
-    "pool without count": (
-        custom_job(pool(), pool(replicaCount=None)),
-        f"{POOLS}[1].replica_count",
-    ),
-    "negative count": (custom_job(pool(), pool(replicaCount="-1")), f"{POOLS}[1].replica_count"),
-    "absurd count": (custom_job(pool(), pool(replicaCount="9" * 18)), f"{POOLS}[1].replica_count"),
-    "too many addresses": (custom_job(pool(), pool(replicaCount="1990")), POOLS),
-    "no machine": (machine(), f"{FIRST}.machine_spec.machine_type"),
-    "unknown machine": (machine(machineType="n1-standard4"), f"{FIRST}.machine_spec.machine_type"),
-    "legacy machine": (
-        machine(machineType="complex_model_m"),
-        f"{FIRST}.machine_spec.machine_type",
-    ),
-    "tier-only machine": (
-        machine(machineType="n1-highcpu-8"),
-        f"{FIRST}.machine_spec.machine_type",
-    ),
-    "GPU of another machine": (with_gpus("NVIDIA_L4", 1), f"{FIRST}.machine_spec.accelerator_type"),
-    "GPU on e2": (
-        with_gpus("NVIDIA_TESLA_T4", 1, "e2-standard-4"),
-        f"{FIRST}.machine_spec.accelerator_type",
-    ),
-    "three T4": (with_gpus("NVIDIA_TESLA_T4", 3), f"{FIRST}.machine_spec.accelerator_count"),
-    "one T4 on 32 vCPUs": (
-        with_gpus("NVIDIA_TESLA_T4", 1, "n1-standard-32"),
-        f"{FIRST}.machine_spec.accelerator_count",
-    ),
-    "GPU without count": (
-        machine(machineType="n1-standard-4", acceleratorType="NVIDIA_TESLA_T4"),
-        f"{FIRST}.machine_spec.accelerator_count",
-    ),
-    "count without GPU": (
-        machine(machineType="n1-standard-4", acceleratorCount=1),
-        f"{FIRST}.machine_spec.accelerator_count",
-    ),
-    "GPU machine without GPUs": (
-        machine(machineType="a2-highgpu-1g"),
-        f"{FIRST}.machine_spec.accelerator_type",
-    ),
-    "TPU without topology": (
-        machine(machineType="ct5lp-hightpu-4t"),
-        f"{FIRST}.machine_spec.tpu_topology",
-    ),
-    "topology without TPU": (
-        machine(machineType="n1-standard-4", tpuTopology="2x2"),
-        f"{FIRST}.machine_spec.tpu_topology",
-    ),
-    "TPU pod of 40": (
-        with_gpus("TPU_V3", 40, "cloud-tpu"),
-        f"{FIRST}.machine_spec.accelerator_count",
-    ),
-    "disk type": (
-        custom_job(pool(diskSpec={"bootDiskType": "pd-fast"})),
-        f"{FIRST}.disk_spec.boot_disk_type",
-    ),
-    "small disk": (
-        custom_job(pool(diskSpec={"bootDiskSizeGb": 99})),
-        f"{FIRST}.disk_spec.boot_disk_size_gb",
-    ),
-    "large disk": (
-        custom_job(pool(diskSpec={"bootDiskSizeGb": 64_001})),
-        f"{FIRST}.disk_spec.boot_disk_size_gb",
-    ),
-    "no program": (custom_job(pool(pythonPackageSpec=None)), f"{FIRST}.container_spec"),
-    "two programs": (
-        custom_job(pool(containerSpec={"imageUri": CUSTOM_IMAGE})),
-        f"{FIRST}.container_spec",
-    ),
-    "no executor": (
-        custom_job(package(executorImageUri=None)),
-        f"{FIRST}.python_package_spec.executor_image_uri",
-    ),
-    "executor that cannot be run": (
-        custom_job(package(executorImageUri=REFUSED_IMAGE)),
-        f"{FIRST}.python_package_spec.executor_image_uri",
-    ),
-    "executor of no known version": (
-        custom_job(package(executorImageUri=SKLEARN.replace("1-6", "9-9"))),
-        f"{FIRST}.python_package_spec.executor_image_uri",
-    ),
-    "no module": (
-        custom_job(package(pythonModule=None)),
-        f"{FIRST}.python_package_spec.python_module",
-    ),
-    "module is a path": (
-        custom_job(package(pythonModule="trainer/task.py")),
-        f"{FIRST}.python_package_spec.python_module",
-    ),
-    "no packages": (
-        custom_job(package(packageUris=None)),
-        f"{FIRST}.python_package_spec.package_uris",
-    ),
-    "101 packages": (
-        custom_job(package(packageUris=["gs://bucket/p.tar.gz"] * 101)),
-        f"{FIRST}.python_package_spec.package_uris",
-    ),
-    "package outside a bucket": (
-        custom_job(package(packageUris=["gs://bucket/p.tar.gz", "/tmp/p.tar.gz"])),
-        f"{FIRST}.python_package_spec.package_uris[1]",
-    ),
-    "package is a bucket": (
-        custom_job(package(packageUris=["gs://bucket/"])),
-        f"{FIRST}.python_package_spec.package_uris[0]",
-    ),
-    "no image": (custom_job(container(imageUri=None)), f"{FIRST}.container_spec.image_uri"),
-    "image with scheme": (
-        custom_job(container(imageUri="https://gcr.io/p/i")),
-        f"{FIRST}.container_spec.image_uri",
-    ),
-    "image refused by the runtimes": (
-        custom_job(container(imageUri=REFUSED_IMAGE)),
-        f"{FIRST}.container_spec.image_uri",
-    ),
-    "prebuilt image without a command": (
-        custom_job(container(imageUri=SKLEARN)),
-        f"{FIRST}.container_spec.command",
-    ),
-    "prebuilt image with arguments only": (
-        custom_job(container(imageUri=SKLEARN, args=["--x"])),
-        f"{FIRST}.container_spec.command",
-    ),
-    "reducer refused by the runtimes": (
-        custom_job(pool(), {}, container(imageUri=REDUCER)),
-        f"{POOLS}[2].container_spec.image_uri",
-    ),
-    "variable name": (
-        custom_job(container(env=[{"name": "GOOD"}, {"name": "1BAD", "value": "x"}])),
-        f"{FIRST}.container_spec.env[1].name",
-    ),
-    "101 variables": (
-        custom_job(container(env=[{"name": f"V{i}"} for i in range(101)])),
-        f"{FIRST}.container_spec.env",
-    ),
-    "zero byte in a variable": (
-        custom_job(container(env=[{"name": "V", "value": "a\0b"}])),
-        f"{FIRST}.container_spec.env[0].value",
-    ),
-    "long arguments": (
-        custom_job(container(args=["x" * 50_001, "y" * 50_000])),
-        f"{FIRST}.container_spec.args",
-    ),
-    "NFS": (
-        custom_job(pool(nfsMounts=[{"server": "10.0.0.1", "path": "p", "mountPoint": "m"}])),
-        f"{FIRST}.nfs_mounts",
-    ),
-    "Lustre": (custom_job(pool(lustreMounts=[{"filesystem": "f"}])), f"{FIRST}.lustre_mounts"),
-    "output directory": (
-        custom_job(baseOutputDirectory={"outputUriPrefix": "/tmp/out"}),
-        "job_spec.base_output_directory.output_uri_prefix",
-    ),
-    "empty output directory": (
-        custom_job(baseOutputDirectory={}),
-        "job_spec.base_output_directory.output_uri_prefix",
-    ),
-    "bucket name": (
-        custom_job(baseOutputDirectory={"outputUriPrefix": "gs://Bucket/x"}),
-        "job_spec.base_output_directory.output_uri_prefix",
-    ),
-    "service account": (custom_job(serviceAccount="me"), "job_spec.service_account"),
-    "network": (custom_job(network="default"), "job_spec.network"),
-    "tensorboard": (custom_job(tensorboard="tb"), "job_spec.tensorboard"),
-    "negative timeout": (custom_job(scheduling={"timeout": "-1s"}), "job_spec.scheduling.timeout"),
-    "endless timeout": (
-        custom_job(scheduling={"timeout": "315576000000s"}),
-        "job_spec.scheduling.timeout",
-    ),
-    "negative wait": (
-        custom_job(scheduling={"maxWaitDuration": "-1s"}),
-        "job_spec.scheduling.max_wait_duration",
-    ),
-    "FLEX_START without GPUs": (
-        custom_job(scheduling={"strategy": "FLEX_START"}),
-        "job_spec.scheduling.strategy",
-    ),
-    "FLEX_START over seven days": (flex(timeout="604801s"), "job_spec.scheduling.timeout"),
-    "label key in capitals": (labelled(Team="a"), "labels.Team"),
-    "label key beginning with a dash": (labelled(**{"-a": "b"}), "labels.-a"),
-    "label value with a space": (labelled(team="a b"), "labels.team"),
-    "long label value": (labelled(team="x" * 64), "labels.team"),
-    "label value of 128 bytes": (labelled(team="名" * 43), "labels.team"),
-    "65 labels": (labelled(**{f"k{i}": "v" for i in range(65)}), "labels"),
-}
-
-
-@pytest.mark.parametrize("case", ONE_FAULT)
-def test_refusal_names_the_field(case: str) -> None:
-    """spec/submit#refusals: each rule by itself names exactly the field that breaks it."""
-    request, field = ONE_FAULT[case]
-    assert list(violations(request)) == [field]
-
-
-def test_all_violations_are_reported_at_once() -> None:
-    """spec/submit#refusals: the refusal names all the offending fields, whatever part of the job they are
-    in."""
-    request: Request = {
-        "labels": {"Team": "a"},
-        "jobSpec": {
-            "workerPoolSpecs": [
-                package(executorImageUri=REFUSED_IMAGE, pythonModule="x/y.py", packageUris=["p"]),
-                pool(
-                    machineSpec={"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_L4"},
-                    replicaCount="0",
-                ),
-                {},
-                container(imageUri=REFUSED_IMAGE, env=[{"name": ""}])
-                | {"diskSpec": {"bootDiskType": "x", "bootDiskSizeGb": 1}},
-            ],
-            "scheduling": {"timeout": "-2s", "maxWaitDuration": "-1s"},
-            "serviceAccount": "me",
-            "baseOutputDirectory": {"outputUriPrefix": "x"},
-        },
-    }
-    assert set(violations(request)) == {
-        "display_name",
-        "labels.Team",
-        f"{FIRST}.python_package_spec.executor_image_uri",
-        f"{FIRST}.python_package_spec.python_module",
-        f"{FIRST}.python_package_spec.package_uris[0]",
-        f"{POOLS}[1].machine_spec.accelerator_type",
-        f"{POOLS}[1].replica_count",
-        f"{POOLS}[3].container_spec.image_uri",
-        f"{POOLS}[3].container_spec.env[0].name",
-        f"{POOLS}[3].disk_spec.boot_disk_type",
-        f"{POOLS}[3].disk_spec.boot_disk_size_gb",
-        "job_spec.scheduling.timeout",
-        "job_spec.scheduling.max_wait_duration",
-        "job_spec.service_account",
-        "job_spec.base_output_directory.output_uri_prefix",
-    }
-
-
-def test_public_words() -> None:
-    """facts/limits#error-texts: the texts that were seen begin the descriptions."""
-    found = violations(machine(machineType="n1-standard4"))
-    assert found[f"{FIRST}.machine_spec.machine_type"] == (
-        "Machine type n1-standard4 is not supported. Did you mean n1-standard-4?"
-    )
-    found = violations(with_gpus("NVIDIA_L4", 1))
-    assert found[f"{FIRST}.machine_spec.accelerator_type"].startswith(
-        'Accelerator "NVIDIA_L4" is not supported for machine type "n1-standard-4"'
-    )
 
 
 def test_accelerators_that_the_public_services_have_no_more_are_taken_with_a_notice() -> None:
@@ -336,83 +50,11 @@ def test_disks_are_spoken_of_where_they_are_not_what_everybody_has() -> None:
     assert not warnings(bootDiskType="pd-ssd", bootDiskSizeGb="100"), "the SDK's defaults"
 
 
-def test_reducers_take_no_accelerators() -> None:
-    """spec/submit#warnings: accelerators on a reducer pool are refused, besides what the runtimes say."""
-    reducers = container(imageUri=REDUCER) | {
-        "machineSpec": {
-            "machineType": "n1-highcpu-16",
-            "acceleratorType": "NVIDIA_TESLA_T4",
-            "acceleratorCount": 1,
-        }
-    }
-    found = violations(custom_job(pool(), pool(), reducers))
-    assert f"{POOLS}[2].machine_spec.accelerator_type" in found
-    reducers["machineSpec"] = {"machineType": "a2-highgpu-1g"}
-    found = violations(custom_job(pool(), pool(), reducers))
-    assert "do not use accelerators" in found[f"{POOLS}[2].machine_spec.machine_type"]
-
-
-def test_reducers_only_in_the_third_pool() -> None:
-    found = violations(custom_job(pool(), container(imageUri=REDUCER)))
-    assert "third worker pool" in found[f"{POOLS}[1].container_spec.image_uri"]
-
-
-def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
-    """spec/submit#refusals, spec/reduction: all that is wrong at once, each at its field; what only a started
-    program knows is left alone."""
-    worker = {
-        "TRAINSHED_REDUCTION": "fast",
-        "TRAINSHED_REDUCTION_CHUNK_BYTES": "12",
-        "TRAINSHED_REDUCTION_MIN_BYTES": "$(LEAST)",
-        "TRAINSHED_REDUCTION_WAIT_SECONDS": "0",
-        "TRAINSHED_REDUCTION_CREDIT_BYTES": "lots",
-        "TRAINSHED_REDUCTION_NODE_FIRST": "no",
-        "TRAINSHED_REDUCTION_LOST_SECONDS": "",
-        "TRAINSHED_REDUCERS": "here:1,there",
-    }
-    reducer = {
-        "TRAINSHED_REDUCER_PROCESSES": "0",
-        "TRAINSHED_REDUCER_LISTEN": "nowhere",
-        "TRAINSHED_REDUCTION_KEY_FILE": "/key.pem",
-        "TRAINSHED_REDUCTION_ATTEMPT": "$(secret:one)",
-    }
-    workers = (
-        package(env=variables(worker)),
-        container(env=variables({"TRAINSHED_REDUCTION": "on"})),
-    )
-    found = violations(
-        custom_job(*workers, container(imageUri=REDUCER, env=variables(reducer)), pool())
-    )
-    package_env = f"{FIRST}.python_package_spec.env"
-    reducer_env = f"{POOLS}[2].container_spec.env"
-    wrong = [field for field in found if ".env[" in field]
-    assert wrong == [
-        *(f"{package_env}[{index}].value" for index in (0, 1, 3, 4, 5, 7)),
-        f"{POOLS}[1].container_spec.env[0].value",
-        *(f"{reducer_env}[{index}].value" for index in (0, 1, 2)),
-    ]
-    assert found[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, pure, hybrid, off."
-    assert "no number of at least 4096" in found[wrong[1]]
-    assert found[wrong[-1]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
-    assert f"{FIRST}.machine_spec.machine_type" not in found
-
-
 def test_a_job_without_reducers_may_say_what_it_likes() -> None:
     """Nobody reads it."""
     worker = package(env=variables({"TRAINSHED_REDUCTION": "fast"}))
     found = parse(custom_job(worker, worker)).spec
     assert found.pool(1).program.env == (("TRAINSHED_REDUCTION", "fast"),)
-
-
-def variables(given: dict[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in given.items()]
-
-
-def test_flex_start_needs_one_configuration() -> None:
-    """facts/lifecycle#scheduling."""
-    request = flex()
-    request["jobSpec"]["workerPoolSpecs"].append(pool())
-    assert "job_spec.scheduling.strategy" in violations(request)
 
 
 def test_a_valid_job_keeps_what_was_given() -> None:

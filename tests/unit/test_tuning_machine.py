@@ -1,8 +1,6 @@
 """The life of a tuning job, look by look (spec/tuning#trials, facts/tuning#failing-trials): what its trials'
 jobs show leads to its next state."""
 
-import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,7 +15,7 @@ from trainshed.core.names import Api
 from trainshed.core.study.records import TrialState
 from trainshed.core.study.spec import Goal, Limits, Selection
 from trainshed.core.tuning import machine
-from trainshed.core.tuning.records import SeenSummaries, TuningJob
+from trainshed.core.tuning.records import SeenSummaries
 from trainshed.core.tuning.transition import Transition
 
 S = JobState
@@ -451,151 +449,3 @@ def test_the_limits_of_time_of_an_ml_job_are_the_whole_job_s() -> None:
 def test_a_vertex_job_has_no_limits_of_its_own() -> None:
     """Its trials do (docs/choices.md)."""
     assert machine.deadlines(play(scheduling=Scheduling(timeout=1, max_wait=1)).job) == ()
-
-
-# --- every sequence ---
-
-
-def test_every_way_through_two_small_jobs_keeps_the_record_true() -> None:
-    """Exhaustive: two trials at once, and three one after the other; each job of a trial may come to any
-    state, measure, or be deleted; cancels, early stops and the service's own failure may come at any time."""
-    for trials, parallel, failed in ((2, 2, 0), (3, 1, 2)):
-        assert _walk(tuning(trials=trials, parallel=parallel, failed=failed)) > 1_000
-
-
-@pytest.mark.parametrize("block", range(4))
-def test_any_sequence_of_sights_ends(block: int) -> None:
-    """Random, with more trials than can be walked; then nothing more is meddled with, and all comes to its
-    end."""
-    for seed in range(block * 100, block * 100 + 100):
-        dice = random.Random(seed)
-        subject = _random(dice)
-        for _ in range(200):
-            if subject.job.state.is_final:
-                break
-            for each in subject.job.running:
-                job = subject.jobs[each.number]
-                if job is not None and not job.state.is_final and dice.random() < 0.5:
-                    subject.succeeds(each.number, dice.random())
-            subject.obey().look()
-            assert not subject.wrong(), f"seed {seed}"
-        assert subject.job.state.is_final, f"seed {seed}"
-        over = subject.job
-        subject.look(cancel=CancelCause.USER)
-        assert subject.job == over, "what is over has changed"
-
-
-def _random(dice: random.Random) -> Play:
-    """A job to which so many things have happened that it may be over, or not."""
-    spec = study_spec(dice.choice(tuple(Goal)), dice.choice(tuple(Selection)))
-    trials = dice.randint(1, 9)
-    subject = Play(
-        tuning(
-            trials=trials,
-            parallel=dice.randint(1, trials),
-            failed=dice.choice((0, 0, trials)),
-            spec=spec,
-        ),
-        points=dice.choice((None, None, dice.randint(0, 9))),
-    )
-    for _ in range(dice.randint(0, 60)):
-        for number, job in list(subject.jobs.items()):
-            if job is None or job.state.is_final or dice.random() < 0.6:
-                continue
-            if dice.random() < 0.5:
-                subject.reports(number, dice.choice((0.1, 0.5, dice.random())))
-            else:
-                subject.becomes(number, dice.choice(_NEXT))
-        _delete_some(dice, subject)
-        if dice.random() < 0.5:
-            subject.obey()
-        stop = tuple(r.number for r in subject.job.running if dice.random() < 0.1)
-        stop = tuple(n for n in stop if (job := subject.jobs[n]) is not None and job.started)
-        cancel = CancelCause.USER if dice.random() < 0.02 else None
-        subject.look(cancel=cancel, stop=stop, broken=dice.random() < 0.01)
-        assert not subject.wrong()
-    return subject
-
-
-_NEXT = (S.PREPARING, S.PREPARING, S.RUNNING, S.RUNNING, S.SUCCEEDED, S.FAILED, S.CANCELLED)
-
-
-def _delete_some(dice: random.Random, subject: Play) -> None:
-    for number, job in subject.jobs.items():
-        if job is not None and job.state.is_final and dice.random() < 0.1:
-            subject.is_deleted(number)
-
-
-def _walk(first: TuningJob) -> int:
-    """All states that can be reached, each checked; how many they are."""
-    found = {_key(start := Play(first).look()): start}
-    todo = [start]
-    while todo:
-        for after in _after(todo.pop()):
-            assert not (wrong := after.wrong()), f"{wrong}: {after.kinds}"
-            key = _key(after)
-            if key not in found:
-                found[key] = after
-                todo.append(after)
-    ends = {subject.job.state for subject in found.values() if subject.job.state.is_final}
-    assert ends == {S.SUCCEEDED, S.FAILED, S.CANCELLED}
-    stuck = [s for s in found.values() if not s.job.state.is_final and not s.job.running]
-    assert not stuck, "it is not over, and nothing of it runs"
-    return len(found)
-
-
-def _key(subject: Play) -> object:
-    """Two plays with the same key go on alike: neither times decide anything, nor how a trial that is over
-    came to it."""
-    job = subject.job
-    running = [(each, subject.jobs[each.number]) for each in job.running]
-    return (
-        job.state,
-        job.next_trial,
-        job.outcome.state if job.outcome else None,
-        (job.succeeded, job.infeasible, job.failed, job.best),
-        tuple(
-            (
-                each,
-                made and (made.state, bool(made.started)),
-                subject.trials[each.number].state,
-                len(subject.measured.get(each.number, ())),
-                len(subject.stored.get(each.number, ())),
-            )
-            for each, made in running
-        ),
-    )
-
-
-def _after(subject: Play) -> Iterator[Play]:
-    """Everything that may happen next."""
-    yield _copy(subject).look(cancel=CancelCause.USER)
-    if subject.job.state.is_final:
-        return
-    yield _copy(subject).look()
-    yield _copy(subject).look(broken=True)
-    for each in subject.job.running:
-        number, job = each.number, subject.jobs[each.number]
-        if job is None:
-            continue
-        if job.state.is_final:
-            yield _copy(subject).is_deleted(number)
-            continue
-        if not subject.measured.get(number):
-            yield _copy(subject).reports(number, number / 10)
-        if job.started and not each.stopping:
-            yield _copy(subject).look(stop=(number,))
-        for state in (S.RUNNING, S.SUCCEEDED, S.FAILED, S.CANCELLED):
-            if state is not job.state:
-                yield _copy(subject).becomes(number, state)
-
-
-def _copy(subject: Play) -> Play:
-    return replace(
-        subject,
-        trials=dict(subject.trials),
-        jobs=dict(subject.jobs),
-        measured=dict(subject.measured),
-        stored=dict(subject.stored),
-        told=[],
-    )

@@ -5,7 +5,8 @@ Standard library only: it runs in a replica. What it is to aim at is JSON in the
 `VERDICTS` and a JSON object: for each attempt what it got hold of, "" if nothing. Whatever would do damage is
 only proven to be possible (a file opened for writing and not written, signal 0 to others).
 
-It runs twice: the first time it lays traps for its own restart and kills itself.
+It runs twice: the first time it lays traps for its own restart and kills itself. One file over 600 lines: it
+goes into its job as the one argument of `python3 -c`.
 """
 
 import base64

@@ -1,0 +1,97 @@
+"""An operator's own rows of the failure table (spec/failures#overrides), by the examples of
+docs/failure-table.md."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.processes import leftovers
+from tests.e2e.running import (
+    ROOT,
+    Service,
+    running,
+    submit,
+)
+from tests.e2e.stories import ABORTS, PRIMARY, WORKER, Verdict, at, pools, run, story, user_code
+from trainshed.core.catalog.machines import machine_types
+
+SMALL = "n4-highcpu-2"
+"""The machine type with the least memory."""
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with all examples of docs/failure-table.md in force at once."""
+    page = (ROOT / "docs" / "failure-table.md").read_text()
+    examples = [part.split("```")[0] for part in page.split("```toml\n")[1:]]
+    assert len(examples) == 4
+    data = tmp_path_factory.mktemp("house")
+    config = data / "settings.toml"
+    config.write_text("grace = 1\n" + "\n".join(examples))
+    names = {rule["name"] for rule in tomllib.loads(config.read_text())["failure_rules"]}
+    assert names == {
+        *("user_code_failed", "out_of_memory", "bad_device", "early_stop", "transient_exit")
+    }
+    with running(data / "data", "--config", str(config)) as started:
+        yield started
+    assert not leftovers(data / "data")
+
+
+def test_restart_first(house: Service) -> None:
+    """spec/failures#overrides, last paragraph: the operator's rule that has a failed replica restarted before
+    the job ends."""
+    told = story(house, run(house, "raise SystemExit(1)"))
+    user_code(told, 1)
+    assert told.verdicts == [
+        Verdict("user_code_failed", "replica_restarts", budget="1/1"),
+        Verdict("user_code_failed", "job_fails"),
+    ]
+    assert told.begun == {PRIMARY: 2}
+    assert told.view["attempt"] == 1
+
+
+def test_a_row_of_the_house_with_words_of_its_own(house: Service) -> None:
+    told = story(house, run(house, "raise SystemExit(86)"))
+    assert (told.state, told.code) == ("FAILED", 14)
+    assert told.message == f"{PRIMARY} met a bad device and exited with 86. Tell the operators."
+    assert told.verdicts == [
+        Verdict("bad_device", "job_retries", budget="1/2"),
+        Verdict("bad_device", "job_retries", budget="2/2"),
+        Verdict("bad_device", "job_fails"),
+    ]
+    assert told.begun == {PRIMARY: 3}
+
+
+def test_workers_that_stop_early_and_crashes_that_are_final(house: Service, gate: Path) -> None:
+    """The primary's exit 3 is not meant by the row; with `transient_exit` gone a crash is like any other
+    failure."""
+    job_id = run(house, at(gate), "raise SystemExit(3)")
+    for view in house.watch(job_id):
+        if view["replicas"][1]["state"] == "EXITED":
+            break
+    gate.write_text("")
+    crash = run(house, ABORTS)
+    told = story(house, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == [Verdict("early_stop", "replica_done", WORKER)]
+    told = story(house, crash)
+    user_code(told, 134)
+    assert [verdict.rule for verdict in told.verdicts] == ["user_code_failed"] * 2
+    assert told.begun == {PRIMARY: 2}
+
+
+def test_more_memory_after_each_out_of_memory(house: Service) -> None:
+    """spec/failures#out-of-memory, issue "escalation": a program that needs 1.3 times what its machine gives
+    runs at the second attempt."""
+    needed = int(machine_types()[SMALL].memory_limit_bytes * 1.3)
+    # All its pages at once, by the kernel: the fastest way to have that much.
+    body = pools(
+        f"import mmap; mmap.mmap(-1, {needed}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000)"
+    )
+    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = SMALL
+    told = story(house, submit(house, body))
+    assert told.state == "SUCCEEDED"
+    assert told.verdicts == [Verdict("out_of_memory", "job_retries", budget="1/3")]
+    assert told.begun == {PRIMARY: 2}

@@ -1,0 +1,58 @@
+"""Vertex CustomJobs for the tests of their reading, and what becomes of them."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.specs_requests import (
+    FakeRuntimes,
+    Request,
+    custom_job,
+    pool,
+)
+from trainshed.core.errors import InvalidRequest
+from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
+
+DAY = 24 * 3600 * 10**9
+POOLS = "job_spec.worker_pool_specs"
+FIRST = f"{POOLS}[0]"
+
+
+def parse(request: Request) -> ParsedCustomJob:
+    return parse_custom_job(request, region="us-central1", runtimes=FakeRuntimes())
+
+
+def violations(request: Request) -> dict[str, str]:
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(request)
+    found = refusal.value.violations
+    assert all(v.description.strip() for v in found)
+    return {v.field: v.description for v in found}
+
+
+def machine(**spec: Any) -> Request:
+    return custom_job(pool(machineSpec=spec))
+
+
+def with_gpus(kind: str, count: int, machine_type: str = "n1-standard-4") -> Request:
+    return machine(machineType=machine_type, acceleratorType=kind, acceleratorCount=count)
+
+
+def flex(**changes: Any) -> Request:
+    scheduling = {"strategy": "FLEX_START", **changes}
+    first = pool(
+        machineSpec={
+            "machineType": "g2-standard-4",
+            "acceleratorType": "NVIDIA_L4",
+            "acceleratorCount": 1,
+        }
+    )
+    return custom_job(first, scheduling=scheduling)
+
+
+def labelled(**labels: str) -> Request:
+    return {**custom_job(), "labels": labels}
+
+
+def variables(given: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in given.items()]
