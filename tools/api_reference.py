@@ -23,8 +23,8 @@ _RECORDS: Final[tuple[ModuleType, ...]] = (
     secrets,
     shells,
 )
-_TARGETS: Final = {"jobs": "{job}", "nodes": "{node}"}
 _CODE: Final = re.compile(r"`(?:GET|POST|PUT|DELETE) /trainshed/v1/([^`]*)`(?:, )?")
+_VARIABLE: Final = re.compile(r"\{\w+\}")
 _QUERY: Final = re.compile(r"[?&](\w+)=")
 _FIELD: Final = re.compile(r"    (\w+): ")
 
@@ -32,8 +32,8 @@ _FIELD: Final = re.compile(r"    (\w+): ")
 def page(introduction: str) -> str:
     """The whole page. `introduction`: what is written by hand."""
     parts = [introduction, "\n## Methods\n"]
-    for (verb, shape), method in METHODS.items():
-        parts.append(_method(verb, shape, method))
+    for (verb, path), method in METHODS.items():
+        parts.append(_method(verb, path, method))
     parts.append("\n## Records\n")
     for module in _RECORDS:
         parts += [_record(record) for record in records_of(module)]
@@ -51,14 +51,14 @@ def records_of(module: ModuleType) -> Iterator[type[Record]]:
             yield value
 
 
-def _method(verb: str, shape: str, method: Method) -> str:
+def _method(verb: str, path: str, method: Method) -> str:
     handler = method.answer or method.stream
     text = re.sub(r"\s+", " ", inspect.getdoc(handler) or "")
-    code = next((found for found in _CODE.findall(text) if _is_of(found, shape)), "")
+    code = next((found for found in _CODE.findall(text) if _is_of(found, path)), "")
     about = _CODE.sub("", text, count=len(_CODE.findall(text.split("`: ")[0] + "`"))).removeprefix(
         ": "
     )
-    lines = [f"\n### {verb} /trainshed/v1/{_shown(shape)}\n", _sentence(about), "\n"]
+    lines = [f"\n### {verb} /trainshed/v1/{path}\n", _sentence(about), "\n"]
     if query := _QUERY.findall(code):
         lines.append("\n- Query: " + ", ".join(f"`{name}`" for name in query) + ".")
     if method.body is not Nothing:
@@ -72,13 +72,9 @@ def _method(verb: str, shape: str, method: Method) -> str:
     return "".join(lines)
 
 
-def _is_of(code: str, shape: str) -> bool:
-    """Whether what a docstring says of a path is about this shape."""
-    return re.sub(r"\{\w+\}", "*", re.split(r"[?\[ ]", code)[0]) == shape
-
-
-def _shown(shape: str) -> str:
-    return shape.replace("*", _TARGETS.get(shape.partition("/")[0], "{name}"))
+def _is_of(code: str, path: str) -> bool:
+    """Whether what a docstring says of a path is about this one."""
+    return _VARIABLE.sub("*", re.split(r"[?\[ ]", code)[0]) == _VARIABLE.sub("*", path)
 
 
 def _sentence(text: str) -> str:

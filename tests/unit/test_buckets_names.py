@@ -16,7 +16,7 @@ from trainshed.buckets.errors import InvalidRequest, NotModified, PreconditionFa
 from trainshed.buckets.listing import Search, compile_glob
 from trainshed.buckets.names import parse_gs_uri, validate_bucket_name, validate_object_name
 from trainshed.buckets.rest.multipart import MultipartReader
-from trainshed.buckets.routes import Door, parse_target
+from trainshed.buckets.routes import Endpoint, parse_target
 
 SEGMENTS = st.one_of(
     st.sampled_from(["", ".", "..", "a", "b:c", ".gs~file", ".gs~=x", "é" * 200, "x" * 255]),
@@ -103,28 +103,28 @@ def test_plain_names_are_plain_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "door", "bucket", "name", "action"),
+    ("path", "endpoint", "bucket", "name", "action"),
     [
-        ("/storage/v1/b", Door.METADATA, "", "", ""),
-        ("/storage/v1/b/B/o/a%2Fb%3Ac", Door.METADATA, "B", "a/b:c", ""),
-        ("/storage/v1/b/B/o/a/b", Door.METADATA, "B", "a/b", ""),
-        ("/storage/v1/b/B/o/a%2Fcompose", Door.METADATA, "B", "a/compose", ""),
-        ("/storage/v1/b/B/o/a/compose", Door.METADATA, "B", "a", "compose"),
-        ("/storage/v1/b/B/o/a/acl", Door.METADATA, "B", "a", "acl"),
-        ("/storage/v1/b/B/iam/testPermissions", Door.METADATA, "B", "", "iam/testPermissions"),
-        ("/storage/v1/projects/p/serviceAccount", Door.METADATA, "", "", "projects/p/serviceAccount"),
-        ("/download/storage/v1/b/B/o/a%2Fb", Door.DOWNLOAD, "B", "a/b", ""),
-        ("/upload/storage/v1/b/B/o", Door.UPLOAD, "B", "", ""),
-        ("/resumable/upload/storage/v1/b/B/o", Door.UPLOAD, "B", "", ""),
-        ("/batch/storage/v1", Door.BATCH, "", "", ""),
-        ("/bucket/a/b", Door.PLAIN, "bucket", "a/b", ""),
-        ("/", Door.UNKNOWN, "", "", ""),
+        ("/storage/v1/b", Endpoint.METADATA, "", "", ""),
+        ("/storage/v1/b/B/o/a%2Fb%3Ac", Endpoint.METADATA, "B", "a/b:c", ""),
+        ("/storage/v1/b/B/o/a/b", Endpoint.METADATA, "B", "a/b", ""),
+        ("/storage/v1/b/B/o/a%2Fcompose", Endpoint.METADATA, "B", "a/compose", ""),
+        ("/storage/v1/b/B/o/a/compose", Endpoint.METADATA, "B", "a", "compose"),
+        ("/storage/v1/b/B/o/a/acl", Endpoint.METADATA, "B", "a", "acl"),
+        ("/storage/v1/b/B/iam/testPermissions", Endpoint.METADATA, "B", "", "iam/testPermissions"),
+        ("/storage/v1/projects/p/serviceAccount", Endpoint.METADATA, "", "", "projects/p/serviceAccount"),
+        ("/download/storage/v1/b/B/o/a%2Fb", Endpoint.DOWNLOAD, "B", "a/b", ""),
+        ("/upload/storage/v1/b/B/o", Endpoint.UPLOAD, "B", "", ""),
+        ("/resumable/upload/storage/v1/b/B/o", Endpoint.UPLOAD, "B", "", ""),
+        ("/batch/storage/v1", Endpoint.BATCH, "", "", ""),
+        ("/bucket/a/b", Endpoint.PUBLIC, "bucket", "a/b", ""),
+        ("/", Endpoint.UNKNOWN, "", "", ""),
     ],
 )  # fmt: skip
-def test_paths(path: str, door: Door, bucket: str, name: str, action: str) -> None:
+def test_paths(path: str, endpoint: Endpoint, bucket: str, name: str, action: str) -> None:
     target = parse_target(path.encode())
-    assert (target.door, target.bucket, target.object, target.action) == (
-        door,
+    assert (target.endpoint, target.bucket, target.object, target.action) == (
+        endpoint,
         bucket,
         name,
         action,

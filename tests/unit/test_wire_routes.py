@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from trainshed.httpd.routing import Template
 from trainshed.wire import pool, routes
 from trainshed.wire.binding import bind
 from trainshed.wire.json import to_public
@@ -160,9 +161,7 @@ def test_the_first_api_wins_a_shared_path() -> None:
 
 def test_a_double_wildcard_takes_what_is_left() -> None:
     rpc = next(iter(routes.rpcs("logging_v2").values()))
-    route = routes.Route(
-        "t", rpc, "GET", "/v1/{n=a/**}:go", "", ("v1", "a", "**"), "go", (("n", 1, 0),)
-    )
+    route = routes.Route("t", rpc, "GET", Template.parse("/v1/{n=a/**}:go"), "")
     table = routes.RouteTable([route])
     assert table.match("GET", "/v1/a/b/c:go") == (route, {"n": "a/b/c"})
     assert table.match("GET", "/v1/b/b/c:go") is None
@@ -171,8 +170,9 @@ def test_a_double_wildcard_takes_what_is_left() -> None:
 def test_every_route_is_found_by_its_own_template() -> None:
     table = routes.route_table()
     for route in table.routes:
-        path = "/" + "/".join("x" if part in ("*", "**") else part for part in route.segments)
-        found = table.match(route.verb, path + (f":{route.custom}" if route.custom else ""))
+        segments, custom = route.template.segments, route.template.custom
+        path = "/" + "/".join("x" if part in ("*", "**") else part for part in segments)
+        found = table.match(route.verb, path + (f":{custom}" if custom else ""))
         assert found is not None
         assert found[0] is route
         assert pool.message_class(route.rpc.request)

@@ -157,7 +157,7 @@ def test_every_route_of_the_sdk_is_ours(module: str, service: str) -> None:
     )
     base: Any = getattr(transport, f"_Base{service}RestTransport")
     ours = {
-        (route.method, route.verb.lower(), route.template, route.body)
+        (route.method, route.verb.lower(), route.template.text, route.body)
         for route in routes.routes("aiplatform_v1")
         if route.service == f"google.cloud.aiplatform.v1.{service}"
     }

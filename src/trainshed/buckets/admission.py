@@ -13,7 +13,7 @@ from typing import Any, cast
 from trainshed.access.permissions import ON_BUCKETS
 from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.errors import Forbidden, Unauthenticated
-from trainshed.buckets.routes import Door, Target
+from trainshed.buckets.routes import Endpoint, Target
 
 _GET, _LIST = "storage.objects.get", "storage.objects.list"
 _CREATE, _UPDATE, _DELETE = (
@@ -136,16 +136,16 @@ def wanted(method: str, target: Target) -> Iterator[tuple[str, str]]:
     """(bucket, permission) of everything that a request asks for, but for lists of buckets and their
     making."""
     bucket = target.bucket
-    match target.door:
-        case Door.UPLOAD:
+    match target.endpoint:
+        case Endpoint.UPLOAD:
             yield bucket, _CREATE
-        case Door.DOWNLOAD | Door.PLAIN:
+        case Endpoint.DOWNLOAD | Endpoint.PUBLIC:
             yield bucket, _GET
-        case Door.METADATA if target.object:
+        case Endpoint.METADATA if target.object:
             yield from _of_object(method, target)
-        case Door.METADATA if target.is_objects:
+        case Endpoint.METADATA if target.is_objects:
             yield bucket, _LIST
-        case Door.METADATA if bucket:
+        case Endpoint.METADATA if bucket:
             yield from _of_bucket(method, target)
         case _:
             return

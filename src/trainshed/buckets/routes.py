@@ -1,4 +1,4 @@
-"""The paths of the storage API, taken apart. Pure.
+"""The paths of the storage API: which endpoint one belongs to, and what it names.
 
 Works on the undecoded path, since an object's name is one path segment with its slashes encoded.
 Clients that leave slashes bare are understood where that is not ambiguous.
@@ -6,100 +6,110 @@ Clients that leave slashes bare are understood where that is not ambiguous.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import unquote
+from typing import Final
+
+from trainshed.httpd.routing import ANY, Router, Template
 
 
-class Door(Enum):
+class Endpoint(Enum):
     """Which part of the API a path belongs to."""
 
     METADATA = "metadata"
     UPLOAD = "upload"
     DOWNLOAD = "download"
     BATCH = "batch"
-    PLAIN = "plain"
-    """``/BUCKET/OBJECT``: the form of public links, which TensorFlow's file system reads by."""
+    #: `/BUCKET/OBJECT`: the form of public links, which TensorFlow's file system reads by.
+    PUBLIC = "public"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path names. ``collection`` marks ``…/b`` and ``…/b/B/o``; ``action`` what follows.
+    """What a path names."""
 
-    ``action`` is '' for the resource itself, else the public verb or sub-resource (``compose``,
-    ``rewriteTo``, ``iam``, …); ``to_bucket`` and ``to_object`` are a copy's or move's destination.
-    """
-
-    door: Door
+    endpoint: Endpoint
+    #: "" where none is named.
     bucket: str = ""
+    #: "" where none is named.
     object: str = ""
+    #: The public verb or sub-resource (`compose`, `rewriteTo`, `iam`, ...); "" for the resource itself.
     action: str = ""
+    #: Whether it is all objects of the bucket: `.../b/B/o`.
     is_objects: bool = False
+    #: The destination of a copy or move; "" for all else.
     to_bucket: str = ""
     to_object: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    endpoint: Endpoint
+    action: str = ""
+    is_objects: bool = False
+    #: Segments behind which the action stands, as it was written; 0 where the route says what it is.
+    action_at: int = 0
+
+
+_API: Final = "/storage/v1"
+_OBJECT: Final = _API + "/b/{bucket}/o/{object=**}"
+_VERBS: Final = ("compose", "acl", "iam", "restore", "viewFullContext")
+
+
+def _routes() -> Iterator[tuple[str, _Kind]]:
+    metadata = _Kind(Endpoint.METADATA)
+    yield _API + "/b", metadata
+    yield _API + "/b/{bucket}", metadata
+    yield _API + "/b/{bucket}/o", _Kind(Endpoint.METADATA, is_objects=True)
+    yield _OBJECT, metadata
+    for verb in ("copyTo", "rewriteTo"):
+        to = f"/{verb}/b/{{to_bucket}}/o/{{to_object}}"
+        yield _OBJECT + to, _Kind(Endpoint.METADATA, verb)
+    yield _OBJECT + "/moveTo/o/{to_object}", _Kind(Endpoint.METADATA, "moveTo")
+    for verb in _VERBS:
+        yield f"{_OBJECT}/{verb}", _Kind(Endpoint.METADATA, verb)
+    for part in ("acl", "iam"):
+        objects = _API + "/b/{bucket}/o"
+        yield f"{objects}/{{object}}/{part}/{{entry}}", _Kind(Endpoint.METADATA, part)
+        for verb in _VERBS:
+            yield f"{objects}/{{object=*/{part}}}/{verb}", _Kind(Endpoint.METADATA, verb)
+    # Policies and the like, and what is not served: it is refused by its name.
+    yield _API + "/b/{bucket}/**", _Kind(Endpoint.METADATA, action_at=4)
+    yield _API, _Kind(Endpoint.METADATA, "unknown")
+    yield _API + "/**", _Kind(Endpoint.METADATA, "unknown", action_at=2)
+    yield "/upload" + _API + "/b/{bucket}/o", _Kind(Endpoint.UPLOAD, is_objects=True)
+    yield "/resumable/upload" + _API + "/b/{bucket}/o", _Kind(Endpoint.UPLOAD, is_objects=True)
+    yield "/download" + _OBJECT, _Kind(Endpoint.DOWNLOAD)
+    yield "/batch" + _API, _Kind(Endpoint.BATCH)
+    yield "/batch", _Kind(Endpoint.BATCH)
+    yield "/{bucket}/{object=**}", _Kind(Endpoint.PUBLIC)
+
+
+# Any method: which ones a resource has, and what is told of the others, is its handler's.
+_ROUTER: Final = Router(
+    ((ANY, Template.parse(path), kind) for path, kind in _routes()), empty_names=True
+)
+
+
 def parse_target(raw_path: bytes) -> Target:
-    """Take an undecoded request path apart; ``Door.UNKNOWN`` if it is none of ours."""
-    parts = raw_path.decode("latin-1").lstrip("/").split("/")
-    match parts:
-        case ["storage", "v1", *rest]:
-            return _metadata(rest)
-        case ["upload", "storage", "v1", "b", bucket, "o"]:
-            return Target(Door.UPLOAD, unquote(bucket), is_objects=True)
-        case ["resumable", "upload", "storage", "v1", "b", bucket, "o"]:
-            return Target(Door.UPLOAD, unquote(bucket), is_objects=True)
-        case ["download", "storage", "v1", "b", bucket, "o", *name] if name:
-            return Target(Door.DOWNLOAD, unquote(bucket), unquote("/".join(name)))
-        case ["batch", "storage", "v1"] | ["batch"]:
-            return Target(Door.BATCH)
-        case [bucket, *name] if bucket and name and name != [""]:
-            return Target(Door.PLAIN, unquote(bucket), unquote("/".join(name)))
-        case _:
-            return Target(Door.UNKNOWN)
-
-
-def _metadata(rest: list[str]) -> Target:
-    match rest:
-        case ["b"]:
-            return Target(Door.METADATA)
-        case ["b", bucket]:
-            return Target(Door.METADATA, unquote(bucket))
-        case ["b", bucket, "o"]:
-            return Target(Door.METADATA, unquote(bucket), is_objects=True)
-        case ["b", bucket, "o", *name]:
-            return _object(unquote(bucket), name)
-        case ["b", bucket, *action]:
-            return Target(Door.METADATA, unquote(bucket), action="/".join(action))
-        case _:
-            return Target(Door.METADATA, action="/".join(rest) or "unknown")
-
-
-def _object(bucket: str, parts: list[str]) -> Target:
-    """An object's path behind ``/o/``: its name, perhaps an action, perhaps a destination."""
-    match parts:
-        case [*name, "copyTo" | "rewriteTo" as verb, "b", to_bucket, "o", to_object] if name:
-            return Target(
-                Door.METADATA,
-                bucket,
-                unquote("/".join(name)),
-                verb,
-                to_bucket=unquote(to_bucket),
-                to_object=unquote(to_object),
-            )
-        case [*name, "moveTo", "o", to_object] if name:
-            return Target(
-                Door.METADATA,
-                bucket,
-                unquote("/".join(name)),
-                "moveTo",
-                to_bucket=bucket,
-                to_object=unquote(to_object),
-            )
-        case [*name, "compose" | "acl" | "iam" | "restore" | "viewFullContext" as verb] if name:
-            return Target(Door.METADATA, bucket, unquote("/".join(name)), verb)
-        case [name, "acl" | "iam" as verb, _]:
-            return Target(Door.METADATA, bucket, unquote(name), verb)
-        case _:
-            return Target(Door.METADATA, bucket, unquote("/".join(parts)))
+    """Take an undecoded request path apart; `Endpoint.UNKNOWN` if it is none of ours."""
+    path = raw_path.decode("latin-1").lstrip("/")
+    matched = _ROUTER.match("", "/" + path)
+    if matched is None:
+        return Target(Endpoint.UNKNOWN)
+    kind, names = matched
+    written = path.split("/", kind.action_at)[-1] if kind.action_at else ""
+    target = Target(
+        kind.endpoint,
+        names.get("bucket", ""),
+        names.get("object", ""),
+        written or kind.action,
+        kind.is_objects,
+        names.get("bucket", "") if kind.action == "moveTo" else names.get("to_bucket", ""),
+        names.get("to_object", ""),
+    )
+    if kind.endpoint is Endpoint.PUBLIC and not (target.bucket and target.object):
+        return Target(Endpoint.UNKNOWN)
+    return target

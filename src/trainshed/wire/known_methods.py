@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from trainshed.httpd.routing import Router, Template
 from trainshed.wire.pool import read_data
-from trainshed.wire.routes import Route, RouteTable, Rpc, route_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,10 @@ class KnownMethod:
 
 def by_request(verb: str, path: str) -> KnownMethod | None:
     """The method that a public API has at this verb and encoded path (no query)."""
-    found = _methods().table.match(verb, path)
+    found = _methods().router.match(verb, path)
     if found is None:
         return None
-    route, _ = found
-    return KnownMethod(f"{route.service}.{route.method}", route.template)
+    return found[0]
 
 
 def by_name(name: str) -> KnownMethod | None:
@@ -43,21 +42,19 @@ def by_name(name: str) -> KnownMethod | None:
 
 @dataclass(frozen=True, slots=True)
 class _Methods:
-    table: RouteTable
+    router: Router[KnownMethod]
     paths: Mapping[str, str]
     of_services: Mapping[str, str]
 
 
 @cache
 def _methods() -> _Methods:
-    routes: list[Route] = []
+    router = Router[KnownMethod]()
     paths: dict[str, str] = {}
     of_services: dict[str, str] = {}
     for name, verb, path in json.loads(read_data("known_methods.json.gz")):
-        service, _, method = name.rpartition(".")
         paths.setdefault(name, path)
         if verb:
-            rpc = Rpc(service, method, "", "", client_streaming=False, server_streaming=False)
-            routes.append(route_of("", rpc, verb, path, ""))
-            of_services.setdefault(service, path)
-    return _Methods(RouteTable(routes), paths, of_services)
+            router.add(verb, Template.parse(path), KnownMethod(name, path))
+            of_services.setdefault(name.rpartition(".")[0], path)
+    return _Methods(router, paths, of_services)

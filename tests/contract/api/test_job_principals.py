@@ -229,7 +229,7 @@ async def test_the_project_of_every_method_is_found(method: str) -> None:
     )
     request: Any = pool.message_class(route.rpc.request)()
     unrouted = {"resource_names", "log_name"} & {each.name for each in request.DESCRIPTOR.fields}
-    fields = [path for path, *_ in route.variables] or [*unrouted]
+    fields = [path for path, *_ in route.template.variables] or [*unrouted]
     target, _, leaf = fields[0].rpartition(".")
     holder: Any = getattr(request, target) if target else request
     if leaf == "resource_names":

@@ -7,7 +7,7 @@ A path is a collection (`nodes`), or one of its things (`nodes/node-1`), perhaps
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
@@ -47,6 +47,7 @@ from trainshed.api.trainshed_v1 import (
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import NotFound, PermissionDenied
+from trainshed.httpd.routing import Router, Template
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, Violation, WireError
 from trainshed.wire.trainshed_v1 import capacity
@@ -81,10 +82,10 @@ class Method:
 METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "status"): Method("trainshed.v1.Service.GetStatus", jobs.status),
     ("GET", "nodes"): Method("trainshed.v1.Nodes.List", nodes.list_),
-    ("POST", "nodes/*:drain"): Method(
+    ("POST", "nodes/{node}:drain"): Method(
         "trainshed.v1.Nodes.Drain", nodes.drain, body=capacity.DrainRequest
     ),
-    ("POST", "nodes/*:undrain"): Method("trainshed.v1.Nodes.Undrain", nodes.undrain),
+    ("POST", "nodes/{node}:undrain"): Method("trainshed.v1.Nodes.Undrain", nodes.undrain),
     ("GET", "quotas"): Method("trainshed.v1.Quotas.List", quotas.list_),
     ("POST", "quotas:set"): Method(
         "trainshed.v1.Quotas.Set", quotas.set_, body=capacity.QuotaLimit
@@ -96,41 +97,50 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "drillPlans"): Method(
         "trainshed.v1.DrillPlans.Put", drills.put_plan, most=_PLAN, body=DrillPlan
     ),
-    ("GET", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Get", drills.get_plan),
-    ("PUT", "drillPlans/*"): Method(
+    ("GET", "drillPlans/{name}"): Method("trainshed.v1.DrillPlans.Get", drills.get_plan),
+    ("PUT", "drillPlans/{name}"): Method(
         "trainshed.v1.DrillPlans.Put", drills.put_plan, most=_PLAN, body=DrillPlan
     ),
-    ("DELETE", "drillPlans/*"): Method("trainshed.v1.DrillPlans.Delete", drills.delete_plan),
+    ("DELETE", "drillPlans/{name}"): Method("trainshed.v1.DrillPlans.Delete", drills.delete_plan),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
     ("POST", "secrets"): Method(
         "trainshed.v1.Secrets.Set", secrets.set_, most=_SECRET, body=SecretValue
     ),
     ("POST", "secrets:rotateKey"): Method("trainshed.v1.Secrets.RotateKey", secrets.rotate_key),
-    ("DELETE", "secrets/*"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
+    ("DELETE", "secrets/{name}"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method(
         "trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY, body=capacity.ExplainRequest
     ),
-    ("GET", "jobs/*"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
-    ("GET", "jobs/*/timeline"): Method("trainshed.v1.Jobs.Timeline", jobs.timeline),
-    ("POST", "jobs/*:cancel"): Method("trainshed.v1.Jobs.Cancel", jobs.cancel),
-    ("POST", "jobs/*:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill, body=DrillOrder),
-    ("GET", "jobs/*/drills"): Method("trainshed.v1.Jobs.ListDrills", drills.list_),
-    ("GET", "jobs/*/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", resume.report),
-    ("GET", "jobs/*/usage"): Method("trainshed.v1.Jobs.Usage", usage.usage),
-    ("GET", "jobs/*/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
-    ("POST", "jobs/*:shell"): Method("trainshed.v1.Jobs.Shell", shell.open_, body=ReplicaChoice),
-    ("GET", "jobs/*/autopsies"): Method("trainshed.v1.Jobs.ListAutopsies", shell.list_autopsies),
-    ("POST", "jobs/*:deleteAutopsy"): Method(
+    ("GET", "jobs/{job}"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
+    ("GET", "jobs/{job}/timeline"): Method("trainshed.v1.Jobs.Timeline", jobs.timeline),
+    ("POST", "jobs/{job}:cancel"): Method("trainshed.v1.Jobs.Cancel", jobs.cancel),
+    ("POST", "jobs/{job}:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill, body=DrillOrder),
+    ("GET", "jobs/{job}/drills"): Method("trainshed.v1.Jobs.ListDrills", drills.list_),
+    ("GET", "jobs/{job}/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", resume.report),
+    ("GET", "jobs/{job}/usage"): Method("trainshed.v1.Jobs.Usage", usage.usage),
+    ("GET", "jobs/{job}/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
+    ("POST", "jobs/{job}:shell"): Method(
+        "trainshed.v1.Jobs.Shell", shell.open_, body=ReplicaChoice
+    ),
+    ("GET", "jobs/{job}/autopsies"): Method(
+        "trainshed.v1.Jobs.ListAutopsies", shell.list_autopsies
+    ),
+    ("POST", "jobs/{job}:deleteAutopsy"): Method(
         "trainshed.v1.Jobs.DeleteAutopsy", shell.delete_autopsy, body=ReplicaChoice
     ),
-    ("GET", "jobs/*/autopsyFiles"): Method(
+    ("GET", "jobs/{job}/autopsyFiles"): Method(
         "trainshed.v1.Jobs.AutopsyFiles", stream=shell.autopsy_files, kind=TAR
     ),
-    ("GET", "jobs/*/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
+    ("GET", "jobs/{job}/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
 }
-"""By verb and shape of the path below the prefix; `*` is the encoded name of one thing, of a job also its id
-or uid."""
+"""By HTTP method and template of the path below the prefix; a variable is the encoded name of one thing, of a
+job also its id or uid."""
+_ROUTER: Final = Router(
+    ((verb, Template.parse(PREFIX + path), method) for (verb, path), method in METHODS.items()),
+    empty_names=True,
+    colon_is_verb=True,
+)
 
 
 class TrainshedTransport:
@@ -142,12 +152,13 @@ class TrainshedTransport:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = raw_path(scope)
-        shape, target = _shape(path.removeprefix(PREFIX))
-        method = METHODS.get((scope["method"], shape))
-        if method is None:
+        matched = _ROUTER.match(scope["method"], path)
+        if matched is None:
             text = f"There is no method {scope['method']} {path}."
             await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
             return
+        method, variables = matched
+        target = next(iter(variables.values()), "")
         try:
             principal = self._authenticate(header(scope, b"authorization"))
             authorize(principal, method.name)
@@ -207,14 +218,3 @@ async def _body(scope: Scope, receive: Receive, most: int) -> dict[str, Any]:
         wrong = "Invalid JSON payload received. The body must be an object: {...}."
         raise WireError((Violation("", wrong),))
     return cast(dict[str, Any], value)
-
-
-def _shape(path: str) -> tuple[str, str]:
-    """The shape of a path and the thing that it names: `jobs/a%2Fb/logs` to (`jobs/*/logs`, `a/b`)."""
-    collection, *rest = path.split("/")
-    if not rest:
-        return path, ""
-    target, colon, verb = rest[0].rpartition(":")
-    if not colon:
-        target, verb = verb, ""
-    return "/".join((collection, "*" + colon + verb, *rest[1:])), unquote(target)

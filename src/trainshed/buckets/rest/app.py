@@ -46,7 +46,7 @@ from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.multipart import InnerRequest, answer_batch
 from trainshed.buckets.rest.upload_methods import upload
 from trainshed.buckets.rest.uploads import UploadSessions
-from trainshed.buckets.routes import Door, parse_target
+from trainshed.buckets.routes import Endpoint, parse_target
 
 _THREADS = 32
 """Workers for blocking file work: more than cores, since most of the time is spent in fsync."""
@@ -209,22 +209,22 @@ class BucketsApp:
 
     async def _dispatch(self, call: Call) -> Response:
         target = call.target
-        match target.door:
-            case Door.METADATA:
+        match target.endpoint:
+            case Endpoint.METADATA:
                 return await _metadata(call)
-            case Door.UPLOAD:
+            case Endpoint.UPLOAD:
                 return await upload(call)
-            case Door.DOWNLOAD:
+            case Endpoint.DOWNLOAD:
                 _require_read(call)
                 return await download(call)
-            case Door.PLAIN:
+            case Endpoint.PUBLIC:
                 _require_read(call)
                 if "uploads" in call.query or "uploadId" in call.query:
                     raise NotSupported("Multipart uploads of the XML API are not supported.")
                 return await download(call)
-            case Door.BATCH:
+            case Endpoint.BATCH:
                 return await self._batch(call)
-            case Door.UNKNOWN:
+            case Endpoint.UNKNOWN:
                 raise NotFound(f"Not Found: {call.path} is no address of this API.")
 
     async def _batch(self, call: Call) -> Response:
@@ -240,7 +240,7 @@ class BucketsApp:
         async def answer(inner: InnerRequest) -> Response:
             inner_call = self._inner(call, inner)
             started = self._store.now()
-            allowed = inner_call.target.door is Door.METADATA
+            allowed = inner_call.target.endpoint is Endpoint.METADATA
             if not allowed or inner_call.query.get("alt") == "media":
                 response = error_answer(InvalidRequest("Content does not go through a batch."))
             else:

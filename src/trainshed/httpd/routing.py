@@ -1,0 +1,176 @@
+"""Request lines to what answers them: templates of paths, and the router that finds one.
+
+Templates are those of google.api.http: `/v1/{parent=projects/*}/jobs:cancel`. `*` is one segment, `**` all
+that follow, or all up to the segments that stand behind it; `{name}` is `{name=*}`; what follows the last
+colon is a verb of the API's own. A path is given as it came (still percent-encoded): segments are split first
+and decoded after, so that `models/ID%401` and an encoded slash reach the right variable
+(spec/clients#surface). Knows no handler and no server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+from urllib.parse import unquote
+
+T = TypeVar("T")
+ANY: Final = ""
+"""In place of an HTTP method: the route takes any, and its handler says which it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A path template, taken apart."""
+
+    #: As it was written.
+    text: str
+    #: Of the path, `*` and `**` for variable ones.
+    segments: tuple[str, ...]
+    #: What follows the last colon; "" if nothing does.
+    custom: str
+    #: Dotted field path, and the half-open range of path segments that it takes: negative counts from the
+    #: end, as an end 0 is the end.
+    variables: tuple[tuple[str, int, int], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        """Take a template apart."""
+        path, custom = text.lstrip("/"), ""
+        head, colon, tail = path.rpartition(":")
+        if colon and "}" not in tail:
+            path, custom = head, tail
+        segments: list[str] = []
+        ranges: list[tuple[str, int, int]] = []
+        position = 0
+        while position < len(path):
+            if path[position] == "{":
+                close = path.index("}", position)
+                name, _, pattern = path[position + 1 : close].partition("=")
+                inner = (pattern or "*").split("/")
+                ranges.append((name, len(segments), len(segments) + len(inner)))
+                segments += inner
+                position = close + 1
+            else:
+                close = path.find("{", position)
+                literal = path[position : close if close >= 0 else len(path)]
+                segments += [part for part in literal.split("/") if part]
+                position += len(literal)
+        return cls(text, tuple(segments), custom, _anchored(segments, ranges))
+
+
+def _anchored(
+    segments: Sequence[str], ranges: Iterable[tuple[str, int, int]]
+) -> tuple[tuple[str, int, int], ...]:
+    """Ranges whose bounds behind a `**` count from the end."""
+    rest = segments.index("**") if "**" in segments else len(segments)
+    count = len(segments)
+    return tuple(
+        (name, start if start <= rest else start - count, end if end <= rest else end - count)
+        for name, start, end in ranges
+    )
+
+
+class _Node(Generic[T]):
+    """One path segment of the tree."""
+
+    __slots__ = ("depth", "ends", "literals", "rest", "wildcard")
+
+    def __init__(self) -> None:
+        #: Children by the literal segment that leads to them.
+        self.literals: dict[str, _Node[T]] = {}
+        #: The child behind `*`; None if there is none.
+        self.wildcard: _Node[T] | None = None
+        #: The child behind `**`; None if there is none.
+        self.rest: _Node[T] | None = None
+        #: Segments of the longest template below.
+        self.depth = 0
+        #: What ends here, by HTTP method and verb.
+        self.ends: dict[tuple[str, str], tuple[Template, T]] = {}
+
+
+class Router(Generic[T]):
+    """Finds what answers a request line. Built once, read by any thread.
+
+    Where two routes have one method and shape, the first one given wins: put the API that owns a shared path
+    first. A literal segment is preferred to `*`, `*` to `**`, and of two templates with `**` the one with
+    more behind it.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[tuple[str, Template, T]] = (),
+        *,
+        empty_names: bool = False,
+        colon_is_verb: bool = False,
+    ) -> None:
+        """`routes`: HTTP method (or `ANY`), template, and what answers. `empty_names`: a variable segment may
+        be empty. `colon_is_verb`: what follows a colon is never a part of a name; else it is, where no
+        template has it as a verb."""
+        self._root = _Node[T]()
+        self._customs: set[str] = set()
+        self._empty_names = empty_names
+        self._colon_is_verb = colon_is_verb
+        for method, template, target in routes:
+            self.add(method, template, target)
+
+    def add(self, method: str, template: Template, target: T) -> bool:
+        """Returns whether it is reached: False where an earlier route has its method and shape."""
+        if template.custom:
+            self._customs.add(template.custom)
+        node, below = self._root, len(template.segments)
+        for segment in template.segments:
+            node.depth = max(node.depth, below)
+            below -= 1
+            if segment == "**":
+                node.rest = node = node.rest or _Node()
+            elif segment == "*":
+                node.wildcard = node = node.wildcard or _Node()
+            else:
+                node = node.literals.setdefault(segment, _Node())
+        end = template, target
+        return node.ends.setdefault((method, template.custom), end) is end
+
+    def match(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:
+        """What answers `method` at the encoded `path` (no query), with the decoded variables; None if nothing
+        does."""
+        parts = path.split("/")
+        if parts[0] or len(parts) < 2:
+            return None
+        del parts[0]
+        head, colon, custom = parts[-1].rpartition(":")
+        found = None
+        if colon and (self._colon_is_verb or custom in self._customs):
+            last, parts[-1] = parts[-1], head
+            found = self._find(self._root, parts, 0, (method, custom))
+            if found is None and not self._colon_is_verb:
+                parts[-1] = last
+        if found is None and not (colon and self._colon_is_verb):
+            found = self._find(self._root, parts, 0, (method, ""))
+        if found is None:
+            return None
+        template, target = found
+        return target, {
+            name: unquote("/".join(parts[start : end or None]))
+            for name, start, end in template.variables
+        }
+
+    def _find(
+        self, node: _Node[T], parts: Sequence[str], at: int, key: tuple[str, str]
+    ) -> tuple[Template, T] | None:
+        if at == len(parts):
+            return node.ends.get(key) or node.ends.get((ANY, key[1]))
+        part = parts[at]
+        if not part and not self._empty_names:
+            return None
+        child = node.literals.get(part)
+        found = self._find(child, parts, at + 1, key) if child is not None else None
+        if found is None and node.wildcard is not None:
+            found = self._find(node.wildcard, parts, at + 1, key)
+        if found is None and node.rest is not None:
+            # As little as the rest of any template leaves: what stands behind `**` is not a part of it.
+            for split in range(max(at + 1, len(parts) - node.rest.depth), len(parts) + 1):
+                found = self._find(node.rest, parts, split, key)
+                if found is not None:
+                    break
+        return found
