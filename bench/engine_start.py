@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
@@ -52,7 +52,7 @@ async def launched(engine: LocalEngine, data: Path, uid: JobUid, count: int) -> 
     plans = [
         LaunchPlan(
             uid, 1, slot.replica, 1, tuple(PROGRAM), (), slot.hostname, slot.address, hosts,
-            memory_limit=1 << 30, cpu_weight=100,
+            limits=Limits(memory=1 << 30, cpu_weight=100),
         )
         for slot in slots
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
@@ -71,7 +71,16 @@ class Stage:
 
 def plan(replica: ReplicaId = PRIMARY, incarnation: int = 1, attempt: int = 1) -> LaunchPlan:
     return LaunchPlan(
-        JOB, attempt, replica, incarnation, ("true",), (), f"host-{replica}", "", (), cpu_weight=400
+        JOB,
+        attempt,
+        replica,
+        incarnation,
+        ("true",),
+        (),
+        f"host-{replica}",
+        "",
+        (),
+        limits=Limits(cpu_weight=400),
     )
 
 
@@ -369,7 +378,7 @@ def test_a_program_that_hangs_is_ended_by_its_watchdog_alone(stall_after: int) -
     to be a stall."""
     stage = Stage(lambda _: Script(10 * SECOND, hangs=True))
     stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
-    stage.world.launch([replace(plan(), stall_after=stall_after)])
+    stage.world.launch([replace(plan(), limits=Limits(cpu_weight=400, stall_after=stall_after))])
     stage.wait(65)
     assert stage.kinds() == ["ReplicaStarted"]
     stage.wait(3600)

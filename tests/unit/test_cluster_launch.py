@@ -409,7 +409,7 @@ def test_each_replica_has_the_disk_of_its_pool() -> None:
     first, second = job(1, 2).spec.pools
     pools = (first, dataclasses.replace(second, disk=Disk(size_gb=300)))
     spec = dataclasses.replace(job(1, 2).spec, pools=pools)
-    assert [plan.disk_limit >> 30 for plan in plans(spec)] == [100, 300, 300]
+    assert [plan.limits.disk >> 30 for plan in plans(spec)] == [100, 300, 300]
 
 
 def test_only_the_primary_of_a_trial_is_watched_for_metrics() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.core.launch import ImageRoot, LaunchPlan
+from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, Software
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.launch.documents import (
@@ -39,9 +39,8 @@ PLAN = LaunchPlan(
     hostname="host-a",
     address="127.64.0.7",
     hosts=(("host-a", "127.64.0.7"), ("host-b", "127.64.0.8")),
-    memory_limit=16 << 30,
-    path=("/layer/bin",),
-    read_only=("/cache/env", "/cache"),
+    software=Software(path=("/layer/bin",), read_only=("/cache/env", "/cache")),
+    limits=Limits(memory=16 << 30),
 )
 
 
@@ -61,7 +60,7 @@ def document(
 
 def test_environment_of_a_slot() -> None:
     files = "/data/slots/5/2/workerpool1-0/files"
-    assert document().environ == {
+    assert document().program.environ == {
         "LANG": "C.UTF-8",
         "LC_ALL": "C.UTF-8",
         "PIP_INDEX_URL": "http://127.0.0.1/simple",
@@ -87,15 +86,15 @@ def test_commands_of_ours_are_behind_the_jobs_own_and_before_the_machines() -> N
     made = document(ground=ground)
     files = "/data/slots/5/2/workerpool1-0/files"
     wanted = f"{files}/python-user/bin:/layer/bin:/house/gsutil/bin:/image/bin"
-    assert made.environ["PATH"] == wanted
-    assert "/house/gsutil" in made.read_only
+    assert made.program.environ["PATH"] == wanted
+    assert "/house/gsutil" in made.isolation.read_only
 
 
 def test_commands_of_ours_are_behind_all_that_an_image_has() -> None:
-    plan = replace(PLAN, image=ImageRoot("/cache/images/a/root"))
+    plan = replace(PLAN, software=replace(PLAN.software, image=ImageRoot("/cache/images/a/root")))
     made = document(plan=plan, ground=replace(GROUND, commands="/house/gsutil"))
-    assert made.environ["PATH"] == "/image/bin:/opt/trainshed/gsutil/bin"
-    assert ("/house/gsutil", "/opt/trainshed/gsutil", True) in made.mounts
+    assert made.program.environ["PATH"] == "/image/bin:/opt/trainshed/gsutil/bin"
+    assert ("/house/gsutil", "/opt/trainshed/gsutil", True) in made.isolation.mounts
 
 
 @pytest.mark.parametrize("level", [HOST.level, protocol.LEVEL_SESSION])
@@ -104,7 +103,7 @@ def test_what_a_job_chooses_for_itself_is_taken(level: str) -> None:
     to anybody."""
     chosen = {"HOME": "/gcs/mine", "TMPDIR": "/dev/shm", "PYTHONUNBUFFERED": "0"}
     environ = (*PLAN.environ, *chosen.items(), ("HOSTNAME", "other"))
-    made = document(replace(HOST, level=level), replace(PLAN, environ=environ)).environ
+    made = document(replace(HOST, level=level), replace(PLAN, environ=environ)).program.environ
     assert chosen.items() <= made.items()
     assert made["HOSTNAME"] == "host-a", "it is found by that"
 
@@ -112,19 +111,19 @@ def test_what_a_job_chooses_for_itself_is_taken(level: str) -> None:
 def test_without_namespaces_paths_lead_into_the_slot() -> None:
     made = document(replace(HOST, level=protocol.LEVEL_SESSION))
     files = "/data/slots/5/2/workerpool1-0/files"
-    assert made.hostname == ""
-    assert made.environ["TMPDIR"] == f"{files}/tmp"
-    assert made.environ["CLOUD_ML_HP_METRIC_FILE"] == f"{files}/hypertune/output.metrics"
+    assert made.isolation.hostname == ""
+    assert made.program.environ["TMPDIR"] == f"{files}/tmp"
+    assert made.program.environ["CLOUD_ML_HP_METRIC_FILE"] == f"{files}/hypertune/output.metrics"
 
 
 def test_limits_hosts_and_binds() -> None:
     made = document()
-    assert made.memory_limit == 8 << 30
-    assert document(plan=replace(PLAN, memory_limit=0)).memory_limit == 0
-    assert document(plan=replace(PLAN, disk_limit=9 << 30)).disk_limit == 9 << 30
-    assert made.hosts == "/data/slots/5/2/hosts"
-    assert made.read_only == ("/cache",)
-    assert made.cgroup_name == "trainshed-0badcafe-5-2-workerpool1-0"
+    assert made.limits.memory_limit == 8 << 30
+    assert document(plan=replace(PLAN, limits=Limits())).limits.memory_limit == 0
+    assert document(plan=replace(PLAN, limits=Limits(disk=9 << 30))).limits.disk_limit == 9 << 30
+    assert made.isolation.hosts == "/data/slots/5/2/hosts"
+    assert made.isolation.read_only == ("/cache",)
+    assert made.limits.cgroup_name == "trainshed-0badcafe-5-2-workerpool1-0"
 
 
 def test_the_hosts_file_names_the_gang_and_whatever_else_the_plan_does() -> None:
@@ -160,21 +159,24 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
     text = hosts_text([SLOT], (), names)
     assert "127.63.0.1\tus-east1-aiplatform.googleapis.com\n" in text
     made = document(ground=CERTIFIED)
-    assert (made.rest_socket, made.grpc_socket) == (
+    assert (made.network.rest_socket, made.network.grpc_socket) == (
         "/data/programs.sock",
         "/data/programs-grpc.sock",
     )
     for name in ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS"):
-        assert made.environ[name] == roots.PLACE
+        assert made.program.environ[name] == roots.PLACE
 
 
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted(session, CERTIFIED) == ()
     told = document(session, ground=replace(CERTIFIED, rest_url="http://127.0.0.1:8080"))
-    assert told.certificate == ""
+    assert told.network.certificate == ""
     # gcloud alone can be told.
-    assert told.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM"] == "http://127.0.0.1:8080/"
+    assert (
+        told.program.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM"]
+        == "http://127.0.0.1:8080/"
+    )
     # A run without a service has buckets alone.
     local = intercepted(HOST, replace(CERTIFIED, rest_socket="", grpc_socket=""))
     storage = {"storage.googleapis.com", "www.googleapis.com"}
@@ -184,19 +186,23 @@ def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
 def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> None:
     """spec/runtimes: programs install for themselves, and never into what others use."""
     files = "/data/slots/5/2/workerpool1-0/files"
-    plan = replace(PLAN, python_template="/elsewhere/template")
+    plan = replace(PLAN, software=replace(PLAN.software, template="/elsewhere/template"))
     shared = document(plan=plan)
-    assert shared.python_template == ""
-    assert shared.environ["PATH"].startswith(f"{files}/python-user/bin:/elsewhere/template/bin:/l")
-    assert shared.read_only == ("/cache", "/elsewhere/template")
+    assert shared.program.python_template == ""
+    assert shared.program.environ["PATH"].startswith(
+        f"{files}/python-user/bin:/elsewhere/template/bin:/l"
+    )
+    assert shared.isolation.read_only == ("/cache", "/elsewhere/template")
     copied = document(replace(HOST, level=protocol.LEVEL_SESSION), plan)
-    assert copied.python_template == "/elsewhere/template"
-    assert copied.environ["PATH"].startswith(f"{files}/python-user/bin:{files}/python/bin:/layer")
+    assert copied.program.python_template == "/elsewhere/template"
+    assert copied.program.environ["PATH"].startswith(
+        f"{files}/python-user/bin:{files}/python/bin:/layer"
+    )
 
 
 def test_a_document_survives_its_way_to_the_shim() -> None:
     message = json.loads(json.dumps(document().to_message()))
-    again = protocol.LaunchDocument(**message).to_message()
+    again = protocol.LaunchDocument.from_message(message).to_message()
     assert json.loads(json.dumps(again)) == message
 
 
@@ -212,7 +218,7 @@ def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
     names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
     def seen(host: Host, devices: str | None) -> list[str | None]:
-        environ = document(host, slot=replace(SLOT, devices=devices)).environ
+        environ = document(host, slot=replace(SLOT, devices=devices)).program.environ
         return [environ.get(name) for name in names]
 
     assert seen(gpus, "0,1") == ["0,1", "GPU-00000000,GPU-00000001", "PCI_BUS_ID"]
@@ -221,6 +227,9 @@ def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
 
 
 def test_watchdog_and_memory_limit_without_control_groups() -> None:
-    assert document(plan=replace(PLAN, stall_after=90 * 10**9)).stall_after == 90.0
-    assert not document().memory_polling
-    assert document(replace(HOST, memory_base="")).memory_polling
+    assert (
+        document(plan=replace(PLAN, limits=Limits(stall_after=90 * 10**9))).limits.stall_after
+        == 90.0
+    )
+    assert not document().limits.memory_polling
+    assert document(replace(HOST, memory_base="")).limits.memory_polling

@@ -29,7 +29,7 @@ from trainshed.core.cluster import Endpoint
 from trainshed.core.environment import Gang, arguments, environment
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import ImageRoot, LaunchPlan
+from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, ReductionPart, Software
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.ml import parse_job
@@ -323,10 +323,9 @@ def plan(spec: JobSpec, replica: ReplicaId, image: ImageRoot | None = None) -> L
         hostname="h",
         address="127.64.0.2",
         hosts=(),
-        cpu_weight=1600,
-        image=image,
-        read_only=("/cache/reduction/1",),
-        reduction="/cache/reduction/1",
+        software=Software(read_only=("/cache/reduction/1",), image=image),
+        limits=Limits(cpu_weight=1600),
+        reduction=ReductionPart("/cache/reduction/1"),
     )
 
 
@@ -357,20 +356,20 @@ def test_the_list_of_lost_reducers_is_where_the_program_is_told(level: str) -> N
     nothing is in the way."""
     shown = document(level, plan(THREE, WORKER))
     lost = "/slots/7/1/lost-reducers"
-    assert shown.environ[reduction.LOST_FILE] == lost
-    assert (lost, lost, True) in shown.mounts
-    assert "/cache/reduction/1" in shown.read_only
+    assert shown.program.environ[reduction.LOST_FILE] == lost
+    assert (lost, lost, True) in shown.isolation.mounts
+    assert "/cache/reduction/1" in shown.isolation.read_only
     contained = document(level, plan(THREE, WORKER, ImageRoot("/image")))
-    assert contained.environ[reduction.LOST_FILE] == reduction.LOST
+    assert contained.program.environ[reduction.LOST_FILE] == reduction.LOST
     assert {
         (lost, reduction.LOST, True),
         ("/cache/reduction/1", "/opt/trainshed/reduction", True),
-    } <= set(contained.mounts)
+    } <= set(contained.isolation.mounts)
 
 
 def test_a_jobs_own_number_of_reducers_counts() -> None:
     """spec/reduction#settings: the user's variables win."""
     env = [{"name": reduction.PROCESSES, "value": "5"}]
     spec = parsed(package(executorImageUri=TENSORFLOW), pool(), reducers(env=env))
-    assert document("session", plan(spec, FIRST)).environ[reduction.PROCESSES] == "5"
-    assert document("session", plan(THREE, FIRST)).environ[reduction.PROCESSES] == "2"
+    assert document("session", plan(spec, FIRST)).program.environ[reduction.PROCESSES] == "5"
+    assert document("session", plan(THREE, FIRST)).program.environ[reduction.PROCESSES] == "2"

@@ -7,10 +7,10 @@ import pytest
 
 from tests.unit.jobs import PRIMARY, REDUCER, WORKER, job
 from tests.unit.test_engine_local_documents import HOST, PLAN, document
-from trainshed.controller.launch_plans import reduction_watch
+from trainshed.controller.launch_plans import reduction_part
 from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import ReductionWatch
+from trainshed.core.launch import ReductionPart
 from trainshed.core.names import ReplicaId
 from trainshed.replica import protocol
 
@@ -28,33 +28,35 @@ def with_mode(spec: JobSpec, mode: str) -> JobSpec:
 @pytest.mark.parametrize(
     ("replica", "watch"),
     [
-        (PRIMARY, ReductionWatch(4, 20 * SECOND)),
-        (WORKER, ReductionWatch(4, 20 * SECOND)),
-        (ReplicaId(1, 1), ReductionWatch(4)),
-        (REDUCER, ReductionWatch(4)),
-        (ReplicaId(3, 0), None),
+        (PRIMARY, ReductionPart(reducers=4, verdict_after=20 * SECOND)),
+        (WORKER, ReductionPart(reducers=4, verdict_after=20 * SECOND)),
+        (ReplicaId(1, 1), ReductionPart(reducers=4)),
+        (REDUCER, ReductionPart(reducers=4)),
+        (ReplicaId(3, 0), ReductionPart()),
     ],
 )
-def test_who_is_watched(replica: ReplicaId, watch: ReductionWatch | None) -> None:
+def test_who_is_watched(replica: ReplicaId, watch: ReductionPart) -> None:
     """spec/reduction: all that take part; for whether its program can, the first one of those that run the
     same program."""
     spec = job(1, 2, 4, 1, reducers=True).spec
-    assert reduction_watch(spec, replica) == watch
-    assert reduction_watch(with_mode(spec, "auto"), replica) == watch
+    assert reduction_part(spec, replica) == watch
+    assert reduction_part(with_mode(spec, "auto"), replica) == watch
 
 
 def test_who_does_without_reducers_is_told_no_verdict() -> None:
     spec = with_mode(job(1, 2, 4, reducers=True).spec, "off")
-    assert reduction_watch(spec, PRIMARY) == reduction_watch(spec, WORKER) == ReductionWatch(4)
+    assert (
+        reduction_part(spec, PRIMARY) == reduction_part(spec, WORKER) == ReductionPart(reducers=4)
+    )
 
 
 def test_a_job_without_reducers_costs_nothing() -> None:
     """Parameter servers in the third pool are none."""
     spec = job(1, 2, 4).spec
-    assert {reduction_watch(spec, replica) for replica in spec.replicas()} == {None}
+    assert {reduction_part(spec, replica) for replica in spec.replicas()} == {ReductionPart()}
     made = document()
-    assert (made.reducers, made.verdict_after) == (0, 0)
-    assert REDUCTION_REPORT_FILE not in made.environ
+    assert (made.observation.reducers, made.observation.verdict_after) == (0, 0)
+    assert REDUCTION_REPORT_FILE not in made.program.environ
 
 
 def test_the_shim_is_told_what_to_watch_and_the_program_where_to_report() -> None:
@@ -62,11 +64,11 @@ def test_the_shim_is_told_what_to_watch_and_the_program_where_to_report() -> Non
     plan = replace(
         PLAN,
         environ=(*PLAN.environ, (REDUCTION_REPORT_FILE, REDUCTION_REPORT)),
-        watch_reduction=ReductionWatch(4, 5 * SECOND // 2),
+        reduction=ReductionPart(reducers=4, verdict_after=5 * SECOND // 2),
     )
     made = document(plan=plan)
-    assert (made.reducers, made.verdict_after) == (4, 2.5)
-    assert made.environ[REDUCTION_REPORT_FILE] == REDUCTION_REPORT
+    assert (made.observation.reducers, made.observation.verdict_after) == (4, 2.5)
+    assert made.program.environ[REDUCTION_REPORT_FILE] == REDUCTION_REPORT
     bare = document(replace(HOST, level=protocol.LEVEL_SESSION), plan)
     files = "/data/slots/5/2/workerpool1-0/files"
-    assert bare.environ[REDUCTION_REPORT_FILE] == f"{files}/hypertune/reduction.json"
+    assert bare.program.environ[REDUCTION_REPORT_FILE] == f"{files}/hypertune/reduction.json"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from trainshed.replica import protocol
 from trainshed.replica.system import cgroups
 
 
@@ -32,8 +33,10 @@ def test_version_2_without_delegation_offers_nothing(tmp_path: Path) -> None:
 
 def test_no_control_groups_at_all(tmp_path: Path) -> None:
     assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == ("", "", "")
-    groups = cgroups.Groups("", "", "name")
-    groups.create(1 << 20, 100)
+    groups = cgroups.Groups(
+        protocol.Limits(memory_limit=1 << 20, cpu_weight=100, cgroup_name="name")
+    )
+    groups.create()
     groups.enter()
     assert groups.directories() == []
     assert groups.oom_kills() == 0

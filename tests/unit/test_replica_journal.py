@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,13 +112,16 @@ def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: 
     assert journal.Entries(str(slot)).record(3) == journal.lost_record("by itself")
 
 
-def test_a_document_of_an_earlier_service_is_read() -> None:
-    message = protocol.LaunchDocument(
-        incarnation=1, argv=["true"], environ={}, logs="/logs"
-    ).to_message()
-    del message["stall_after"], message["memory_polling"]
-    document = protocol.LaunchDocument(**message)
-    assert (document.stall_after, document.memory_polling) == (0.0, False)
+def test_a_document_of_another_version_of_the_service_is_read() -> None:
+    message: dict[str, Any] = {
+        "incarnation": 1,
+        "argv": ["true"],
+        "environ": {},
+        "logs": "/logs",
+        "later": 1,
+    }
+    document = protocol.LaunchDocument.from_message(message)
+    assert (document.limits.stall_after, document.limits.memory_polling) == (0.0, False)
 
 
 def test_notes_stay_with_their_incarnation(slot: Path) -> None:

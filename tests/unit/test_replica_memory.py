@@ -53,7 +53,7 @@ class Host:
         patch.setattr(processes, "send", self._send)
         patch.setattr(protocol, "process_start", self._start)
         self.memory = Memory(
-            groups=Groups("", "", ""),
+            groups=Groups(protocol.Limits()),
             limit=LIMIT,
             polled=False,
             guardian=GUARDIAN,

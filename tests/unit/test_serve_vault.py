@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.access.sealing import Sealer, SecretId
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import Account, LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import Made, SecretRef, job_mark, marked
 from trainshed.engines.local.shims import revealed
@@ -90,7 +90,7 @@ async def test_what_a_jobs_reducers_are_known_by_is_made_and_not_looked_up(vault
         hostname="h",
         address="",
         hosts=(),
-        project="p",
+        account=Account("p"),
     )
     ((shown, masked),) = await revealed([plan], vault)
     assert dict(shown.environ) == {made.name: f"{made} of 7" for made in Made}
@@ -152,7 +152,7 @@ def plan(**environ: str) -> LaunchPlan:
         hostname="h",
         address="127.0.0.1",
         hosts=(),
-        project="p",
+        account=Account("p"),
     )
 
 

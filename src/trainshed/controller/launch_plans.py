@@ -9,7 +9,15 @@ from trainshed.core.catalog.machines import GIB
 from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import STALL_LABEL, ImageRoot, LaunchPlan, ReductionWatch
+from trainshed.core.launch import (
+    STALL_LABEL,
+    Account,
+    ImageRoot,
+    LaunchPlan,
+    Limits,
+    ReductionPart,
+    Software,
+)
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
@@ -25,11 +33,11 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 
 @dataclass(frozen=True, slots=True)
 class LaunchDefaults:
-    """What every plan of this service shares. `memory_cap`: bytes that no replica gets more than, whatever
-    its machine has; 0 = no cap. `stall_after`: ns without progress after which a program is ended, unless its
-    job says otherwise; 0 = never."""
+    """What every plan of this service shares."""
 
+    #: Bytes that no replica gets more than, whatever its machine has; 0 = no cap.
     memory_cap: int = 0
+    #: Nanoseconds without progress after which a program is ended, unless its job says otherwise; 0 = never.
     stall_after: int = 0
 
     def memory_limit(self, promised: int, factor: float = 1.0) -> int:
@@ -84,7 +92,7 @@ def launch_plans(
             prepared=prepared,
             launching=launching,
             buckets=buckets,
-            packages=packages if reduction.takes_part(job.spec, replica.id) else "",
+            part=reduction_part(job.spec, replica.id, packages),
         )
         for replica in job.replicas
         if waiting.get(replica.id) == replica.incarnation and replica.node
@@ -105,16 +113,18 @@ def stall_after(job: Job, usual: int) -> int:
     return int(text) * 10**9 if text.isdecimal() else usual
 
 
-def reduction_watch(spec: JobSpec, replica: ReplicaId) -> ReductionWatch | None:
-    """How a replica is watched that has to do with reducers. Of each pool of workers, which run one program,
-    the first one's processes are looked at; of none if the job says that it does without reducers."""
+def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str = "") -> ReductionPart:
+    """What a replica has to do with reducers. Of each pool of workers, which run one program, the first one's
+    processes are looked at; of none if the job says that it does without reducers. `packages`: directory of
+    `trainshed_reduction`."""
     if not reduction.takes_part(spec, replica):
-        return None
+        return ReductionPart()
     environ = dict(spec.pool(replica.pool).program.env)
     is_looked_at = (
         replica.pool < PS_POOL and not replica.index and environ.get(reduction.MODE) != "off"
     )
-    return ReductionWatch(len(reduction.reducers(spec)), _VERDICT_AFTER if is_looked_at else 0)
+    reducers = len(reduction.reducers(spec))
+    return ReductionPart(packages, reducers, _VERDICT_AFTER if is_looked_at else 0)
 
 
 def _plan(
@@ -127,7 +137,7 @@ def _plan(
     prepared: Prepared,
     launching: LaunchDefaults,
     buckets: tuple[tuple[str, str], ...],
-    packages: str,
+    part: ReductionPart,
 ) -> LaunchPlan:
     pool = job.spec.pool(replica.id.pool)
     runtime = prepared[pool.program.runtime, pool.program.package_uris]
@@ -136,7 +146,7 @@ def _plan(
         gang,
         replica.id,
         image=dict(image.environ) if image else None,
-        packages=reduction.IMAGE_PACKAGES if image and packages else packages,
+        packages=reduction.IMAGE_PACKAGES if image and part.packages else part.packages,
     )
     return LaunchPlan(
         job_uid=job.uid,
@@ -148,23 +158,28 @@ def _plan(
         hostname=slot.hostname,
         address=slot.address,
         hosts=hosts,
-        python_template=runtime.template,
-        memory_limit=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),
-        disk_limit=pool.disk.size_gb * GIB,
-        cpu_weight=max(1, round(pool.machine.vcpus * 100)),
+        software=Software(
+            template=runtime.template,
+            path=runtime.path,
+            read_only=(*runtime.read_only, *((part.packages,) if part.packages else ())),
+            image=ImageRoot(image.root, image.workdir, image.user) if image else None,
+        ),
+        limits=Limits(
+            memory=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),
+            disk=pool.disk.size_gb * GIB,
+            cpu_weight=max(1, round(pool.machine.vcpus * 100)),
+            stall_after=stall_after(job, launching.stall_after),
+        ),
+        account=Account(
+            project=job.name.project_id,
+            # Not what the program is told: its own `env` may say otherwise there.
+            service_account=service_account(job.name.project_id, job.spec),
+            region=job.spec.region,
+        ),
         buckets=buckets,
-        image=ImageRoot(image.root, image.workdir, image.user) if image else None,
-        path=runtime.path,
-        read_only=(*runtime.read_only, *((packages,) if packages else ())),
-        reduction=packages,
-        stall_after=stall_after(job, launching.stall_after),
         # Of a trial's replicas the primary reports (facts/tuning#metrics).
         watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
-        watch_reduction=reduction_watch(job.spec, replica.id),
-        project=job.name.project_id,
-        region=job.spec.region,
-        # Not what the program is told: its own `env` may say otherwise there.
-        service_account=service_account(job.name.project_id, job.spec),
+        reduction=part,
     )
 
 

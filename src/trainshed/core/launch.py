@@ -10,67 +10,90 @@ STALL_LABEL = "trainshed-stall-after"
 
 @dataclass(frozen=True, slots=True)
 class ImageRoot:
-    """The root file system that a program sees instead of the machine's: `directory`, whose content stays as
-    it is whatever the program writes. `workdir`, `user`: as in the container image, "" = its slot's own
-    directory, root."""
+    """The root file system that a program sees instead of the machine's."""
 
+    #: Its content stays as it is, whatever the program writes.
     directory: str
+    #: As in the container image; "" = /.
     workdir: str = ""
+    #: As in the container image, `USER[:GROUP]` by name or number; "" = root.
     user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ReductionWatch:
-    """A replica that reduces, or is to use reducers (spec/reduction#reports): what it reports is taken down.
-    `reducers`: how many the job has. `verdict_after`: ns without any report after which its processes are
-    looked at, for whether its program can use reducers at all; 0 = nobody looks."""
+class Software:
+    """What a program runs by: an environment of ours, or a container image."""
 
-    reducers: int
+    #: Directory of a minimal Python environment, used in place and read-only, or copied into the slot where
+    #: nothing can be mounted; "" = none.
+    template: str = ""
+    #: Directories of commands, put on PATH after those of the slot's own Python.
+    path: tuple[str, ...] = ()
+    #: Directories that the program must not be able to write to, root or not.
+    read_only: tuple[str, ...] = ()
+    #: The program runs in this file system; None = in the machine's.
+    image: ImageRoot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one replica may use."""
+
+    #: Bytes; 0 = no limit.
+    memory: int = 0
+    #: Bytes of the disk that the job asked for, watched by its shim (spec/submit#defaults); 0 = not known.
+    disk: int = 0
+    #: Relative share of the processors, 100 per vCPU; 0 = as any other process.
+    cpu_weight: int = 0
+    #: Nanoseconds without any sign of progress after which the program is ended; 0 = it is not watched.
+    stall_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """As whom, and where, the replica's own endpoint speaks for it: to buckets, and when it hands out
+    credentials."""
+
+    project: str = ""
+    service_account: str = ""
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionPart:
+    """A replica's part in a Reduction Server (spec/reduction#reports); all defaults: it has none."""
+
+    #: Directory of the package that it reduces by, in an image shown at `core.reduction.IMAGE_PACKAGES`.
+    packages: str = ""
+    #: How many reducers the job has; what the replica reports of them is taken down. 0 = nothing is.
+    reducers: int = 0
+    #: Nanoseconds without any report after which its processes are looked at, for whether its program can use
+    #: reducers at all; 0 = nobody looks.
     verdict_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """How to start one incarnation of one replica.
-
-    `argv[0]` is looked up on the PATH of `environ`. `environ` is complete but for what only the slot knows
-    (`HOME`, `TMPDIR`, `PATH` prefix of its own Python, storage endpoint), which the engine adds. `hosts`:
-    (name, address) of every replica of the gang. `python_template`: directory of a minimal Python
-    environment, used in place and read-only, or copied into the slot where nothing can be mounted ("" =
-    none). `memory_limit`: bytes, 0 = none. `disk_limit`: bytes of the disk that the job asked for, watched by
-    its shim (spec/submit#defaults), 0 = not known. `cpu_weight`: relative CPU share (100 per vCPU).
-    `buckets`: (name, directory) of those that are shown as /gcs/NAME. `path`: directories of commands, put on
-    PATH after those of the slot's own Python. `read_only`: directories that the program must not be able to
-    write to, root or not. `stall_after`: ns without any sign of progress after which the program is ended, 0
-    = it is not watched. `watch_metrics`: what the program reports to its metrics file is taken down
-    (spec/tuning#measurements); `watch_reduction`: likewise what it reports about its part in a job with
-    reducers. `reduction`: directory of the package that it does so by, "" = it has no part in any; in an
-    image it is shown at `core.reduction.IMAGE_PACKAGES`. `image`: the program runs in this file system.
-    `project`, `service_account`, `region`: as whom, and where, the replica's own endpoint speaks for it: to
-    buckets, and when it hands out credentials.
-    """
+    """How to start one incarnation of one replica."""
 
     job_uid: JobUid
     attempt: int
     replica: ReplicaId
     incarnation: int
+    #: The first one is looked up on the PATH of `environ`.
     argv: tuple[str, ...]
+    #: Complete but for what only the slot knows (`HOME`, `TMPDIR`, `PATH` prefix of its own Python, storage
+    #: endpoint), which the engine adds.
     environ: tuple[tuple[str, str], ...]
     hostname: str
     address: str
+    #: (name, address) of every replica of the gang.
     hosts: tuple[tuple[str, str], ...]
-    python_template: str = ""
-    memory_limit: int = 0
-    disk_limit: int = 0
-    cpu_weight: int = 0
+    software: Software = Software()
+    limits: Limits = Limits()
+    account: Account = Account()
+    #: (name, directory) of those that are shown as /gcs/NAME.
     buckets: tuple[tuple[str, str], ...] = ()
-    path: tuple[str, ...] = ()
-    read_only: tuple[str, ...] = ()
-    stall_after: int = 0
+    #: What the program reports to its metrics file is taken down (spec/tuning#measurements).
     watch_metrics: bool = False
-    image: ImageRoot | None = None
-    project: str = ""
-    service_account: str = ""
-    region: str = ""
-    watch_reduction: ReductionWatch | None = None
-    reduction: str = ""
+    reduction: ReductionPart = ReductionPart()

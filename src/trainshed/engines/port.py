@@ -112,7 +112,7 @@ class ReplicaReport:
 
     ReplicaStarted: its main process was started. ReplicaExited: that ended, and log and attempt record are
     sealed and synced. ReplicaLost: its shim is gone without a record (its program died with it), or never
-    came up. ReplicaNoted: only of plans that say `watch_reduction`, and of disks (`core.lifecycle.notes`) if
+    came up. ReplicaNoted: only of plans that say `reduction`, and of disks (`core.lifecycle.notes`) if
     the engine looks at what replicas use; each note is reported at least once before the incarnation's end
     is, the same ones again after a restart of the service.
     """

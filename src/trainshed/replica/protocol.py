@@ -31,11 +31,17 @@ import json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Sequence, TypeVar, dataclass_transform
 
     Message = dict[str, Any]
+    _Section = TypeVar("_Section", bound="Section")
 else:
     Message = dict
+
+    def dataclass_transform(**_):
+        """For type checkers alone: Python 3.6 has none."""
+        return lambda marked: marked
+
 
 JOURNAL = "journal"
 SOCKET = "sock"
@@ -76,207 +82,178 @@ def stopped_mark(incarnation: int) -> str:
     return "%s-%d" % (STOPPED, incarnation)
 
 
-class LaunchDocument:
-    """All that a shim needs to start one incarnation. Paths are absolute."""
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Section:
+    """A part of a launch document. Declares its fields as `NAME: "TYPE" = DEFAULT`, or without a default."""
 
-    FIELDS = (
-        "incarnation",
-        "argv",
-        "environ",
-        "hostname",
-        "hosts",
-        "address",
-        "logs",
-        "level",
-        "python_template",
-        "memory_limit",
-        "memory_base",
-        "cpu_weight",
-        "cpu_base",
-        "cgroup_name",
-        "pids_base",
-        "pids_limit",
-        "hidden",
-        "covered",
-        "read_only",
-        "mounts",
-        "devices",
-        "buckets",
-        "users",
-        "image",
-        "image_user",
-        "directory",
-        "shm_bytes",
-        "cluster_port",
-        "kept_ports",
-        "identity",
-        "certificate",
-        "roots",
-        "masked",
-        "gpus",
-        "usage_every",
-        "disk_limit",
-        "disk_enforced",
-        "storage_socket",
-        "storage_port",
-        "rest_socket",
-        "grpc_socket",
-        "stall_after",
-        "memory_polling",
-        "watch_metrics",
-        "reducers",
-        "verdict_after",
-    )
-    __slots__ = FIELDS
+    FIELDS: "tuple[str, ...]" = ()
 
-    def __init__(
-        self,
-        *,
-        incarnation: int,
-        argv: "list[str]",
-        environ: "dict[str, str]",
-        logs: str,
-        hostname: str = "",
-        hosts: str = "",
-        address: str = "127.0.0.1",
-        level: str = LEVEL_SESSION,
-        python_template: str = "",
-        memory_limit: int = 0,
-        memory_base: str = "",
-        cpu_weight: int = 0,
-        cpu_base: str = "",
-        cgroup_name: str = "",
-        pids_base: str = "",
-        pids_limit: int = 0,
-        hidden: "tuple[str, ...]" = (),
-        covered: "tuple[str, ...]" = (),
-        read_only: "tuple[str, ...]" = (),
-        mounts: "tuple[tuple[str, str, bool], ...]" = (),
-        devices: "tuple[str, ...]" = (),
-        buckets: "tuple[tuple[str, str], ...]" = (),
-        users: "tuple[int, ...]" = (),
-        image: str = "",
-        image_user: str = "",
-        directory: str = "",
-        shm_bytes: int = 0,
-        cluster_port: int = 0,
-        kept_ports: "tuple[int, ...]" = (),
-        identity: str = "",
-        certificate: str = "",
-        roots: str = "",
-        masked: "tuple[str, ...]" = (),
-        gpus: "tuple[str, ...]" = (),
-        usage_every: float = 0.0,
-        disk_limit: int = 0,
-        disk_enforced: bool = False,
-        storage_socket: str = "",
-        storage_port: int = 0,
-        rest_socket: str = "",
-        grpc_socket: str = "",
-        stall_after: float = 0.0,
-        memory_polling: bool = False,
-        watch_metrics: bool = False,
-        reducers: int = 0,
-        verdict_after: float = 0.0,
-    ) -> None:
-        #: Its number; one that was started before is refused.
-        self.incarnation = incarnation
-        #: The program and its arguments.
-        self.argv = argv
-        #: All of its environment.
-        self.environ = environ
-        #: Directory of the log segments, and of what is taken down beside them.
-        self.logs = logs
-        #: "" = the machine's.
-        self.hostname = hostname
-        #: The hosts file; "" = the machine's.
-        self.hosts = hosts
-        #: The replica's own, on which its endpoint listens as well.
-        self.address = address
-        #: Sandbox level (`LEVEL_*`).
-        self.level = level
-        #: Copied into the slot; "" = nothing is: no Python is asked for, or it is used in place.
-        self.python_template = python_template
-        #: Bytes; 0 = none.
-        self.memory_limit = memory_limit
-        #: Control group directory under which the replica's own is made; "" = none. Likewise `cpu_base`,
-        #: `pids_base`.
-        self.memory_base = memory_base
-        #: Its share of the processors, 100 for each; 0 = as any other process.
-        self.cpu_weight = cpu_weight
-        self.cpu_base = cpu_base
-        #: What its control groups are called.
-        self.cgroup_name = cgroup_name
-        self.pids_base = pids_base
-        #: Processes and threads; 0 = no limit.
-        self.pids_limit = pids_limit
-        #: Directories whose content the program must not see.
-        self.hidden = hidden
-        #: Files whose content it must not see.
-        self.covered = covered
-        #: Directories that it may only read, shown even inside hidden ones.
-        self.read_only = read_only
-        #: (source, target, whether it is read-only), shown besides.
-        self.mounts = mounts
-        #: Device files shown in /dev besides the harmless ones.
-        self.devices = devices
-        #: (name, directory) of those shown as /gcs/NAME.
-        self.buckets = buckets
-        #: (first, count) of the machine's user numbers that are the program's own (`LEVEL_OWN`); () = none.
-        self.users = users
-        #: Directory of the root file system that it sees; "" = the machine's.
-        self.image = image
-        #: As whom the program of an image runs; "" = its root.
-        self.image_user = image_user
-        #: Where it starts; "" = the slot's own working directory.
-        self.directory = directory
-        #: Size of /dev/shm; 0 = half of the memory limit.
-        self.shm_bytes = shm_bytes
-        #: A bind of this port on the wildcard address becomes one of `address`; 0 = none does.
-        self.cluster_port = cluster_port
-        #: The service's own, which the program can have on `address` alone.
-        self.kept_ports = kept_ports
-        #: JSON text that each connection to `storage_socket` begins with, as one line.
-        self.identity = identity
-        #: PEM file, key and chain, by which Google's hosts are served at the endpoint as well; "" = they are
-        #: not.
-        self.certificate = certificate
-        #: File of whom the program is to believe then, shown where systems keep theirs; "" = none.
-        self.roots = roots
-        #: Texts that never get into the log.
-        self.masked = masked
-        #: Uuids of its own.
-        self.gpus = gpus
-        #: Seconds between two looks at what the replica uses, its disk included; 0 = nobody looks.
-        self.usage_every = usage_every
-        #: Bytes of the disk that was asked for; 0 = not known.
-        self.disk_limit = disk_limit
-        #: Whether it is ended if its files take more.
-        self.disk_enforced = disk_enforced
-        #: Unix socket behind the replica's endpoint; "" = it has none.
-        self.storage_socket = storage_socket
-        #: The endpoint's, at `address`.
-        self.storage_port = storage_port
-        #: Unix socket of the service, which answers for its own APIs among Google's; "" = nobody does.
-        self.rest_socket = rest_socket
-        #: The same for gRPC.
-        self.grpc_socket = grpc_socket
-        #: Seconds without any progress after which the program is ended (`stall`); 0 = it is not watched.
-        self.stall_after = stall_after
-        #: Hold the memory limit by looking (`memory_limit`), as is done anyway where there is no
-        #: `memory_base`.
-        self.memory_polling = memory_polling
-        #: Take down what the program reports (`metrics`).
-        self.watch_metrics = watch_metrics
-        #: How many the job has if the replica reduces or is to use them, and is watched for it
-        #: (`reduction_reports`); 0 = it is not.
-        self.reducers = reducers
-        #: Seconds without a report after which its processes are looked at; 0 = nobody looks.
-        self.verdict_after = verdict_after
+    def __init_subclass__(cls) -> None:
+        cls.FIELDS = tuple(cls.__annotations__)
+
+    def __init__(self, **values: "Any") -> None:
+        for name in self.FIELDS:
+            has_default = hasattr(type(self), name)
+            self.__dict__[name] = (
+                values.pop(name, getattr(type(self), name)) if has_default else values.pop(name)
+            )
+        if values:
+            raise TypeError("%s has no %s" % (type(self).__name__, ", ".join(values)))
+
+
+class Program(Section):
+    """What is run."""
+
+    #: The program and its arguments.
+    argv: "Sequence[str]"
+    #: All of its environment.
+    environ: "dict[str, str]"
+    #: Where it starts; "" = the slot's own working directory.
+    directory: "str" = ""
+    #: Copied into the slot; "" = nothing is: no Python is asked for, or it is used in place.
+    python_template: "str" = ""
+
+
+class Isolation(Section):
+    """What the program sees of the machine. Paths are absolute."""
+
+    #: Sandbox level (`LEVEL_*`).
+    level: "str" = LEVEL_SESSION
+    #: "" = the machine's.
+    hostname: "str" = ""
+    #: The hosts file; "" = the machine's.
+    hosts: "str" = ""
+    #: (first, count) of the machine's user numbers that are the program's own (`LEVEL_OWN`); () = none: it
+    #: keeps the user of the shim.
+    users: "Sequence[int]" = ()
+    #: Directories whose content it must not see: they look empty.
+    hidden: "Sequence[str]" = ()
+    #: Files whose content it must not see: they look empty.
+    covered: "Sequence[str]" = ()
+    #: Directories that it may only read, shown at their own paths, even inside hidden ones.
+    read_only: "Sequence[str]" = ()
+    #: (source, target, whether it is read-only), shown besides.
+    mounts: "Sequence[tuple[str, str, bool]]" = ()
+    #: Device files shown in /dev besides the harmless ones.
+    devices: "Sequence[str]" = ()
+    #: (name, directory) of those shown as /gcs/NAME.
+    buckets: "Sequence[tuple[str, str]]" = ()
+    #: Directory of the root file system that it sees; "" = the machine's.
+    image: "str" = ""
+    #: As whom the program of an image runs; "" = its root.
+    image_user: "str" = ""
+    #: File of certificate authorities that the program is to believe, shown where systems keep theirs; "" =
+    #: none.
+    roots: "str" = ""
+    #: Bytes of /dev/shm; 0 = the kernel's choice, half of the memory.
+    shm_bytes: "int" = 0
+
+
+class Limits(Section):
+    """What the replica may use, and where its control groups are made."""
+
+    #: Bytes; 0 = no limit.
+    memory_limit: "int" = 0
+    #: Hold the memory limit by looking (`memory_limit`), as is done anyway where there is no `memory_base`.
+    memory_polling: "bool" = False
+    #: Its share of the processors, 100 for each; 0 = as any other process.
+    cpu_weight: "int" = 0
+    #: Processes and threads; 0 = no limit.
+    pids_limit: "int" = 0
+    #: Bytes of the disk that was asked for; 0 = not known.
+    disk_limit: "int" = 0
+    #: Whether it is ended if its files take more.
+    disk_enforced: "bool" = False
+    #: Seconds without any progress after which the program is ended (`stall`); 0 = it is not watched.
+    stall_after: "float" = 0.0
+    #: Control group directories under which the replica's own are made; "" = none.
+    memory_base: "str" = ""
+    cpu_base: "str" = ""
+    pids_base: "str" = ""
+    #: What its control groups are called.
+    cgroup_name: "str" = ""
+
+
+class Network(Section):
+    """The replica's address, and what its endpoint there leads to."""
+
+    #: The replica's own, on which its endpoint listens as well.
+    address: "str" = "127.0.0.1"
+    #: A bind of this port on the wildcard address becomes one of `address`; 0 = none does.
+    cluster_port: "int" = 0
+    #: The service's own, which the program can have on `address` alone.
+    kept_ports: "Sequence[int]" = ()
+    #: The endpoint's, at `address`.
+    storage_port: "int" = 0
+    #: Unix socket behind the endpoint; "" = there is no endpoint.
+    storage_socket: "str" = ""
+    #: JSON text that each connection to `storage_socket` begins with, as one line.
+    identity: "str" = ""
+    #: Unix socket of the service, which answers for its own APIs among Google's; "" = nobody does.
+    rest_socket: "str" = ""
+    #: The same for gRPC.
+    grpc_socket: "str" = ""
+    #: PEM file, key and chain, by which Google's hosts are served at the endpoint as well; "" = they are not.
+    certificate: "str" = ""
+
+
+class Observation(Section):
+    """What is taken down of the replica, and where."""
+
+    #: Directory of the log segments, and of what is taken down beside them.
+    logs: "str"
+    #: Texts that never get into the log.
+    masked: "Sequence[str]" = ()
+    #: Seconds between two looks at what the replica uses, its disk included; 0 = nobody looks.
+    usage_every: "float" = 0.0
+    #: Uuids of the GPUs that are its own.
+    gpus: "Sequence[str]" = ()
+    #: Take down what the program reports (`metrics`).
+    watch_metrics: "bool" = False
+    #: How many the job has if the replica reduces or is to use them, and is watched for it
+    #: (`reduction_reports`); 0 = it is not.
+    reducers: "int" = 0
+    #: Seconds without a report after which its processes are looked at; 0 = nobody looks.
+    verdict_after: "float" = 0.0
+
+
+class LaunchDocument(Section):
+    """All that a shim needs to start one incarnation.
+
+    As a message, and on disk, it is flat: the fields of all sections together, whose names therefore differ.
+    """
+
+    #: Its number; one that was started before is refused.
+    incarnation: "int"
+    program: "Program"
+    isolation: "Isolation"
+    limits: "Limits"
+    network: "Network"
+    observation: "Observation"
 
     def to_message(self) -> "Message":
-        """What `LaunchDocument(**message)` makes the same document of, also after a way through JSON."""
-        return {name: getattr(self, name) for name in self.FIELDS}
+        """What `from_message` makes the same document of, also after a way through JSON."""
+        message: "Message" = {"incarnation": self.incarnation}
+        for section in self.FIELDS[1:]:
+            message.update(getattr(self, section).__dict__)
+        return message
+
+    @classmethod
+    def from_message(cls, message: "Message") -> "LaunchDocument":
+        """What another version of the service wrote is read too: names that are new to either are left
+        out."""
+
+        def part(section: "type[_Section]") -> "_Section":
+            return section(**{name: message[name] for name in section.FIELDS if name in message})
+
+        return cls(
+            incarnation=message["incarnation"],
+            program=part(Program),
+            isolation=part(Isolation),
+            limits=part(Limits),
+            network=part(Network),
+            observation=part(Observation),
+        )
 
 
 def encode(message: "Message") -> bytes:

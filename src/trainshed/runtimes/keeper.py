@@ -44,7 +44,15 @@ class Keeper:
         self._line = line
         self._name = confinement.name or f"trainshed-build-{os.getpid()}"
         self._groups = cgroups.Groups(
-            terms.memory_base, terms.cpu_base, self._name, terms.pids_base
+            protocol.Limits(
+                memory_limit=terms.memory_bytes,
+                cpu_weight=terms.cpu_weight,
+                pids_limit=terms.processes,
+                memory_base=terms.memory_base,
+                cpu_base=terms.cpu_base,
+                pids_base=terms.pids_base,
+                cgroup_name=self._name,
+            )
         )
         self._loop = loop.Loop()
         self._inbox = b""
@@ -104,7 +112,7 @@ class Keeper:
             raise OSError(f"there is no level {terms.level!r}")
         if terms.level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
             raise OSError("the service does not run as root")
-        self._groups.create(terms.memory_bytes, terms.cpu_weight, terms.processes)
+        self._groups.create()
         self._groups.hold()
         levels.detach(terms.level)
         keeper = os.getpid()
@@ -350,19 +358,19 @@ def _view(confinement: Confinement) -> view.View:
     mounts = [(path, path, True) for path in terms.visible]
     mounts += [(path, path, False) for path in (room, *confinement.changes)]
     mounts += [(path, path, True) for path in confinement.shown if not Path(path).is_dir()]
-    return view.View(
+    isolation = protocol.Isolation(
+        level=terms.level,
         hostname="installation",
-        hosts_file=_HOSTS,
-        files=room,
-        scratch=f"{room}/view",
-        binds=[(f"{room}/tmp", "/tmp"), (f"{room}/var-tmp", "/var/tmp")],
+        hosts=_HOSTS,
         hidden=terms.hidden,
         covered=terms.covered,
         read_only=confinement.shown,
         mounts=mounts,
-        user_range=(_FIRST_USER, users.COUNT) if terms.level == protocol.LEVEL_OWN else (),
+        users=(_FIRST_USER, users.COUNT) if terms.level == protocol.LEVEL_OWN else (),
         shm_bytes=terms.memory_bytes,
     )
+    binds = [(f"{room}/tmp", "/tmp"), (f"{room}/var-tmp", "/var/tmp")]
+    return view.View(isolation, files=room, scratch=f"{room}/view", binds=binds)
 
 
 def _be_asked(keeper: socket.socket) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, processes_marked
 from tests.contract.engines.test_terminals import shown
+from trainshed.core.launch import Limits
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.engines.local.autopsies import Keeping
@@ -122,7 +123,7 @@ def test_out_of_memory_is_said(house: Run) -> None:
     async def test(house: House) -> None:
         await keeping(house)
         eater = f"exec {PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'"
-        uid = await failed(house, eater, memory_limit=100 << 20)
+        uid = await failed(house, eater, limits=Limits(memory=100 << 20))
         assert (await weighed(house, uid)).how == "out of memory"
         # The same limit holds for who looks.
         script = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?\n"

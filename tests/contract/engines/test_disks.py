@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.engines.conftest import PYTHON, House, Run
 from tests.contract.runtimes.rootfs import with_programs
-from trainshed.core.launch import ImageRoot
+from trainshed.core.launch import ImageRoot, Limits, Software
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaNoted
 from trainshed.core.names import JobUid
 from trainshed.replica.observe.disk import EXCEEDED, FULL
@@ -30,7 +30,7 @@ def test_a_full_disk_is_noted(house: Run) -> None:
     async def test(house: House) -> None:
         await house.restart(usage_every=0.05)
         fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
-        await fills_up(house, await house.run(PYTHON, "-c", fills, disk_limit=_LIMIT))
+        await fills_up(house, await house.run(PYTHON, "-c", fills, limits=Limits(disk=_LIMIT)))
 
     house(test)
 
@@ -39,7 +39,7 @@ def test_a_replica_can_be_held_to_its_disk(house: Run) -> None:
     async def test(house: House) -> None:
         await house.restart(disk_enforced=True)
         fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
-        uid = await house.run(PYTHON, "-c", fills, disk_limit=_LIMIT)
+        uid = await house.run(PYTHON, "-c", fills, limits=Limits(disk=_LIMIT))
         assert (await house.exit(uid)).exit.out_of_disk
         assert EXCEEDED in noted(house, uid)
 
@@ -58,9 +58,11 @@ def test_what_is_changed_in_an_image_counts_and_the_image_does_not(
         shutil.unpack_archive(tmp_path / "root.tar", root)
         (root / "large").write_bytes(bytes(11 << 20))
         await house.restart(usage_every=0.05)
-        image = ImageRoot(str(root), "", "")
+        image = ImageRoot(str(root))
         reads, writes = [
-            await house.run("sh", "-c", program, image=image, disk_limit=_LIMIT)
+            await house.run(
+                "sh", "-c", program, software=Software(image=image), limits=Limits(disk=_LIMIT)
+            )
             for program in ("cat /large > /dev/null", "cat /large > /big; sleep 99")
         ]
         await fills_up(house, writes)

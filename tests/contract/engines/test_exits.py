@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.contract.engines.conftest import House, Run
+from trainshed.core.launch import Limits, Software
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
 
 
@@ -63,7 +64,7 @@ def test_memory_limit_hit_by_the_main_process_is_an_oom(house: Run) -> None:
     async def test(house: House) -> None:
         assert house.engine.capabilities().oom_verdict
         uid = await house.python(
-            "import time; b = bytearray(300 << 20); time.sleep(60)", memory_limit=100 << 20
+            "import time; b = bytearray(300 << 20); time.sleep(60)", limits=Limits(memory=100 << 20)
         )
         end = await house.exit(uid)
         assert end.exit.oom
@@ -84,7 +85,7 @@ def test_memory_limit_hit_by_a_child_leaves_the_verdict_to_the_main_process(hous
             "print('child', c.returncode)\n"
             "raise SystemExit(3)"
         )
-        uid = await house.python(program, memory_limit=100 << 20)
+        uid = await house.python(program, limits=Limits(memory=100 << 20))
         end = await house.exit(uid)
         assert (end.exit.exit_code, end.exit.oom) == (3, False)
         assert house.texts(uid) == ["child -9"]
@@ -124,7 +125,7 @@ def test_a_kill_from_outside_after_a_child_ran_out_of_memory_is_no_oom(house: Ru
             "time.sleep(0.3)\n"
             "os.kill(os.getpid(), signal.SIGKILL)"
         )
-        uid = await house.python(program, memory_limit=100 << 20)
+        uid = await house.python(program, limits=Limits(memory=100 << 20))
         end = await house.exit(uid)
         assert (end.exit.signal, end.exit.oom) == (signal.SIGKILL, False)
 
@@ -138,7 +139,9 @@ def test_a_replica_that_the_service_cannot_start_is_its_own_failure(house: Run) 
     async def test(house: House) -> None:
         # Levels with a view of their own need the one, the others copy the other.
         uid = await house.run(
-            "true", buckets=(("odd", "/dev/null/here"),), python_template="/nowhere/here"
+            "true",
+            buckets=(("odd", "/dev/null/here"),),
+            software=Software(template="/nowhere/here"),
         )
         end = await house.end(uid)
         assert isinstance(end, ReplicaLost)

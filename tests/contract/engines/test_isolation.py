@@ -14,7 +14,7 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from tests.contract.runtimes.rootfs import with_programs
 from tests.ports import free_port
-from trainshed.core.launch import ImageRoot
+from trainshed.core.launch import ImageRoot, Software
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import LevelUnavailable
 from trainshed.replica.protocol import LEVEL_OWN, LEVEL_ROOT, LEVEL_SESSION, LEVEL_USER
@@ -237,7 +237,7 @@ def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
         program = (
             f"cat {shown}/lent; echo; ls {house.data}; cat {secret} 2>/dev/null || echo hidden"
         )
-        uid = await house.run("sh", "-c", program, image=ImageRoot(str(root), "", ""))
+        uid = await house.run("sh", "-c", program, software=Software(image=ImageRoot(str(root))))
         assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["of use", "hidden"]
 

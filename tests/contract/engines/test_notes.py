@@ -8,7 +8,7 @@ import time
 
 from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
 from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
-from trainshed.core.launch import ReductionWatch
+from trainshed.core.launch import ReductionPart
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import JobUid
 from trainshed.engines.local.engine import LocalEngine
@@ -24,12 +24,12 @@ def report(*notes):
     os.replace(path + ".own", path)
 """
 ENVIRON = ((REDUCTION_REPORT_FILE, REDUCTION_REPORT),)
-WATCH = ReductionWatch(4)
+WATCH = ReductionPart(reducers=4)
 
 
 async def reducing(house: House, program: str) -> JobUid:
     argv = (PYTHON, "-u", "-c", REPORT + program)
-    return await house.run(*argv, environ=ENVIRON, watch_reduction=WATCH)
+    return await house.run(*argv, environ=ENVIRON, reduction=WATCH)
 
 
 def heard(house: House, uid: JobUid) -> list[tuple[int, int, str]]:

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core import reduction
-from trainshed.core.launch import ImageRoot
+from trainshed.core.launch import ImageRoot, Limits, ReductionPart, Software
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.replica.protocol import LEVEL_SESSION
 
@@ -42,13 +42,13 @@ async def gang(house: House, *replicas: ReplicaId) -> tuple[JobUid, list[str]]:
     return uid, [f"{slot.host}:{slot.port}" for slot in slots[1:]]
 
 
-def part(package: Path, **variables: str) -> dict[str, object]:
+def part(package: Path, image: ImageRoot | None = None, **variables: str) -> dict[str, object]:
     """What a plan says of a replica that has to do with reducers."""
     environ = {reduction.LOST_FILE: reduction.LOST, **variables}
     return {
         "environ": tuple(environ.items()),
-        "reduction": str(package),
-        "read_only": (str(package),),
+        "reduction": ReductionPart(str(package)),
+        "software": Software(read_only=(str(package),), image=image),
     }
 
 
@@ -127,17 +127,15 @@ def test_programs_of_an_image_find_both_at_fixed_places(
         with_programs(tmp_path / "image.tar")
         shutil.unpack_archive(tmp_path / "image.tar", root)
         uid, places = await gang(house, FIRST)
-        told = part(package)
-        await house.engine.launch([house.plan(uid, "true", image=ImageRoot(str(root)), **told)])
+        told = part(package, ImageRoot(str(root)))
+        await house.engine.launch([house.plan(uid, "true", **told)])
         await house.exit(uid)
         await house.engine.drop_reducers(uid, 1, (FIRST,))
         program = (
             f"cat {reduction.IMAGE_PACKAGES}/mine; echo; cat ${reduction.LOST_FILE}; (echo x > "
             f"${reduction.LOST_FILE}) 2>/dev/null || echo refused"
         )
-        second = house.plan(
-            uid, "sh", "-c", program, image=ImageRoot(str(root)), incarnation=2, **told
-        )
+        second = house.plan(uid, "sh", "-c", program, incarnation=2, **told)
         await house.engine.launch([second])
         assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["of use", *places, "refused"]
@@ -153,8 +151,10 @@ def test_a_reducer_is_told_how_many_processors_it_has(house: Run, package: Path)
         asks = f"import os; print(os.environ[{reduction.PROCESSES!r}])"
         for vcpus, expected in ((1, 1), (4096, int(here))):
             uid, _ = await gang(house)
-            told = part(package, **{reduction.LISTEN: "here:2222"})
-            plan = house.plan(uid, PYTHON, "-c", asks, cpu_weight=vcpus * 100, **told)
+            told = part(package, None, **{reduction.LISTEN: "here:2222"})
+            plan = house.plan(
+                uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **told
+            )
             await house.engine.launch([plan])
             await house.exit(uid)
             assert house.texts(uid) == [str(expected)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, SECOND, House, Run
+from trainshed.core.launch import Limits
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import (
@@ -225,7 +226,7 @@ def test_a_program_without_progress_is_ended(house: Run) -> None:
     """Issue point 9: the stall watchdog, off by default."""
 
     async def test(house: House) -> None:
-        uid = await house.run("sh", "-c", UP, stall_after=SECOND)
+        uid = await house.run("sh", "-c", UP, limits=Limits(stall_after=SECOND))
         end = await house.exit(uid)
         assert end.exit.stalled
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.engines.conftest import House, Run
 from tests.contract.runtimes.rootfs import with_programs
-from trainshed.core.launch import ImageRoot
+from trainshed.core.launch import ImageRoot, Software
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.replica.system.roots import PLACE, PLACES
 
@@ -89,8 +89,8 @@ def test_an_image_keeps_its_own_roots_and_gets_ours(
             root.mkdir()
             with_programs(tmp_path / "root.tar", files=files)
             shutil.unpack_archive(tmp_path / "root.tar", root)
-            image = ImageRoot(str(root), "", "")
-            uid = await house.run("cat", *map(str, [PLACE, *files]), image=image)
+            image = ImageRoot(str(root))
+            uid = await house.run("cat", *map(str, [PLACE, *files]), software=Software(image=image))
             assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
             words = [text for text in house.texts(uid) if text in ("OURS", "THEIRS")]
             assert words.count("OURS") == 1 + len(files)

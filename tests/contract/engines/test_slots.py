@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from trainshed.core.launch import Software
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
@@ -147,7 +148,7 @@ def test_a_program_cannot_change_the_python_that_others_use(house: Run, tmp_path
     (template / "link").symlink_to("bin/greet")
 
     async def test(house: House) -> None:
-        uid = await house.run("greet", python_template=str(template))
+        uid = await house.run("greet", software=Software(template=str(template)))
         assert (await house.exit(uid)).exit.exit_code == 0
         assert house.texts(uid) == ["hello"]
         assert "hello" in (template / "bin" / "greet").read_text()

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from trainshed.core.launch import Limits
 from trainshed.core.lifecycle.events import ReplicaExited
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import TerminalRequest
@@ -194,7 +195,7 @@ def test_it_counts_against_the_programs_limits(house: Run) -> None:
     on."""
 
     async def test(house: House) -> None:
-        uid = await sleeper(house, memory_limit=150 << 20)
+        uid = await sleeper(house, limits=Limits(memory=150 << 20))
         eater = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?"
         terminal = await opened(house, uid, command=eater, **PLAIN)
         assert (await shown(terminal)).split()[-1] == "137"

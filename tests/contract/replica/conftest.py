@@ -83,7 +83,7 @@ class Place:
             "read_only": [sys.prefix, sys.base_prefix],
             "cgroup_name": f"trainshed-test-{os.getpid()}-{self.slot.parents[2].name}",
         } | fields
-        return protocol.LaunchDocument(**document).to_message()  # pyright: ignore[reportArgumentType]
+        return protocol.LaunchDocument.from_message(document).to_message()
 
     def run(self, *argv: str, **fields: object) -> Line:
         """Start the next incarnation; hears its shim from its first word."""

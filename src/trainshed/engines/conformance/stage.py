@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
@@ -132,8 +132,7 @@ class Stage:
             hostname=hostname(uid, replica),
             address=slots[replica].address if replica in slots else "",
             hosts=tuple((slot.hostname, slot.address) for slot in slots.values()),
-            memory_limit=memory_limit,
-            cpu_weight=100,
+            limits=Limits(memory=memory_limit, cpu_weight=100),
         )
         return self.lab.given(plan, program)
 

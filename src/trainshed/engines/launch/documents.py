@@ -101,77 +101,110 @@ def launch_document(
     """Put the document together. `directory`: the slot's; `hosts`: the gang's hosts file; `logs`: the
     replica's; `lost_reducers`: the file that names them, for replicas that have to do with reducers;
     `masked`: texts that must not get into them."""
-    limit = min(plan.memory_limit, host.memory_bytes) if plan.memory_limit else 0
-    storage_port = slot.port + 1
-    image = plan.image
+    image = plan.software.image
+    edits = device_edits(
+        slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
+    )
     intercepts = bool(intercepted(host, ground))
+    return protocol.LaunchDocument(
+        incarnation=plan.incarnation,
+        program=protocol.Program(
+            argv=plan.argv,
+            environ=_environ(
+                plan,
+                slot,
+                host,
+                ground,
+                edits=edits,
+                files=directory / protocol.FILES,
+                lost_reducers=lost_reducers,
+            ),
+            directory=(image.workdir or "/") if image else "",
+            python_template="" if host.namespaced else plan.software.template,
+        ),
+        isolation=_isolation(
+            plan, slot, host, ground, edits=edits, hosts=hosts, lost_reducers=lost_reducers
+        ),
+        limits=_limits(plan, host, ground),
+        network=protocol.Network(
+            address=slot.address,
+            cluster_port=PROGRAM_PORT,
+            kept_ports=ground.kept_ports,
+            storage_port=slot.port + 1,
+            storage_socket=ground.storage_socket,
+            identity=identity(plan),
+            rest_socket=ground.rest_socket,
+            grpc_socket=ground.grpc_socket,
+            certificate=ground.certificate if intercepts else "",
+        ),
+        observation=protocol.Observation(
+            logs=str(logs),
+            masked=masked,
+            usage_every=ground.usage_every,
+            gpus=edits.gpus,
+            watch_metrics=plan.watch_metrics,
+            reducers=plan.reduction.reducers,
+            verdict_after=plan.reduction.verdict_after / 1e9,
+        ),
+    )
+
+
+def _isolation(
+    plan: LaunchPlan,
+    slot: Slot,
+    host: Host,
+    ground: SharedPaths,
+    *,
+    edits: DeviceEdits,
+    hosts: Path,
+    lost_reducers: Path | None,
+) -> protocol.Isolation:
+    software, image = plan.software, plan.software.image
     mounts = [(path, path, True) for path in ground.visible]
     if ground.commands and image is not None:
         mounts.append((ground.commands, environs.IMAGE_COMMANDS, True))
     mounts += _reduction_mounts(plan, lost_reducers)
-    edits = device_edits(
-        slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
-    )
     mounts += edits.mounts
-    template = (plan.python_template,) if host.namespaced and plan.python_template else ()
+    template = (software.template,) if host.namespaced and software.template else ()
     commands = (ground.commands,) if ground.commands and image is None else ()
-    read_only = [*ground.read_only, *map(Path, (*plan.read_only, *template, *commands))]
-    return protocol.LaunchDocument(
-        incarnation=plan.incarnation,
-        argv=list(plan.argv),
-        environ=_environ(
-            plan,
-            slot,
-            host,
-            ground,
-            edits=edits,
-            files=directory / protocol.FILES,
-            lost_reducers=lost_reducers,
-        ),
-        logs=str(logs),
+    read_only = [*ground.read_only, *map(Path, (*software.read_only, *template, *commands))]
+    return protocol.Isolation(
+        level=host.level,
         hostname=slot.hostname if host.namespaced else "",
         hosts=str(hosts),
-        address=slot.address,
-        level=host.level,
-        python_template="" if host.namespaced else plan.python_template,
-        memory_limit=limit,
-        memory_base=host.memory_base,
-        cpu_weight=plan.cpu_weight,
-        cpu_base=host.cpu_base,
-        cgroup_name=f"trainshed-{host.identity}-{plan.job_uid}-{plan.attempt}-{plan.replica}",
-        pids_base=host.pids_base,
-        pids_limit=ground.processes,
+        users=(slot.users, users.COUNT) if slot.users else (),
         hidden=ground.hidden,
         covered=COVERED,
         read_only=outermost(read_only),
         mounts=tuple(mounts),
         devices=edits.devices,
-        gpus=edits.gpus,
         buckets=plan.buckets if host.namespaced else (),
-        users=(slot.users, users.COUNT) if slot.users else (),
         image=image.directory if image else "",
         image_user=image.user if image else "",
-        directory=(image.workdir or "/") if image else "",
-        shm_bytes=limit,
-        cluster_port=PROGRAM_PORT,
-        kept_ports=ground.kept_ports,
-        storage_socket=ground.storage_socket,
-        storage_port=storage_port,
-        rest_socket=ground.rest_socket,
-        grpc_socket=ground.grpc_socket,
-        identity=identity(plan),
-        certificate=ground.certificate if intercepts else "",
-        roots=ground.trust if intercepts else "",
-        stall_after=plan.stall_after / 1e9,
-        memory_polling=not host.memory_base,
-        watch_metrics=plan.watch_metrics,
-        reducers=plan.watch_reduction.reducers if plan.watch_reduction else 0,
-        verdict_after=plan.watch_reduction.verdict_after / 1e9 if plan.watch_reduction else 0.0,
-        masked=masked,
-        usage_every=ground.usage_every,
-        disk_limit=plan.disk_limit,
-        disk_enforced=ground.disk_enforced,
+        roots=ground.trust if intercepted(host, ground) else "",
+        shm_bytes=_memory(plan, host),
     )
+
+
+def _limits(plan: LaunchPlan, host: Host, ground: SharedPaths) -> protocol.Limits:
+    return protocol.Limits(
+        memory_limit=_memory(plan, host),
+        memory_polling=not host.memory_base,
+        cpu_weight=plan.limits.cpu_weight,
+        pids_limit=ground.processes,
+        disk_limit=plan.limits.disk,
+        disk_enforced=ground.disk_enforced,
+        stall_after=plan.limits.stall_after / 1e9,
+        memory_base=host.memory_base,
+        cpu_base=host.cpu_base,
+        pids_base=host.pids_base,
+        cgroup_name=f"trainshed-{host.identity}-{plan.job_uid}-{plan.attempt}-{plan.replica}",
+    )
+
+
+def _memory(plan: LaunchPlan, host: Host) -> int:
+    """Bytes; 0 = no limit. No replica gets more than there is."""
+    return min(plan.limits.memory, host.memory_bytes) if plan.limits.memory else 0
 
 
 def identity(plan: LaunchPlan) -> str:
@@ -181,9 +214,9 @@ def identity(plan: LaunchPlan) -> str:
             "job_uid": str(plan.job_uid),
             "attempt": plan.attempt,
             "replica": str(plan.replica),
-            "project": plan.project,
-            "service_account": plan.service_account,
-            "region": plan.region,
+            "project": plan.account.project,
+            "service_account": plan.account.service_account,
+            "region": plan.account.region,
         }
     )
 
@@ -201,10 +234,10 @@ def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tupl
     is."""
     if lost_reducers is None:
         return []
-    if plan.image is None:
+    if plan.software.image is None:
         return [(str(lost_reducers), str(lost_reducers), True)]
     return [
-        (plan.reduction, reduction.IMAGE_PACKAGES, True),
+        (plan.reduction.packages, reduction.IMAGE_PACKAGES, True),
         (str(lost_reducers), reduction.LOST, True),
     ]
 
@@ -231,7 +264,9 @@ def _environ(
         given |= environs.gcloud(ground.rest_url)
     if lost_reducers is not None:
         given |= environs.reducer_processes(plan, host.processors)
-    commands = environs.IMAGE_COMMANDS if plan.image and ground.commands else ground.commands
+    commands = (
+        environs.IMAGE_COMMANDS if plan.software.image and ground.commands else ground.commands
+    )
     environ = (
         given
         | environs.past_proxies(given, ours)

@@ -129,13 +129,13 @@ def reducer_processes(plan: LaunchPlan, processors: float) -> dict[str, str]:
     `processors` here (0 = not known). Nothing for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
         return {}
-    vcpus = min(plan.cpu_weight / 100, reduction.MOST_PROCESSES)
+    vcpus = min(plan.limits.cpu_weight / 100, reduction.MOST_PROCESSES)
     return {reduction.PROCESSES: str(max(1, int(min(vcpus, processors or vcpus))))}
 
 
 def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
     """Where a worker reads which reducers it is to do without."""
-    if plan.image is not None or reduction.LOST_FILE not in dict(plan.environ):
+    if plan.software.image is not None or reduction.LOST_FILE not in dict(plan.environ):
         return {}
     return {reduction.LOST_FILE: path}
 
@@ -147,21 +147,21 @@ def of_slot(
     `commands`: a directory with commands of ours in `bin`."""
     asked = dict(plan.environ)
     unbuffered = asked.get("PYTHONUNBUFFERED", "1")
-    if plan.image is not None:
+    if plan.software.image is not None:
         # The rest is the image's own.
         # Behind all that is the image's: its own gsutil is the one that is meant.
         path = [asked.get("PATH", SANE_PATH), *(f"{place}/bin" for place in (commands,) if place)]
         return {"PATH": ":".join(path), "PYTHONUNBUFFERED": unbuffered, "HOSTNAME": slot.hostname}
     # Where mounts can protect it the template itself is used; what a program installs goes to the user base.
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
-    template = plan.python_template if namespaced else f"{files}/{program.PYTHON}"
-    own = [user_base] + [template] * bool(plan.python_template)
+    template = plan.software.template if namespaced else f"{files}/{program.PYTHON}"
+    own = [user_base] + [template] * bool(plan.software.template)
     # Before what the machine has: a gsutil there knows nothing of the job, and one that a job installs is the
     # one it means.
     ours = [commands] if commands else []
     path = [
         *(f"{place}/bin" for place in own),
-        *plan.path,
+        *plan.software.path,
         *(f"{place}/bin" for place in ours),
         asked.get("PATH", SANE_PATH),
     ]

@@ -60,7 +60,7 @@ class Shims:
     ) -> protocol.Message:
         """What the slot handle's shim is told. Raises EngineUnavailable."""
         lost = None
-        if plan.reduction:
+        if plan.reduction.packages:
             try:
                 lost = self._layout.lost_reducers(plan.job_uid, plan.attempt)
             except OSError as error:
@@ -117,7 +117,7 @@ async def revealed(
         if secrets is None:
             raise LaunchRejected("The job names secrets, and this engine was given no way to them.")
         # A gang's replicas mostly need the same ones.
-        key = (plan.project, refs)
+        key = (plan.account.project, refs)
         if key not in known:
             known[key] = await secrets.values(*key)
         argv, environ, masked = resolved(plan.argv, plan.environ, known[key])

@@ -149,8 +149,7 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
         plan["directory"] = plan.get("directory") or f"{files}/work"
     elif not namespaced:
         plan["environ"] = {n: value.replace(files, now) for n, value in plan["environ"].items()}
-    known = {name: value for name, value in plan.items() if name in protocol.LaunchDocument.FIELDS}
-    return protocol.LaunchDocument(**known)
+    return protocol.LaunchDocument.from_message(plan)
 
 
 def _without_company(plan: dict[str, Any]) -> dict[str, str]:

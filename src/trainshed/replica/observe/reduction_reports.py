@@ -103,8 +103,8 @@ class Reduction:
     ) -> None:
         """Before the program is started. `plan`: one with `reducers`."""
         self._incarnation = plan.incarnation
-        self._reducers = plan.reducers
-        self._pause = plan.verdict_after
+        self._reducers = plan.observation.reducers
+        self._pause = plan.observation.verdict_after
         self._guardian = guardian
         self._events = events
         #: Whether the main process is known to have ended.
@@ -113,7 +113,7 @@ class Reduction:
         self._say = say
         #: Where what people should know goes.
         self._notes = notes
-        self._sheet = growing_files.Sheet(os.path.join(plan.logs, FILE))
+        self._sheet = growing_files.Sheet(os.path.join(plan.observation.logs, FILE))
         self._pacing = file_watcher.Pacing(events, self._look)
         self._watcher = file_watcher.FileWatcher(
             protocol.FILES,

@@ -166,15 +166,15 @@ def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
         # As a guardian's: directories on the way to what is shown are for everybody.
         os.umask(0o022)
         own = level == protocol.LEVEL_OWN
-        seen = view.View(
+        isolation = protocol.Isolation(
+            level=level,
             hostname="probe",
-            hosts_file=hosts,
-            files=files,
-            scratch=os.path.join(scratch, "view"),
+            hosts=hosts,
             buckets=[("probe", files)],
             hidden=[scratch],
-            user_range=(_PROBE_USERS, users.COUNT) if own else (),
+            users=(_PROBE_USERS, users.COUNT) if own else (),
         )
+        seen = view.View(isolation, files=files, scratch=os.path.join(scratch, "view"))
         seen.enter()
         drop(level, seen.owners, in_image=False)
         # Whoever it is now, its own files must be its own.

@@ -8,6 +8,7 @@ Python 3.6.
 import os
 import socket
 
+from trainshed.replica import protocol
 from trainshed.replica.sandbox import mounts, users
 from trainshed.replica.system import cgroups, kernel, roots
 
@@ -24,63 +25,29 @@ class View:
 
     def __init__(
         self,
+        isolation: protocol.Isolation,
         *,
-        hostname: str,
-        hosts_file: str,
         files: str,
         scratch: str,
-        binds: "Sequence[tuple[str, str]]" = (),
-        hidden: "Sequence[str]" = (),
-        covered: "Sequence[str]" = (),
-        read_only: "Sequence[str]" = (),
-        buckets: "Sequence[tuple[str, str]]" = (),
-        mounts: "Sequence[tuple[str, str, bool]]" = (),
-        roots: str = "",
-        device_files: "Sequence[str]" = (),
-        user_range: "Sequence[int]" = (),
-        namespace: "users.Namespace | None" = None,
-        image: str = "",
         layer: str = "",
-        image_user: str = "",
-        shm_bytes: int = 0,
+        binds: "Sequence[tuple[str, str]]" = (),
+        namespace: "users.Namespace | None" = None,
     ) -> None:
-        self._hostname = hostname
-        self._hosts_file = hosts_file
+        self._isolation = isolation
         #: The slot's directory, shown under its own path whatever is hidden.
         self._files = files
         #: A directory of the slot that mounts may be put together in, made if needed.
         self._scratch = scratch
-        #: (source, target), shown writable.
-        self._binds = list(binds)
-        #: Directories that look empty.
-        self._hidden = list(hidden)
-        #: Files that look empty.
-        self._covered = covered
-        #: Shown at their own paths, not writable.
-        self._read_only = [path for path in read_only if os.path.isdir(path)]
-        #: (name, directory) below /gcs.
-        self._buckets = buckets
-        #: (source, target, whether it is read-only), shown besides. What belongs into /dev would be covered
-        #: by the one that is made here.
-        self._mounts = [mount for mount in mounts if not mount[1].startswith("/dev/")]
-        self._device_mounts = [mount for mount in mounts if mount[1].startswith("/dev/")]
-        #: A file shown where systems keep whom their programs believe; "" = none.
-        self._roots = roots
-        #: Shown in /dev beside the harmless ones.
-        self._device_files = device_files
-        #: The machine's users that are the program's own, as (first, count); () = it keeps this process's
-        #: user.
-        self._user_range = user_range
-        #: The namespace of these users, if it was made ahead.
-        self._namespace = namespace
-        #: Directory of the root file system; "" = the machine's.
-        self._image = image
         #: Where what the program changes in the image is kept.
         self._layer = layer
-        #: As whom the program of an image runs.
-        self._image_user = image_user
-        #: Size of /dev/shm; 0 = the kernel's choice.
-        self._shm_bytes = shm_bytes
+        #: (source, target), shown writable.
+        self._binds = binds
+        #: The namespace of the program's own users, if it was made ahead.
+        self._namespace = namespace
+        self._read_only = [path for path in isolation.read_only if os.path.isdir(path)]
+        # What belongs into /dev would be covered by the one that is made here.
+        self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
+        self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
         #: After `enter`: the namespace of the program's own users, which who becomes the program enters last.
         self.owners: "users.Users | None" = None
@@ -92,24 +59,24 @@ class View:
         """Give this process, and all that it starts, the view. Raises OSError."""
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
         kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-        if self._hostname:
-            socket.sethostname(self._hostname)
+        if self._isolation.hostname:
+            socket.sethostname(self._isolation.hostname)
         # Not they themselves: there may be more of them than files can be open.
         around = {
             place: mounts.open_path(place)
-            for place in {os.path.dirname(source) for _, source in self._buckets}
+            for place in {os.path.dirname(source) for _, source in self._isolation.buckets}
         }
         # First: what follows finds itself there, and its children, by the numbers of this namespace.
         self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
-        if self._user_range:
-            self.owners = users.Users(*self._user_range, made=self._namespace)
-        if self._image:
+        if self._isolation.users:
+            self.owners = users.Users(*self._isolation.users, made=self._namespace)
+        if self._isolation.image:
             self._show_image()
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
         else:
             self._hide()
         late = [(mounts.open_path(source), target) for source, target, _ in self._device_mounts]
-        _show_devices(self._place("/dev"), self._device_files, self._shm_bytes)
+        _show_devices(self._place("/dev"), self._isolation.devices, self._isolation.shm_bytes)
         for handle, target in late:
             source, place = mounts.Source(handle, None), self._place(target)
             mounts.make_target(place, source.is_directory)
@@ -130,16 +97,16 @@ class View:
         frozen = [(self._source(path), path) for path in self._read_only]
         shown = [(self._own(source), target) for source, target in self._binds]
         bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
-        hosts = self._source(self._hosts_file)
-        ways = self._hidden + self._closed_ways()
+        hosts = self._source(self._isolation.hosts)
+        ways = [*self._isolation.hidden, *self._closed_ways()]
         places = [path for path in ways if mounts.is_directory(path)]
         hidden = mounts.outermost(places)
         self._add_missing([target for _, target in self._binds])
-        if self._buckets:
+        if self._isolation.buckets:
             self._add_missing([GCS])
         for path in hidden:
             _cover(path)
-        for path in self._covered:
+        for path in self._isolation.covered:
             if mounts.is_file(path):
                 kernel.bind(os.devnull, path)
         later = [(path, True) for _, path in kept + frozen]
@@ -190,12 +157,12 @@ class View:
     def _root_mounts(self) -> "list[tuple[str, str, bool]]":
         """What `roots` is shown on: each file of the machine's own, and the one place that some programs know
         even if there is none."""
-        if not self._roots:
+        if not self._isolation.roots:
             return []
         place = os.path.realpath(roots.PLACE)
         mounts.add_file(place, self._scratch)
         others = [os.path.realpath(path) for path in roots.PLACES if os.path.isfile(path)]
-        return [(self._roots, path, True) for path in dict.fromkeys([place, *others])]
+        return [(self._isolation.roots, path, True) for path in dict.fromkeys([place, *others])]
 
     def _closed_ways(self) -> "list[str]":
         """Directories on the way to what is shown that a user of the program's own could not pass: they are
@@ -226,9 +193,11 @@ class View:
     # --- an image's ---
 
     def _show_image(self) -> None:
-        self._root = mounts.show_image(self._image, self._layer, self._scratch, self.owners)
-        self.user = mounts.user_of(self._image_user, self._root)
-        hosts = self._source(self._hosts_file)
+        self._root = mounts.show_image(
+            self._isolation.image, self._layer, self._scratch, self.owners
+        )
+        self.user = mounts.user_of(self._isolation.image_user, self._root)
+        hosts = self._source(self._isolation.hosts)
         shown = [(self._own(source), target, False) for source, target in self._binds]
         shown.append((self._source("/sys"), "/sys", True))
         shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
@@ -243,7 +212,7 @@ class View:
                 source.show(place)
         # What is shown under its own path may have something hidden in it.
         same = [target for source, target, _ in self._mounts if source == target]
-        for path in mounts.outermost(self._hidden):
+        for path in mounts.outermost(list(self._isolation.hidden)):
             if any(mounts.holds(target, [path]) for target in same):
                 place = self._place(path)
                 _cover(place)
@@ -259,12 +228,12 @@ class View:
     def _image_roots(self) -> "list[tuple[mounts.Source, str, bool]]":
         """`roots` for each place where the image keeps its own, with these, which are believed as before."""
         shown: "list[tuple[mounts.Source, str, bool]]" = []
-        for path in roots.PLACES if self._roots else ():
+        for path in roots.PLACES if self._isolation.roots else ():
             place = self._place(path)
             if path == roots.PLACE or os.path.isfile(place):
                 both = os.path.join(self._scratch, "roots-%d.pem" % len(shown))
                 with open(both, "wb") as file:
-                    file.write(roots.text(place) + b"\n" + roots.text(self._roots))
+                    file.write(roots.text(place) + b"\n" + roots.text(self._isolation.roots))
                 shown.append((self._source(both), path, True))
         return shown
 
@@ -281,11 +250,11 @@ class View:
 
     def _show_buckets(self, around: "dict[str, int]") -> None:
         """`around`: the directories in which they lie, open."""
-        if not self._buckets:
+        if not self._isolation.buckets:
             return
         self._mount("tmpfs", GCS, mounts.SAFE, "mode=755,size=1m")
         gcs = self._place(GCS)
-        for name, source in self._buckets:
+        for name, source in self._isolation.buckets:
             place = os.path.join(gcs, name)
             above, own = os.path.split(source)
             try:

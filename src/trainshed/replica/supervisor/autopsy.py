@@ -21,7 +21,8 @@ def main(order: bytes, connection: socket.socket) -> None:
     `connection` as the shim of a live replica does (`shells`)."""
     message = json.loads(order.decode("utf-8"))
     os.chdir(message["slot"])
-    sandbox = Sandbox(protocol.LaunchDocument(**message["plan"]), message["shell"], connection)
+    plan = protocol.LaunchDocument.from_message(message["plan"])
+    sandbox = Sandbox(plan, message["shell"], connection)
     try:
         sandbox.run(order)
     except OSError as error:
@@ -40,9 +41,7 @@ class Sandbox:
         self._plan = plan
         self._shell = shell
         self._connection: "socket.socket | None" = connection
-        self._groups = cgroups.Groups(
-            plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base
-        )
+        self._groups = cgroups.Groups(plan.limits)
         self._loop = loop.Loop()
         self._inbox = b""
         self._ended = False
@@ -58,14 +57,14 @@ class Sandbox:
     def run(self, order: bytes) -> None:
         """Until the shell is over. Raises OSError."""
         plan = self._plan
-        child = guardian.GuardianHandle(plan.level)
+        child = guardian.GuardianHandle(plan.isolation.level)
         watched: "memory_limit.Memory | None" = None
         try:
-            self._groups.create(plan.memory_limit, plan.cpu_weight, plan.pids_limit)
+            self._groups.create()
             watched = memory_limit.Memory(
                 groups=self._groups,
-                limit=plan.memory_limit,
-                polled=plan.memory_polling,
+                limit=plan.limits.memory_limit,
+                polled=plan.limits.memory_polling,
                 guardian=child.process,
                 events=self._loop,
                 has_ended=lambda: self._ended,
@@ -81,7 +80,7 @@ class Sandbox:
         finally:
             os.kill(child.process, signal.SIGKILL)
             os.waitpid(child.process, 0)
-            if plan.level == protocol.LEVEL_SESSION:
+            if plan.isolation.level == protocol.LEVEL_SESSION:
                 processes.end_descendants()
             if watched is not None:
                 watched.close()

@@ -339,20 +339,21 @@ def _guard(
         return
     # The handle is the lock, held until this process ends.
     message = json.loads(received[0][0].decode("utf-8"))
-    plan = protocol.LaunchDocument(**message["plan"])
+    plan = protocol.LaunchDocument.from_message(message["plan"])
     files = os.path.join(message["slot"], protocol.FILES)
-    namespaced = plan.level != protocol.LEVEL_SESSION
+    isolation = plan.isolation
+    namespaced = isolation.level != protocol.LEVEL_SESSION
 
-    groups = cgroups.Groups(plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base)
+    groups = cgroups.Groups(plan.limits)
     main = program.Program(
-        argv=plan.argv,
-        environ=plan.environ,
-        directory=plan.directory or os.path.join(files, program.WORK),
+        argv=list(plan.program.argv),
+        environ=plan.program.environ,
+        directory=plan.program.directory or os.path.join(files, program.WORK),
         output=output,
         errors=errors,
         groups=groups,
     )
-    seen = _view(plan, message["slot"], files, namespace)
+    seen = _view(isolation, message["slot"], files, namespace)
 
     def prepare() -> None:
         # The service keeps what it makes to itself; directories on the way to what is shown are for
@@ -363,24 +364,24 @@ def _guard(
         if namespaced:
             groups.keep_bases()
             seen.enter()
-            if not (plan.image and plan.level == protocol.LEVEL_USER):
+            if not (isolation.image and isolation.level == protocol.LEVEL_USER):
                 kernel.forbid_inspection()  # There `drop` does, once it needs no more of /proc.
         else:
             kernel.forbid_new_privileges()
-        if plan.image:
+        if isolation.image:
             _fit_image(plan, main, seen)
-        if plan.cluster_port or plan.certificate:
-            _be_asked(control, connect=bool(plan.certificate))
+        if plan.network.cluster_port or plan.network.certificate:
+            _be_asked(control, connect=bool(plan.network.certificate))
 
     def settle() -> None:
         groups.hold()
         if namespaced:
-            levels.drop(plan.level, seen.owners, bool(plan.image))
-            if plan.pids_limit and not plan.pids_base:
-                program.limit_processes(plan.pids_limit)
+            levels.drop(isolation.level, seen.owners, bool(isolation.image))
+            if plan.limits.pids_limit and not plan.limits.pids_base:
+                program.limit_processes(plan.limits.pids_limit)
 
-    if plan.stall_after > 0:
-        plan.environ.setdefault(*stall.ENVIRONMENT)
+    if plan.limits.stall_after > 0:
+        plan.program.environ.setdefault(*stall.ENVIRONMENT)
     Guardian(
         control,
         main,
@@ -395,11 +396,11 @@ def _guard(
 def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.View) -> None:
     """What the image's own files say: who its user is, and where that one is at home."""
     user, group, home = seen.user
-    plan.environ.setdefault("HOME", home)
-    mounts.make_directory(plan.directory, 0o755, seen.owners)
+    plan.program.environ.setdefault("HOME", home)
+    mounts.make_directory(plan.program.directory, 0o755, seen.owners)
     mounts.make_directory("/tmp", 0o1777, seen.owners)
     if user or group:
-        if plan.level == protocol.LEVEL_USER:
+        if plan.isolation.level == protocol.LEVEL_USER:
             return  # There is one user only, and it finds itself root.
         main.run_as(user, group)
 
@@ -416,29 +417,17 @@ def _be_asked(control: socket.socket, *, connect: bool) -> None:
 
 
 def _view(
-    plan: protocol.LaunchDocument, slot: str, files: str, namespace: "users.Namespace | None"
+    isolation: protocol.Isolation, slot: str, files: str, namespace: "users.Namespace | None"
 ) -> view.View:
     binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
-    if not plan.image:
+    if not isolation.image:
         binds.append((os.path.join(files, program.TEMPORARY), "/tmp"))
         binds.append((os.path.join(files, program.KEPT_TEMPORARY), "/var/tmp"))
     return view.View(
-        hostname=plan.hostname,
-        hosts_file=plan.hosts,
+        isolation,
         files=files,
         scratch=os.path.join(slot, "view"),
-        binds=binds,
-        hidden=plan.hidden,
-        covered=plan.covered,
-        read_only=plan.read_only,
-        buckets=plan.buckets,
-        mounts=plan.mounts,
-        roots=plan.roots,
-        device_files=plan.devices,
-        user_range=plan.users,
-        namespace=namespace,
-        image=plan.image,
         layer=os.path.join(files, program.LAYER),
-        image_user=plan.image_user,
-        shm_bytes=plan.shm_bytes,
+        binds=binds,
+        namespace=namespace,
     )

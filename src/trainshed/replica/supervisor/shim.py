@@ -53,9 +53,7 @@ class Shim:
         self._child = child.process
         self._control = child.control
         self._outputs = ((child.output, "o"), (child.errors, "e"))
-        self._groups = cgroups.Groups(
-            plan.memory_base, plan.cpu_base, plan.cgroup_name, plan.pids_base
-        )
+        self._groups = cgroups.Groups(plan.limits)
         self._sidecars: "sidecars.Sidecars | None" = None
         self._transcript: "segments.Transcript | None" = None
         self._loop = loop.Loop()
@@ -97,11 +95,11 @@ class Shim:
         """What can be done while the guardian makes the sandbox; then say go."""
         plan = self._plan
         self._claim.describe(self._child, self._groups.directories())
-        self._groups.create(plan.memory_limit, plan.cpu_weight, plan.pids_limit)
-        program.install_python(protocol.FILES, plan.python_template)
-        mask = masking.Mask(tuple(plan.masked)) if plan.masked else None
+        self._groups.create()
+        program.install_python(protocol.FILES, plan.program.python_template)
+        mask = masking.Mask(tuple(plan.observation.masked)) if plan.observation.masked else None
         script = self._transcript = segments.Transcript(
-            plan.logs,
+            plan.observation.logs,
             mask,
             self._loop,
             tell=lambda lines: self._clients.send({"e": "lines", "n": lines}),
@@ -238,7 +236,7 @@ class Shim:
         self._stalled = True
         self.say(
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this "
-            "replica." % self._plan.stall_after
+            "replica." % self._plan.limits.stall_after
         )
         stall.Dump(self._child, self._loop, self.say, lambda: self._tell_guardian(b"kill\n"))
 
@@ -316,7 +314,7 @@ class Shim:
         if self._sidecars is not None:
             self._sidecars.program_ends()
         _, _, used = os.wait4(self._child, 0)
-        if self._plan.level == protocol.LEVEL_SESSION:
+        if self._plan.isolation.level == protocol.LEVEL_SESSION:
             # A guardian that was killed could not clear up; its orphans came to us.
             processes.end_descendants()
         if self._sidecars is not None:
@@ -388,7 +386,7 @@ def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandl
     """
     message = json.loads(order.decode("utf-8"))
     os.chdir(message["slot"])
-    plan = protocol.LaunchDocument(**message["plan"])
+    plan = protocol.LaunchDocument.from_message(message["plan"])
     listeners = clients.Clients(connection)
     try:
         claim = journal.claim(plan.incarnation)
@@ -400,11 +398,12 @@ def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandl
     shim: "Shim | None" = None
     waits: "Shim | None"
     try:
-        child = child or guardian.GuardianHandle(plan.level)
+        child = child or guardian.GuardianHandle(plan.isolation.level)
         child.tell(order, claim.lock)
         # Whoever clears the cache leaves what a live program runs in alone. What was cleared away just
         # before, the guardian does not find, and says so.
-        program.hold_leases([*plan.read_only, *([plan.image] if plan.image else [])])
+        directories = [*plan.isolation.read_only, plan.isolation.image]
+        program.hold_leases([directory for directory in directories if directory])
         shim = Shim(plan, listeners, claim, child)
         record, waits = shim.run(), shim
     except Exception as error:  # Whatever it is, the replica is over and that is recorded.

@@ -84,31 +84,33 @@ class Sidecars:
         self._calls: "socket_calls.Calls | None" = None
         self.memory = memory_limit.Memory(
             groups=groups,
-            limit=plan.memory_limit,
-            polled=plan.memory_polling,
+            limit=plan.limits.memory_limit,
+            polled=plan.limits.memory_polling,
             guardian=guardian,
             events=events,
             has_ended=reporter.has_ended,
         )
         self._notes = notes
         self._storage: "relay.Endpoint | None" = None
-        if plan.storage_socket:
+        network, observation = plan.network, plan.observation
+        if network.storage_socket:
             self._storage = relay.Endpoint(
-                plan.address,
-                plan.storage_port,
-                plan.storage_socket,
+                network.address,
+                network.storage_port,
+                network.storage_socket,
                 events,
-                identity=plan.identity.encode("utf-8"),
-                certificate=plan.certificate,
-                peers=peers.Peers(guardian, plan.users),
-                proxy=plan.environ.get("https_proxy") or plan.environ.get("HTTPS_PROXY", ""),
-                service=(plan.rest_socket, plan.grpc_socket),
+                identity=network.identity.encode("utf-8"),
+                certificate=network.certificate,
+                peers=peers.Peers(guardian, plan.isolation.users),
+                proxy=plan.program.environ.get("https_proxy")
+                or plan.program.environ.get("HTTPS_PROXY", ""),
+                service=(network.rest_socket, network.grpc_socket),
                 note=self._notes.add,
             )
         self._metrics: "metrics.Metrics | None" = None
-        if plan.watch_metrics:
+        if observation.watch_metrics:
             self._metrics = metrics.Metrics(
-                plan.logs,
+                observation.logs,
                 plan.incarnation,
                 events,
                 say=reporter.say,
@@ -117,7 +119,7 @@ class Sidecars:
                 mask=mask,
             )
         self._reduction: "reduction_reports.Reduction | None" = None
-        if plan.reducers:
+        if observation.reducers:
             self._reduction = reduction_reports.Reduction(
                 plan,
                 guardian,
@@ -129,22 +131,22 @@ class Sidecars:
             )
         self._disk: "disk.Disk | None" = None
         self._usage: "usage.Usage | None" = None
-        if plan.usage_every > 0 or plan.disk_enforced:
+        if observation.usage_every > 0 or plan.limits.disk_enforced:
             self._disk = disk.Disk(
                 protocol.FILES,
-                limit=plan.disk_limit,
-                every=plan.usage_every or _LOOK_EVERY,
+                limit=plan.limits.disk_limit,
+                every=observation.usage_every or _LOOK_EVERY,
                 events=events,
                 note=self._note_of_disk,
-                end=reporter.end_for_disk if plan.disk_enforced else None,
+                end=reporter.end_for_disk if plan.limits.disk_enforced else None,
             )
-        if plan.usage_every > 0:
+        if observation.usage_every > 0:
             self._usage = usage.Usage(
-                plan.logs,
+                observation.logs,
                 plan.incarnation,
-                every=plan.usage_every,
-                limit=plan.memory_limit,
-                gpus=plan.gpus,
+                every=observation.usage_every,
+                limit=plan.limits.memory_limit,
+                gpus=observation.gpus,
                 directories=groups.directories(),
                 guardian=guardian,
                 events=events,
@@ -162,9 +164,9 @@ class Sidecars:
             self._metrics.begin(at)
         if self._reduction is not None:
             self._reduction.begin(at)
-        if self._plan.stall_after > 0:
+        if self._plan.limits.stall_after > 0:
             stall.Watchdog(
-                self._plan.stall_after,
+                self._plan.limits.stall_after,
                 self._guardian,
                 self._loop,
                 output=self._reporter.output_bytes,
@@ -180,13 +182,14 @@ class Sidecars:
 
     def take_calls(self, handle: int) -> None:
         """Make some calls in the program's place from here on (`socket_calls`)."""
-        plan = self._plan
+        network = self._plan.network
+        endpoint = network.address, network.storage_port
         calls = socket_calls.Calls(
             handle,
-            plan.address,
-            plan.cluster_port,
-            socket_calls.redirected(plan.address, plan.storage_port) if plan.certificate else {},
-            plan.kept_ports,
+            network.address,
+            network.cluster_port,
+            socket_calls.redirected(*endpoint) if network.certificate else {},
+            network.kept_ports,
         )
 
         def asked() -> None:

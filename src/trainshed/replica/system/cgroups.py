@@ -9,6 +9,7 @@ import os
 import signal
 import time
 
+from trainshed.replica import protocol
 from trainshed.replica.system import kernel, processes
 
 ROOT = "/sys/fs/cgroup"
@@ -99,12 +100,13 @@ def memory_limit(base: str) -> int:
 class Groups:
     """One replica's control groups. Without bases it does nothing and knows nothing."""
 
-    __slots__ = ("_bases", "_cpu", "_inside", "_memory", "_outside", "_pids")
+    __slots__ = ("_bases", "_cpu", "_inside", "_limits", "_memory", "_outside", "_pids")
 
-    def __init__(self, memory_base: str, cpu_base: str, name: str, pids_base: str = "") -> None:
-        self._memory = os.path.join(memory_base, name) if memory_base else ""
-        self._cpu = os.path.join(cpu_base, name) if cpu_base else ""
-        self._pids = os.path.join(pids_base, name) if pids_base else ""
+    def __init__(self, limits: protocol.Limits) -> None:
+        self._limits, name = limits, limits.cgroup_name
+        self._memory = os.path.join(limits.memory_base, name) if limits.memory_base else ""
+        self._cpu = os.path.join(limits.cpu_base, name) if limits.cpu_base else ""
+        self._pids = os.path.join(limits.pids_base, name) if limits.pids_base else ""
         self._bases: "dict[str, int]" = {}
         self._inside: "list[int]" = []
         self._outside: "list[int]" = []
@@ -123,18 +125,17 @@ class Groups:
         """The directory of the group that shares out the processors, "" = there is none."""
         return self._cpu
 
-    def create(self, memory_limit: int, cpu_weight: int, pids_limit: int = 0) -> None:
-        """Make the groups, empty ones of an earlier incarnation anew. Limits: bytes; 100 per vCPU; processes,
-        0 = none.
-
-        Raises OSError: the limit that was promised cannot be set.
-        """
+    def create(self) -> None:
+        """Make the groups, empty ones of an earlier incarnation anew. Raises OSError: the limit that was
+        promised cannot be set."""
+        limits = self._limits
         remove(self.directories())
         for path in self.directories():
             os.mkdir(path)
-        if self._memory and memory_limit:
-            self._limit_memory(memory_limit)
-        if self._cpu and cpu_weight:
+        if self._memory and limits.memory_limit:
+            self._limit_memory(limits.memory_limit)
+        if self._cpu and limits.cpu_weight:
+            cpu_weight = limits.cpu_weight
             if _is_v2(self._cpu):
                 kernel.write(
                     os.path.join(self._cpu, "cpu.weight"), str(min(10000, max(1, cpu_weight)))
@@ -142,8 +143,8 @@ class Groups:
             else:
                 shares = min(262144, max(2, cpu_weight * 1024 // 100))
                 kernel.write(os.path.join(self._cpu, "cpu.shares"), str(shares))
-        if self._pids and pids_limit:
-            kernel.write(os.path.join(self._pids, "pids.max"), str(pids_limit))
+        if self._pids and limits.pids_limit:
+            kernel.write(os.path.join(self._pids, "pids.max"), str(limits.pids_limit))
 
     def _limit_memory(self, limit: int) -> None:
         if _is_v2(self._memory):

@@ -155,7 +155,7 @@ class Run:
         record = await self._follow(job)
         kept = self._keep(job, prepared) if self._request.keep else None
         memory = (await self._engine.capacity())[0].memory_bytes
-        return Ended(record, min(plan.memory_limit or memory, memory), kept)
+        return Ended(record, min(plan.limits.memory or memory, memory), kept)
 
     def _interrupt(self, task: "asyncio.Task[Ended]") -> None:
         """The first time the program is asked to stop and has its grace, the second time it is killed."""
@@ -253,9 +253,11 @@ class Run:
             {jobs.REPLICA: 1},
             buckets=buckets,
         )
-        if plan.image is None or not self._request.entry:
+        software = plan.software
+        if software.image is None or not self._request.entry:
             return plan
-        return replace(plan, image=replace(plan.image, workdir=program_files.APP))
+        image = replace(software.image, workdir=program_files.APP)
+        return replace(plan, software=replace(software, image=image))
 
     # --- its life ---
 

@@ -161,10 +161,10 @@ class SimSlot:
             plan.incarnation,
             script,
             self.slot.node,
-            vcpus=plan.cpu_weight / 100,
-            memory_bytes=plan.memory_limit,
+            vcpus=plan.limits.cpu_weight / 100,
+            memory_bytes=plan.limits.memory,
             accelerators=self.accelerators,
-            stall_after=plan.stall_after,
+            stall_after=plan.limits.stall_after,
             watch_metrics=plan.watch_metrics,
         )
         return one
