@@ -133,8 +133,8 @@ def command(
 ) -> None:
     """Run a small distributed training job from start to end.
 
-    A primary and its workers learn to tell handwritten digits apart, exchanging gradients; an evaluator
-    judges their checkpoints. If no service runs, one is started, and stopped again in the end.
+    A primary and its workers learn together to tell handwritten digits apart; an evaluator judges their
+    checkpoints. If no service runs, one is started, and stopped again in the end.
     """
     if planted_bug and not drill:
         raise click.UsageError("The bug shows only when something happens: give --drill as well.")

@@ -1,184 +1,163 @@
-"""The demo job: a small network learns to tell handwritten digits apart, on several hosts at once.
+"""The demo job: several hosts learn together to tell handwritten digits apart.
 
-Run as `python -m trainshed_demo.task`, on every replica with the same arguments. Read on in this
-order: `cluster` (who am I), `training` (what do I do), `allreduce` and `frames` (how the replicas
-talk), `checkpoints` (what is kept), `model` (the network itself).
-
-The primary and the workers train; the evaluator judges the checkpoints. The job is a success when
-the network is accurate on images that it has not learned from.
+Every replica runs `python -m trainshed_demo.task`. In each epoch the primary and the workers train on their
+shares of the images, and go on with the average of what they have learned, which the primary keeps. It
+saves checkpoints, and resumes from the last one when it is started again; workers keep nothing. The evaluator
+judges each checkpoint on images that nobody has learned from.
 """
 
 import argparse
 import functools
+import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
-from types import FrameType
-from typing import NoReturn
+from multiprocessing.managers import BaseManager
+from threading import Condition, Thread
+from typing import Any, cast
 
-from trainshed_demo.allreduce import GatherError
-from trainshed_demo.checkpoints import Checkpoints, open_folder, output_uris
-from trainshed_demo.cluster import Cluster, ClusterError, Role, read_cluster
-from trainshed_demo.model import Network, load_digits
-from trainshed_demo.training import Evaluator, Primary, Say, Schedule, Settings, work
+import numpy as np
+
+from trainshed_demo.digits import UNTRAINED, judge, load_digits, train
+from trainshed_demo.folder import Folder
+
+# Flushed line by line: a log is read while the program runs.
+say = functools.partial(print, flush=True)
 
 
-class Terminated(BaseException):
-    """The service asks this replica to end. Not an `Exception`, so that no retry swallows it."""
+class Learned:
+    """What the replicas have learned together: the primary keeps it, the workers call it by connections."""
+
+    def __init__(self, size: int, epoch: int, weights: Any) -> None:
+        self.size, self.epoch, self.weights = size, epoch, weights
+        self._parts: dict[int, Any] = {}
+        self._complete = Condition()
+
+    def join(self, rank: int) -> tuple[int, Any]:
+        """The epochs that are done, and the weights after them, for a worker that begins."""
+        say(f"worker {rank} joined")
+        return self.epoch, self.weights
+
+    def add(self, rank: int, epoch: int, weights: Any) -> tuple[int, Any]:
+        """Wait until all replicas have added their part of an epoch; where to go on from then.
+
+        A worker that was started again may add its part twice: it is the same one.
+        """
+        with self._complete:
+            if epoch == self.epoch:
+                self._parts[rank] = weights
+            if len(self._parts) == self.size:
+                self.weights = np.mean([part for _, part in sorted(self._parts.items())], axis=0)
+                self.epoch, self._parts = epoch + 1, {}
+                self._complete.notify_all()
+            self._complete.wait_for(lambda: self.epoch > epoch)
+            return self.epoch, self.weights
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Plays this replica's part, and returns the exit status."""
-    options = _parse(arguments)
+def main(options: argparse.Namespace) -> None:
+    # The service tells every replica where all of them are, and which of them it is.
+    spec = json.loads(os.environ["CLUSTER_SPEC"])
+    cluster, task = spec["cluster"], spec["task"]
+    host, _, port = cluster["workerpool0"][0].partition(":")
+    # The key is known to this job's replicas alone: the hosts of each job have names of their own.
+    manager = BaseManager((host, int(port)), json.dumps(cluster, sort_keys=True).encode())
+    size = 1 + len(cluster.get("workerpool1", []))
+    if task["type"] == "workerpool0":
+        lead(options, manager, size)
+    elif task["type"] == "workerpool1":
+        work(options, manager, task["index"] + 1, size)
+    else:
+        evaluate(options)
+
+
+def lead(options: argparse.Namespace, manager: BaseManager, size: int) -> None:
+    """The primary: trains with the workers, saves checkpoints and, in the end, the model."""
+    say("checkpoints go to", os.environ["AIP_CHECKPOINT_DIR"])
+    checkpoints, (examples, held_out) = Folder(os.environ["AIP_CHECKPOINT_DIR"]), load_digits()
+    epoch, weights = 0, UNTRAINED
+    if (saved := checkpoints.names()) and not options.planted_bug:
+        epoch, weights = checkpoints.load(saved[-1])
+        say(f"resuming from the checkpoint after epoch {epoch}")
+    learned = Learned(size, epoch, weights)
+    BaseManager.register("learned", lambda: learned)
+    Thread(target=manager.get_server().serve_forever, daemon=True).start()
+    # The service asks a replica to end with SIGTERM, and leaves it time to save what it has.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        cluster = read_cluster(os.environ)
-    except ClusterError as error:
-        return _fail(str(error))
-
-    say = functools.partial(_say, cluster.label)
-    signal.signal(signal.SIGTERM, _on_sigterm)
-    try:
-        return _play(cluster, options, say)
-    except GatherError as error:
-        return _fail(f"{cluster.label}: {error}")
-    except Terminated:
-        if cluster.role is Role.EVALUATOR:
-            say("shut down by the service, as an evaluator is at the end of the job")
-            return 0
-        say("asked to end before the work was done")
-        return _die_of(signal.SIGTERM)
-
-
-def _play(cluster: Cluster, options: argparse.Namespace, say: Say) -> int:
-    settings = Settings(
-        epochs=options.epochs,
-        batch=options.batch_size,
-        learning_rate=options.learning_rate,
-        hidden=options.hidden_units,
-        seed=options.seed,
-    )
-    checkpoint_uri, model_uri = output_uris(options.job_dir, os.environ)
-
-    if cluster.role is Role.PRIMARY:
-        checkpoints = Checkpoints(open_folder(checkpoint_uri))
-        say(f"checkpoints go to {checkpoint_uri}, the model to {model_uri}")
-        schedule = Schedule(
-            options.checkpoint_epochs,
-            options.join_seconds,
-            options.epoch_seconds,
-            resume=not options.planted_bug,
-        )
-        primary = Primary(settings, schedule, checkpoints, say)
-        return _lead(primary, cluster, model_uri, options.target_accuracy, say)
-    if cluster.role is Role.WORKER:
-        examples, _ = load_digits()
-        work(cluster, settings, options.join_seconds, examples, say)
-        return 0
-    if cluster.role is Role.EVALUATOR:
-        checkpoints = Checkpoints(open_folder(checkpoint_uri))
-        _, held_out = load_digits()
-        evaluator = Evaluator(checkpoints, Network(settings.hidden), held_out, say)
-        _watch(evaluator, options.poll_seconds)
-    say("this program has no work for a parameter server")
-    return 0
+        while epoch < options.epochs:
+            began = time.monotonic()
+            epoch, weights = learned.add(0, epoch, train(weights, examples.share(0, size), epoch))
+            loss, accuracy = judge(weights, examples)
+            progress = f"loss {loss:.3f} accuracy {accuracy:.3f}"
+            say(f"epoch {epoch}/{options.epochs} {progress} ({size} replicas)")
+            if epoch % options.checkpoint_epochs == 0 or epoch == options.epochs:
+                say("saved", checkpoints.save(f"epoch-{epoch:04}.npz", epoch, weights))
+            # So small a task would be over before one had looked.
+            time.sleep(max(0.0, began + options.epoch_seconds - time.monotonic()))
+    except KeyboardInterrupt:
+        say("asked to end; saved", checkpoints.save(f"epoch-{epoch:04}.npz", epoch, weights))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+    model, (_, accuracy) = Folder(os.environ["AIP_MODEL_DIR"]), judge(weights, held_out)
+    model.save("model.npz", epoch, weights)
+    model.write("metrics.json", json.dumps({"accuracy": accuracy, "epochs": epoch}).encode())
+    say(f"final accuracy {accuracy:.3f} on {len(held_out.labels)} held-out images")
+    if accuracy < 0.9:
+        sys.exit("It has not learned enough. Give it more --epochs.")
 
 
-def _lead(primary: Primary, cluster: Cluster, model_uri: str, target: float, say: Say) -> int:
-    examples, held_out = load_digits()
-    try:
-        primary.train(cluster, examples)
-    except Terminated:
-        primary.save()
-        raise
-    accuracy = primary.publish(open_folder(model_uri), held_out, cluster.size)
-    result = f"final accuracy {accuracy:.3f} on {len(held_out)} held-out images"
-    if accuracy < target:
-        return _fail(
-            f"{result}, less than the {target:.2f} asked for: it has not learned enough."
-            " Give it more --epochs, or another --learning-rate."
-        )
-    say(f"{result}; the model is in {model_uri}")
-    return 0
+def work(options: argparse.Namespace, manager: BaseManager, rank: int, size: int) -> None:
+    """A worker: trains on its share, from wherever the primary is."""
+    examples, epoch = load_digits()[0].share(rank, size), 0
+    BaseManager.register("learned")
+    while epoch < options.epochs:
+        try:
+            manager.connect()
+        except (EOFError, OSError):
+            # It may start later than this replica, and anew when it was lost.
+            time.sleep(0.1)
+            continue
+        try:
+            learned = cast(Any, manager).learned()
+            epoch, weights = learned.join(rank)
+            say(f"joined the primary after epoch {epoch}")
+            while epoch < options.epochs:
+                epoch, weights = learned.add(rank, epoch, train(weights, examples, epoch))
+        except (EOFError, OSError):
+            say("lost the primary; joining again")
 
 
-def _watch(evaluator: Evaluator, poll_seconds: float) -> NoReturn:
-    try:
-        evaluator.watch(poll_seconds)
-    except Terminated:
-        # The primary has succeeded a moment ago, and its last checkpoint may not be judged yet.
-        evaluator.look()
-        raise
+def evaluate(options: argparse.Namespace) -> None:
+    """The evaluator: judges each checkpoint, until the service ends it with the job."""
+    say("waiting for checkpoints")
+    checkpoints, (_, held_out) = Folder(os.environ["AIP_CHECKPOINT_DIR"]), load_digits()
+    asked_to_end, judged = list[int](), set[str]()
+    signal.signal(signal.SIGTERM, lambda number, _: asked_to_end.append(number))
+    while True:
+        # Looks once more when it was asked to end: the last checkpoint may have come just now.
+        last = bool(asked_to_end)
+        for name in sorted({*checkpoints.names()} - judged):
+            epoch, weights = checkpoints.load(name)
+            _, accuracy = judge(weights, held_out)
+            say(f"after epoch {epoch}: accuracy {accuracy:.3f} on held-out images")
+            judged.add(name)
+        if last:
+            return
+        time.sleep(options.poll_seconds)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    settings, schedule = Settings(), Schedule()
-    parser = argparse.ArgumentParser(
-        prog="trainshed_demo.task",
-        description="Distributed training of a small network on handwritten digits.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        # A hyperparameter must not be taken for another one that begins with its name.
-        allow_abbrev=False,
-    )
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="trainshed_demo.task")
     add = parser.add_argument
-    add("--job-dir", help="where to keep checkpoints and the model: gs://bucket/path or a path")
-    add("--epochs", type=int, default=settings.epochs, help="passes over the examples")
-    add("--batch-size", type=int, default=settings.batch, help="examples per step, in all")
-    add("--learning-rate", type=float, default=settings.learning_rate, help="of each step")
-    add("--hidden-units", type=int, default=settings.hidden, help="size of the hidden layer")
-    add("--seed", type=int, default=settings.seed, help="of everything that is drawn")
-    add(
-        "--checkpoint-epochs",
-        type=int,
-        default=schedule.checkpoint_epochs,
-        help="epochs from one checkpoint to the next",
-    )
-    add(
-        "--epoch-seconds",
-        type=float,
-        default=schedule.epoch_seconds,
-        help="the least time an epoch takes, so that one can watch",
-    )
-    add(
-        "--join-seconds",
-        type=float,
-        default=schedule.join_seconds,
-        help="how long to wait for the other replicas",
-    )
+    add("--epochs", type=int, default=30, help="passes over the images")
+    add("--checkpoint-epochs", type=int, default=5, help="epochs between two checkpoints")
+    add("--epoch-seconds", type=float, default=0.12, help="the least time an epoch takes")
     add("--poll-seconds", type=float, default=0.5, help="how often the evaluator looks")
-    add(
-        "--planted-bug",
-        action="store_true",
-        help="begin anew after a restart, whatever checkpoint there is: a bug for a drill to find",
-    )
-    add("--target-accuracy", type=float, default=0.9, help="with less, the job is a failure")
+    add("--planted-bug", action="store_true", help="forget the checkpoints, for a drill to find")
     return parser.parse_args(arguments)
 
 
-def _say(label: str, text: str) -> None:
-    # Flushed line by line: a log is read while the program runs.
-    print(f"{label}: {text}", flush=True)
-
-
-def _fail(text: str) -> int:
-    print(text, file=sys.stderr, flush=True)
-    return 1
-
-
-def _on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    del number, frame
-    # Once is enough: what is done on the way out is not to be interrupted again.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Terminated
-
-
-def _die_of(number: signal.Signals) -> int:
-    """Ends by the signal itself, so that the service sees a program that was stopped, not failed."""
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)
-    # Still here: the first process of a container is not ended by its own signals.
-    return 128 + number
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(parse())

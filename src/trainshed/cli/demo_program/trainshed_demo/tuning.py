@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from trainshed_demo.model import CLASSES, load_digits
+from trainshed_demo.digits import load_digits
 
 METRIC = "accuracy"
 
@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reports = cast(Any, hypertune).HyperTune()
     trial = os.environ.get("CLOUD_ML_TRIAL_ID", "-")
     for epoch in range(1, options.epochs + 1):
-        network.partial_fit(examples.images, examples.labels, classes=np.arange(CLASSES))
+        network.partial_fit(examples.images, examples.labels, classes=np.arange(10))
         accuracy = float(network.score(held_out.images, held_out.labels))
         reports.report_hyperparameter_tuning_metric(METRIC, accuracy, global_step=epoch)
         print(
             f"trial {trial}: epoch {epoch}/{options.epochs} loss {network.loss_:.3f}"
-            f" accuracy {accuracy:.3f} on {len(held_out)} held-out images",
+            f" accuracy {accuracy:.3f} on {len(held_out.labels)} held-out images",
             flush=True,
         )
 
