@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.engines.toy import ToyLab
-from trainshed.engines.conformance.lab import Lab
+from trainshed.engines.conformance.lab import Lab, LabWithNodes
 from trainshed.engines.conformance.suite import Conformance
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
@@ -17,10 +19,8 @@ from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.testing.engine.lab import SimLab
 
 
-class LocalLab(Lab):
+class LocalLab(LabWithNodes):
     """`level`: the isolation that is demanded, "" = the strongest there is."""
-
-    loses_nodes = True
 
     def __init__(self, data: Path, level: str) -> None:
         self._data = data
@@ -29,7 +29,10 @@ class LocalLab(Lab):
         self._options = Options(level=level, nodes=2, lease=3.0, read_only=own)
 
     def engine(self) -> Engine:
-        return LocalEngine(self._data, self._options)
+        return self.elsewhere()()
+
+    def elsewhere(self) -> Callable[[], Engine]:
+        return partial(LocalEngine, self._data, self._options)
 
     async def cut_off(self, engine: Engine, node: str) -> None:
         assert isinstance(engine, LocalEngine)
@@ -62,6 +65,14 @@ class TestToy(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:
         return ToyLab(tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("call", ["start_starts_once", "stop_stops"])
+def test_processes_killed_at_each_single_step(tmp_path: Path, call: str) -> None:
+    lab = LocalLab(tmp_path / "data", "")
+    lab.kills = None
+    getattr(Conformance(), f"test_a_process_killed_at_any_step_of_a_{call}")(lab)
 
 
 @as_root_only

@@ -5,11 +5,12 @@ An engine's own binding subclasses `Lab`. For most engines `engine` is all there
 real ones, run by this Python, and time is real.
 """
 
+import abc
 import asyncio
 import enum
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,18 +71,24 @@ class Program:
         return (sys.executable, "-u", "-c", "\n".join(lines))
 
 
-class Lab:
+class Lab(abc.ABC):
     """One engine under test. Built anew for every test, with an empty directory."""
 
     #: Seconds (real ones) that anything may take until it is seen.
     patience: float = 20.0
-    #: `cut_off` and `reconnect` do something.
-    loses_nodes: bool = False
+    #: At how many of its steps, spread over all of a call, a process is killed (`elsewhere`); None: at each.
+    kills: int | None = 6
 
+    @abc.abstractmethod
     def engine(self) -> Engine:
         """An engine that is not started. Called again for every restart of the service, after the one before
         was closed: it must find what that one left."""
-        raise NotImplementedError
+
+    def elsewhere(self) -> Callable[[], Engine] | None:
+        """What makes the same engine, over the same state, in another process: a class or a function of some
+        module, or a `functools.partial` of one (it is pickled). By it the suite has a process that holds the
+        engine killed in the middle of its calls. None: it cannot."""
+        return None
 
     def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
         """The plan, by which that program runs."""
@@ -90,14 +97,6 @@ class Lab:
     async def pass_time(self) -> None:
         """Let some milliseconds pass, of whatever clock the engine goes by."""
         await asyncio.sleep(0.01)
-
-    async def cut_off(self, engine: Engine, node: str) -> None:
-        """Nobody reaches the node any more; its programs run on."""
-        raise NotImplementedError
-
-    async def reconnect(self, engine: Engine, node: str) -> None:
-        """The node can be reached again."""
-        raise NotImplementedError
 
     def leftovers(self, mark: str) -> Sequence[str]:
         """What still runs of a program's child (`Program.child`), in words."""
@@ -111,3 +110,15 @@ class Lab:
                 if mark.encode() in command.split(b"\0"):
                     found.append(f"process {entry.name}")
         return found
+
+
+class LabWithNodes(Lab):
+    """One that can take nodes away from the engine."""
+
+    @abc.abstractmethod
+    async def cut_off(self, engine: Engine, node: str) -> None:
+        """Nobody reaches the node any more; its programs run on."""
+
+    @abc.abstractmethod
+    async def reconnect(self, engine: Engine, node: str) -> None:
+        """The node can be reached again."""

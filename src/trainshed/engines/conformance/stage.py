@@ -10,6 +10,7 @@ from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
+from trainshed.engines.conformance.holder import Call, Holder
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.port import (
     Engine,
@@ -55,9 +56,7 @@ class Stage:
     async def restart(self) -> None:
         """As if the service had been restarted: a new engine over the same state, nothing heard yet."""
         await self.close()
-        self.events.clear()
-        self.engine = self.lab.engine()
-        await self.open()
+        await self._take_over()
 
     async def die_in(self, turns: int, call: Coroutine[Any, Any, Any]) -> None:
         """Let the service die so many turns of the loop after it made a call, and start another one."""
@@ -67,6 +66,16 @@ class Stage:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await self.restart()
+
+    async def killed_in(
+        self, holder: Holder, step: int | None, method: str, *arguments: Any
+    ) -> int:
+        """Have another process make a call and be killed at that step of it (None: after it), then take over.
+        How many steps the call has; 0: it has more."""
+        await self.close()
+        steps = await asyncio.to_thread(holder.die_in, Call(method, arguments, step))
+        await self._take_over()
+        return steps or 0
 
     async def end_all(self) -> None:
         """Stop all that was allocated, wait for its end, and give it back."""
@@ -101,7 +110,7 @@ class Stage:
     ) -> tuple[Slot, ...]:
         """On the first node, if none is named."""
         node = node or (await self.nodes())[0]
-        requests = [SlotRequest(r, hostname(uid, r), node) for r in replicas or (PRIMARY,)]
+        requests = requests_for(uid, node, *replicas or (PRIMARY,))
         self._gangs.setdefault((uid, attempt), ())
         slots = await self.engine.allocate(uid, attempt, requests)
         self._gangs[uid, attempt] = slots
@@ -225,9 +234,18 @@ class Stage:
             lambda: len(self.lines(uid, replica)) >= count, f"{count} lines of {replica}"
         )
 
+    async def _take_over(self) -> None:
+        self.events.clear()
+        self.engine = self.lab.engine()
+        await self.open()
+
     async def _read(self, engine: Engine) -> None:
         async for event in engine.watch():
             self.events.append(event)
+
+
+def requests_for(uid: JobUid, node: str, *replicas: ReplicaId) -> list[SlotRequest]:
+    return [SlotRequest(replica, hostname(uid, replica), node) for replica in replicas]
 
 
 def hostname(uid: JobUid, replica: ReplicaId) -> str:

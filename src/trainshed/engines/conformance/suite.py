@@ -13,19 +13,22 @@ it: those tests say that they are skipped.
 import asyncio
 import signal
 import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.terminals import TerminalRequest
-from trainshed.engines.conformance.lab import OnTerm, Program
+from trainshed.engines.conformance.holder import Holder
+from trainshed.engines.conformance.lab import LabWithNodes, OnTerm, Program
 from trainshed.engines.conformance.stage import (
     PRIMARY,
     SECOND,
     SECOND_REPLICA,
     Stage,
     numbers,
+    requests_for,
     staged,
 )
 from trainshed.engines.port import (
@@ -48,6 +51,26 @@ STEPS = (0, 1, 2, 4, 8, 16)
 def require_durable(stage: Stage) -> None:
     if not stage.engine.capabilities().durable:
         pytest.skip("the engine does not declare `durable`")
+
+
+async def at_every_step(
+    stage: Stage, trial: Callable[[Holder, int | None], Awaitable[int]]
+) -> None:
+    """Have a process that holds the engine killed after some calls and, one process after the other, in the
+    middle of them. `trial` tells how many steps they have."""
+    require_durable(stage)
+    build = stage.lab.elsewhere()
+    if build is None:
+        pytest.skip("the lab cannot make the engine in another process")
+    holder = Holder(build)
+    try:
+        steps = await trial(holder, None)
+        assert steps, "the calls do nothing"
+        kills = min(stage.lab.kills or steps, steps)
+        for n in range(kills):
+            await trial(holder, 1 + n * steps // kills)
+    finally:
+        holder.close()
 
 
 class Conformance:
@@ -267,7 +290,7 @@ class Conformance:
         """Fencing: until the loss is told, nothing of the replica may start elsewhere; after that nothing of
         it lives."""
         lab, nodes = stage.lab, await stage.nodes()
-        if not lab.loses_nodes or len(nodes) < 2:
+        if not isinstance(lab, LabWithNodes) or len(nodes) < 2:
             pytest.skip("the lab cannot take a node away")
         here, there = nodes[:2]
         uid, other = await stage.run(Program(prints=1, ticks=0.05, runs=None)), stage.job()
@@ -442,6 +465,41 @@ class Conformance:
             await stage.engine.release(uid, 1)
             stage.forget(uid)
             assert await stage.engine.allocations() == ()
+
+    @staged
+    async def test_a_process_killed_at_any_step_of_a_start_starts_once(self, stage: Stage) -> None:
+        """SIGKILL to the process that holds the engine; this one takes over."""
+        (node, *_) = await stage.nodes()
+
+        async def start(holder: Holder, step: int | None) -> int:
+            uid = stage.job()
+            requests = requests_for(uid, node, PRIMARY)
+            steps = await stage.killed_in(holder, step, "allocate", uid, 1, requests)
+            await stage.allocate(uid)
+            plan = stage.plan(uid, Program(prints=1, code=9))
+            steps = max(steps, await stage.killed_in(holder, step, "launch", [plan]))
+            await stage.engine.launch([plan])
+            assert (await stage.exited(uid)).exit.exit_code == 9
+            assert numbers(stage.lines(uid)) == [0], f"killed at step {step}"
+            return steps
+
+        await at_every_step(stage, start)
+
+    @staged
+    async def test_a_process_killed_at_any_step_of_a_stop_stops(self, stage: Stage) -> None:
+        async def stop(holder: Holder, step: int | None) -> int:
+            uid = await stage.run(FOREVER)
+            await stage.printed(uid, 1)
+            steps = await stage.killed_in(holder, step, "stop", uid, 1, 30 * SECOND)
+            await stage.engine.stop(uid, 1, 30 * SECOND)
+            assert (await stage.exited(uid)).exit.signal == signal.SIGTERM
+            steps = max(steps, await stage.killed_in(holder, step, "release", uid, 1))
+            await stage.engine.release(uid, 1)
+            stage.forget(uid)
+            assert await stage.engine.allocations() == ()
+            return steps
+
+        await at_every_step(stage, stop)
 
     # --- shells ---
 

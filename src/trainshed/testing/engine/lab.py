@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.engines.conformance.lab import Lab, OnTerm, Program
+from trainshed.engines.conformance.lab import LabWithNodes, OnTerm, Program
 from trainshed.engines.port import Engine, Node
 from trainshed.testing.engine import programs
 from trainshed.testing.engine.clock import Clock
@@ -20,9 +20,7 @@ _TICKS = 10_000
 """More than any program of the suite prints."""
 
 
-class SimLab(Lab):
-    loses_nodes = True
-
+class SimLab(LabWithNodes):
     def __init__(self) -> None:
         self._scripts: dict[Life, Script] = {}
         nodes = [Node(f"node-{n}", 64, 1 << 40) for n in range(2)]

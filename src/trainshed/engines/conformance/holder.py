@@ -1,0 +1,131 @@
+"""A process that holds the engine in the suite's place, and is killed in the middle of a call (SIGKILL).
+
+`Holder` starts one and tells it the calls; in that process, each call is made by a fork of its own with an
+engine of its own. A step of a call is whatever it does outside of the process: a file opened, written or
+renamed, something sent to a socket, a process started.
+"""
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from trainshed.engines.port import Engine
+from trainshed.eventloop.background import begin
+
+_OUTSIDE = frozenset(("posix", "fcntl", "_io", "_posixsubprocess", "_socket", "socket", "sqlite3"))
+"""Modules whose functions, or whose types' methods, are steps: they are written in C and call the system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an engine's method in which its process is killed."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    #: Killed before this step, the first is 1; None, or beyond the last: after the call.
+    step: int | None
+
+
+class Holder:
+    """The process, as the suite sees it. `build`: makes the engine; it is pickled."""
+
+    def __init__(self, build: Callable[[], Engine]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self._tell(build)
+
+    def die_in(self, call: Call) -> int | None:
+        """Make a call and die in it. How many steps it has; None: it was killed before its end."""
+        self._tell(call)
+        assert self._process.stdout is not None
+        steps, status = pickle.load(self._process.stdout)
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, (
+            f"{call.method} failed: see above"
+        )
+        return steps
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _tell(self, what: object) -> None:
+        assert self._process.stdin is not None
+        pickle.dump(what, self._process.stdin)
+        self._process.stdin.flush()
+
+
+def main() -> None:
+    build: Callable[[], Engine] = pickle.load(sys.stdin.buffer)
+    while True:
+        try:
+            call: Call = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                asyncio.run(_die_in(build, call, writer))
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
+        os.close(writer)
+        # What the engine has started may hold the other end: nothing is read until its end.
+        _, status = os.waitpid(child, 0)
+        os.set_blocking(reader, False)
+        try:
+            steps = int(os.read(reader, 20) or 0)
+        except BlockingIOError:
+            steps = 0
+        os.close(reader)
+        pickle.dump((steps or None, status), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+async def _die_in(build: Callable[[], Engine], call: Call, report: int) -> None:
+    steps: int | None = None
+
+    def count(_frame: FrameType, event: str, function: Any) -> None:
+        nonlocal steps
+        if steps is not None and event == "c_call" and _module(function) in _OUTSIDE:
+            steps += 1
+            if steps == call.step:
+                signal.raise_signal(signal.SIGKILL)
+
+    threading.setprofile(count)  # Of the threads that the engine will start.
+    engine = build()
+    await engine.start()
+    begin(_read(engine), "reading an engine's events")
+    await asyncio.sleep(0)
+    sys.setprofile(count)
+    steps = 0
+    await getattr(engine, call.method)(*call.arguments)
+    sys.setprofile(None)
+    os.write(report, b"%d" % steps)
+    signal.raise_signal(signal.SIGKILL)
+
+
+def _module(function: Any) -> str:
+    """Where a function that is written in C comes from, or the type whose method it is."""
+    return function.__module__ or type(function.__self__).__module__
+
+
+async def _read(engine: Engine) -> None:
+    async for _ in engine.watch():
+        pass
+
+
+if __name__ == "__main__":
+    main()
