@@ -106,8 +106,7 @@ class Reconciler(Protocol):
 
 
 class Parents:
-    """`commit`: stores a step and tells who waits for news. `wake`: looks at a work. `set_alarm`: see
-    `Alarms.set`."""
+    """The works that run through other works: looks at each when one of those has moved."""
 
     def __init__(
         self,
@@ -120,8 +119,11 @@ class Parents:
     ) -> None:
         self._stores = stores
         self._reconcilers = reconcilers
+        #: Stores a step and tells who waits for news.
         self._commit = commit
+        #: Looks at a work.
         self._wake = wake
+        #: See `Alarms.set`.
         self._set_alarm = set_alarm
         self._failures: dict[JobUid, int] = {}
         """Looks at a work that failed in a row."""

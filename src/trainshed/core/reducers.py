@@ -194,18 +194,20 @@ def _meant(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """One kind of program. `route`: how its all-reduce comes to the reducers. `verdict`: what it gets.
+    """One kind of program, and what reducers do for it."""
 
-    `families`: runtime families whose programs are of this kind, as far as a job's request tells. `warning`:
-    what such a job is told when it is made, "" if it may use its reducers.
-    """
-
+    #: In the words of the documentation.
     program: str
+    #: Of its library, that it holds for.
     versions: str
+    #: How its all-reduce comes to the reducers.
     route: str
+    #: What it gets.
     verdict: str
     is_served: bool
+    #: Runtime families whose programs are of this kind, as far as a job's request tells.
     families: tuple[str, ...] = ()
+    #: What such a job is told when it is made; "" = it may use its reducers.
     warning: str = ""
 
 

@@ -15,20 +15,19 @@ REDUCERS = "reduction-server"
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
-    """The runtime that a program will run in.
+    """The runtime that a program will run in."""
 
-    `family` names a folder of the runtimes room (`python`, `scikit-learn`), or is `CONTAINER`; `version` the
-    framework's version within it ("" for plain Python); `python_version` `major.minor`. `image`: of a
-    container, the reference of the image that is run, which an operator's image map may have put in the place
-    of the one asked for. `notices` say what was asked and what is given instead; they become the first lines
-    of the job's log and an entry on its timeline (spec/runtimes#substitutes). Empty when the job gets exactly
-    what it asked for.
-    """
-
+    #: A folder of the package `runtimes` (`python`, `scikit-learn`), or `CONTAINER`.
     family: str
+    #: The framework's within it; "" for plain Python.
     version: str
+    #: `major.minor`.
     python_version: str
+    #: What was asked and what is given instead: the first lines of the job's log and an entry on its timeline
+    #: (spec/runtimes#substitutes). Empty when the job gets exactly what it asked for.
     notices: tuple[str, ...] = ()
+    #: Of a container, the reference of the image that is run, which an operator's image map may have put in
+    #: the place of the one asked for.
     image: str = ""
 
 

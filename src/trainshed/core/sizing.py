@@ -20,14 +20,17 @@ _LEAST_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What one replica used at most: `memory` in bytes, `cpus` at work at once, of `host_cpus` that its host
-    has (0 = not known). `seconds`: for how long that was looked at. `gpus`: of each of its GPUs the part of
-    the time that it was at work, None = it does not tell."""
+    """What one replica used at most."""
 
+    #: Bytes.
     memory: int
+    #: At work at once.
     cpus: float
+    #: How many its host has; 0 = not known.
     host_cpus: int
+    #: For how long that was looked at.
     seconds: float
+    #: Of each of its GPUs the part of the time that it was at work; None = it does not tell.
     gpus: tuple[float | None, ...] = ()
 
 

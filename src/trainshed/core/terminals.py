@@ -16,18 +16,17 @@ _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class TerminalRequest:
-    """A shell to be opened.
+    """A shell to be opened."""
 
-    `is_terminal`: with a terminal of `rows` and `columns`, of the kind `term`; otherwise with plain streams,
-    through which any bytes come unchanged. `command`: a command line to run in place of an interactive shell.
-    `label`: what its prompt names.
-    """
-
+    #: What its prompt names.
     label: str = ""
+    #: With a terminal of `rows` and `columns`, of the kind `term`; otherwise with plain streams, through
+    #: which any bytes come unchanged.
     is_terminal: bool = True
     rows: int = 24
     columns: int = 80
     term: str = "xterm-256color"
+    #: A command line to run in place of an interactive shell; "" = none.
     command: str = ""
 
     def __post_init__(self) -> None:
@@ -46,25 +45,30 @@ class TerminalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Autopsy:
-    """What is kept of a replica that failed. Moments in nanoseconds since the epoch.
+    """What is kept of a replica that failed.
 
-    `incarnation`: which one it was. Exactly one of `exit_code`, `signal` and `lost` (why there is no more to
-    say) tells how it ended. `oom`: it died of its memory limit. `tail`: the last lines of its log. `size`:
-    bytes on disk, -1 = not counted yet. `argv`: what it ran.
+    Exactly one of `exit_code`, `signal` and `lost` tells how it ended.
     """
 
     job_uid: JobUid
     attempt: int
     replica: ReplicaId
+    #: Which one failed.
     incarnation: int
+    #: Nanoseconds since the epoch, as is `expires`.
     kept: int
     expires: int
+    #: Bytes on disk; -1 = not counted yet.
     size: int
     exit_code: int | None = None
     signal: int | None = None
+    #: It died of its memory limit.
     oom: bool = False
+    #: Why there is no more to say; "" = there is.
     lost: str = ""
+    #: The last lines of its log.
     tail: str = ""
+    #: What it ran.
     argv: tuple[str, ...] = ()
 
     @property

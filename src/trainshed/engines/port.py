@@ -35,38 +35,38 @@ class SecretMissing(LaunchRejected):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the engine can promise on this host; `doctor` and the docs show it.
-
-    `addresses`: "loopback" (own 127.x.y.z and hostname per replica) or "literal" (127.0.0.1, own ports).
-    `isolation`: how far programs are kept apart, a level of the engine's; `not_stronger`: (level, why it does
-    not work here) of those that would keep them further apart. `process_limit`: like `memory_limit`, "" =
-    there is none. `images`: container images can be run. `memory_limit`: how it is held: "kernel" (control
-    groups) or "polling" (looked at several times a second; the same verdict, a moment later). `terminals`: it
-    offers `engines.terminals`.
-    """
+    """What the engine can promise on this host; `doctor` and the docs show it."""
 
     enforced_memory: bool
     oom_verdict: bool
     process_namespace: bool
     stable_hostname: bool
+    #: "loopback" (own 127.x.y.z and hostname per replica) or "literal" (127.0.0.1, own ports).
     addresses: str
     durable: bool
+    #: How it is held: "kernel" (control groups) or "polling" (looked at several times a second; the same
+    #: verdict, a moment later).
     memory_limit: str = "kernel"
+    #: It offers `engines.terminals`.
     terminals: bool = False
+    #: How far programs are kept apart, a level of the engine's.
     isolation: str = ""
+    #: (level, why it does not work here) of those that would keep them further apart.
     not_stronger: tuple[tuple[str, str], ...] = ()
+    #: Like `memory_limit`; "" = there is none.
     process_limit: str = ""
+    #: Container images can be run.
     images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A place where replicas run. Memory in bytes. `accelerators`: (public type, count) of what it has; the
-    type is "" for a GPU that no public type stands for."""
+    """A place where replicas run."""
 
     name: str
     vcpus: float
     memory_bytes: int
+    #: (public type, count) of what it has; the type is "" for a GPU that no public type stands for.
     accelerators: tuple[tuple[str, int], ...] = ()
 
 
@@ -80,29 +80,35 @@ class NodeState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """`accelerators`: how many devices the replica gets for itself; `accelerator`: of which public type."""
+    """What one replica needs."""
 
     replica: ReplicaId
     hostname: str
+    #: Where it is to be.
     node: str
+    #: How many devices it gets for itself.
     accelerators: int = 0
+    #: Their public type; "" = it needs none.
     accelerator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A replica's place: `host` is what peers use to reach it (hostname or literal address), `port` the one
-    it may bind there, `address` the IP behind it. `devices`: what CUDA_VISIBLE_DEVICES is for it, None if the
-    replica asked for no accelerators ("" = it asked, and there are none). `users`: the first of the machine's
-    user numbers that are its own, 0 = none are."""
+    """A replica's place."""
 
     replica: ReplicaId
     node: str
     hostname: str
+    #: What peers use to reach it: hostname or literal address.
     host: str
+    #: The IP behind it.
     address: str
+    #: The one that it may bind there.
     port: int
+    #: What CUDA_VISIBLE_DEVICES is for it; None = it asked for no accelerators, "" = it asked, and there are
+    #: none.
     devices: str | None = None
+    #: The first of the machine's user numbers that are its own; 0 = none are.
     users: int = 0
 
 

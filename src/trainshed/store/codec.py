@@ -27,14 +27,15 @@ T = TypeVar("T")
 
 
 class UnreadableRecord(Exception):
-    """A stored record is not what its table holds. `raw`: what `column` of `table` has; `cause`: why it
-    cannot be read."""
+    """A stored record is not what its table holds."""
 
     def __init__(self, table: str, column: str, raw: bytes, cause: str) -> None:
         super().__init__(f"a record of {table} cannot be read: {cause}")
         self.table = table
         self.column = column
+        #: What the column of the table has.
         self.raw = raw
+        #: Why it cannot be read.
         self.cause = cause
 
 

@@ -11,11 +11,13 @@ from trainshed.store.records import Operation
 
 @dataclass(frozen=True, slots=True)
 class PersistentResource:
-    """`public_json`: the resource as given, `created` and `updated` ns."""
+    """A persistent resource, as it was registered."""
 
     name: str
     display_name: str
+    #: The resource as given.
     public_json: str
+    #: Nanoseconds since the epoch, as is `updated`.
     created: int
     updated: int
     labels: tuple[tuple[str, str], ...] = ()

@@ -66,10 +66,12 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrain:
-    """An operator put a node under maintenance at `since` (ns), for `reason` ("" if none was given)."""
+    """An operator put a node under maintenance."""
 
     node: str
+    #: Nanoseconds since the epoch.
     since: int
+    #: "" = none was given.
     reason: str = ""
 
 
@@ -84,38 +86,40 @@ class NewWork:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One guarded step: the new state, the story, and the intents it consumed (all with seq <= the given).
+    """One guarded step of a work, stored in one transaction."""
 
-    `job.labels` is ignored: labels belong to requests (`Intake.replace_labels`). In the same transaction:
-    `trials` of the job's own study are stored (new ones, or in place of the one of that number),
-    `measurements` are added to trials by number, `made` are created, and `model` is registered.
-    """
-
+    #: The new state. Its `labels` are ignored: labels belong to requests (`Intake.replace_labels`).
     job: Work
     expected_generation: int
+    #: What happened in the step.
     timeline: tuple[TimelineEntry, ...] = ()
+    #: All intents with this seq or a lower one are consumed.
     consumed_intents: int = 0
+    #: Of the work's own study; new ones, or in place of the one of that number.
     trials: tuple[Trial, ...] = ()
+    #: Added to trials, by number.
     measurements: tuple[tuple[int, Measurement], ...] = ()
+    #: Works that are created with it.
     made: tuple[NewWork, ...] = ()
+    #: Registered with it; None = none is.
     model: ModelVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """One page of a list of works, newest first.
+    """One page of a list of works, newest first."""
 
-    `project_id` "": of every project, whatever the rest says. `location` None: all. `api` None: of both APIs.
-    `collection`: of this one only (with the Vertex API), jobs that other works made included; None: of all
-    collections, and only what clients made themselves. `after`: the uid that the previous page ended with, 0
-    for the first page.
-    """
-
+    #: "" = of every project, whatever the rest says.
     project_id: str
+    #: None = of both APIs.
     api: Api | None
+    #: None = all.
     location: str | None
+    #: The uid that the previous page ended with; 0 for the first page.
     after: int = 0
     limit: int = 100
+    #: Of this one only (with the Vertex API), jobs that other works made included; None = of all collections,
+    #: and only what clients made themselves.
     collection: Collection | None = None
 
 

@@ -21,40 +21,47 @@ class OperationKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`name`: below a location, or below a study (SUGGEST) or a trial (CHECK_STOPPING). `target`: the
-    resource's name.
+    """A long-running operation of one kind; fields of other kinds have their defaults."""
 
-    SUGGEST: `client` asks for `count` trials of `study`, and `trials` are the numbers it was given.
-    CHECK_STOPPING: whether `trial` `should_stop`. CREATE, UPDATE: `response` is the resource in public JSON
-    and `response_type` its message.
-    """
-
+    #: Below a location, or below a study (SUGGEST) or a trial (CHECK_STOPPING).
     name: str
     kind: OperationKind
+    #: The resource's name.
     target: str
+    #: Nanoseconds since the epoch, as is `updated`.
     created: int
     updated: int
     state: OperationState = OperationState.SUCCEEDED
     study: StudyUid = StudyUid(0)
+    #: SUGGEST: who asks for `count` trials of `study`.
     client: str = ""
     count: int = 0
+    #: CHECK_STOPPING: the number of the trial that is asked about.
     trial: int = 0
+    #: SUGGEST: the numbers that the client was given.
     trials: tuple[int, ...] = ()
+    #: CHECK_STOPPING: the answer.
     should_stop: bool = False
+    #: CREATE, UPDATE: the resource in public JSON.
     response: str = ""
+    #: CREATE, UPDATE: its message.
     response_type: str = ""
     error: JobError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSetAside:
-    """`source`: the table that it was in, `key`: its key there, columns joined by `/`; `label`: what people
-    call it, "" = the key will do; `cause`: why it cannot be read; `at`: when it was set aside (ns)."""
+    """A record that could not be read and was put away."""
 
+    #: The table that it was in.
     source: str
+    #: Its key there, columns joined by `/`.
     key: str
+    #: What people call it; "" = the key will do.
     label: str
+    #: Why it cannot be read.
     cause: str
+    #: When it was set aside, nanoseconds since the epoch.
     at: int
 
     def __str__(self) -> str:

@@ -41,13 +41,16 @@ _REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PrebuiltImage:
-    """What a prebuilt image holds: `version` is `major.minor` of `framework`, `python` likewise. `slim`: the
-    framework and the essentials are enough, by a tag of this service's own."""
+    """What a prebuilt image holds."""
 
+    #: The canonical name, `tensorflow` or `scikit-learn` for instance.
     framework: str
     device: str
+    #: `major.minor` of the framework.
     version: str
+    #: `major.minor` of Python.
     python: str
+    #: The framework and the essentials are enough, by a tag of this service's own.
     slim: bool = False
 
 

@@ -25,23 +25,23 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """One row of the machine table.
-
-    `vcpus` and `memory_bytes` are 0 where the facts do not say (TPU hosts). `needs_accelerators`: a
-    request must name the machine's accelerators too. `apis`: where a request may name the type;
-    empty for a type that only a scale tier uses. `is_legacy`: a type of the older `ml` category, whose
-    accelerators, if any, come with the name (`accelerator_type`, `accelerator_count`).
-    `egress_gbps`: largest outgoing bandwidth, None where unknown; of N1 without accelerators (`egress_with`).
-    """
+    """One row of the machine table."""
 
     name: str
+    #: 0 = the facts do not say (TPU hosts).
     vcpus: float
+    #: 0 = the facts do not say (TPU hosts).
     memory_bytes: int
+    #: A request must name the machine's accelerators too.
     needs_accelerators: bool
+    #: Where a request may name the type; empty for a type that only a scale tier uses.
     apis: frozenset[Api]
+    #: A type of the older `ml` category, whose accelerators, if any, come with the name.
     is_legacy: bool = False
+    #: Of a legacy type; "" = it has none.
     accelerator_type: str = ""
     accelerator_count: int = 0
+    #: Largest outgoing bandwidth, of N1 without accelerators (`egress_with`); None = unknown.
     egress_gbps: float | None = None
 
     @property

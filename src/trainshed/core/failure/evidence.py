@@ -33,21 +33,23 @@ class Cause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """An end. `replica` None: of the whole attempt. `exit`: the attempt record, if there is one.
-
-    `is_package`, `is_reducer`: what the replica's pool runs. `text`: the cause in words, for losses and
-    failures of the service. `region`: the job's, for the stock-out message. `advice`: what the user can do
-    about it.
-    """
+    """An end, with what is known of it."""
 
     cause: Cause
     name: JobName
+    #: None = the end of the whole attempt.
     replica: ReplicaId | None = None
+    #: The attempt record; None = there is none.
     exit: ExitRecord | None = None
+    #: The replica's pool runs a Python package.
     is_package: bool = True
+    #: The replica's pool runs reducers.
     is_reducer: bool = False
+    #: The cause in words, for losses and failures of the service.
     text: str = ""
+    #: The job's, for the stock-out message.
     region: str = ""
+    #: What the user can do about it.
     advice: str = ""
 
     @property

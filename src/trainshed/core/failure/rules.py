@@ -46,33 +46,39 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row, applied in this order: restart the replica while `restarts` are left, then retry the job while
-    `retries` are left, then `action`.
+    """One row of the failure table.
 
-    `restarts`: per replica and attempt; with a `window` (ns), how many within it. `spacing`: ns from the
-    start of a replica to its first, second, … restart at least, so that one that dies young waits; the last
-    one repeats. `retries`: of the job, over its whole life. `back_off`: ns to wait before the first, second,
-    … retry, the last one repeats. `gives_room`: the job gives its room back and waits for new.
-    `memory_growth`: factor by which each retry raises the memory limits, up to `memory_cap` times the first
-    ones. `unstoppable`: disableRetries does not forbid its retries while nothing of the attempt ran. `code`,
-    `message`: of the public error, for FAIL and CANCEL. `text`: an operator's own words in place of
-    `message`.
+    Applied in this order: restart the replica while `restarts` are left, then retry the job while `retries`
+    are left, then `action`.
     """
 
     name: str
     match: Match
     action: Action
+    #: Of the public error, for FAIL and CANCEL.
     code: int = 0
+    #: Likewise.
     message: Message = Message.NONE
+    #: Per replica and attempt; with a `window`, within that.
     restarts: int = 0
+    #: Nanoseconds; 0 = the whole attempt.
     window: int = 0
+    #: Nanoseconds from the start of a replica to its first, second, … restart at least, so that one that dies
+    #: young waits; the last one repeats.
     spacing: tuple[int, ...] = ()
+    #: Of the job, over its whole life.
     retries: int = 0
+    #: Nanoseconds to wait before the first, second, … retry; the last one repeats.
     back_off: tuple[int, ...] = ()
+    #: The job gives its capacity back and waits for new.
     gives_room: bool = False
+    #: Factor by which each retry raises the memory limits.
     memory_growth: float = 1.0
+    #: Largest product of these factors.
     memory_cap: float = 1.0
+    #: disableRetries does not forbid its retries while nothing of the attempt ran.
     unstoppable: bool = False
+    #: An operator's own words in place of `message`; "" = none.
     text: str = ""
 
 
@@ -97,40 +103,42 @@ _EFFECTS = {
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What was spent before, and what may be spent. Times in ns.
-
-    `restarts`: of the replica in this attempt, by rule; `recent`: when the last ones were. `retries`: of the
-    job, by rule. `attempt`, `max_attempts`: where the job stands and how far it may go. `may_retry`: not
-    disableRetries. `whole_job`: restartJobOnWorkerRestart. `nothing_ran`: no program of the attempt can have
-    been started. `lived`: since the start of the replica, 0 if it never started.
-    """
+    """What was spent before, and what may be spent. Times in nanoseconds."""
 
     now: int
+    #: Of the replica in this attempt, by rule.
     restarts: Counters = ()
+    #: When the last of these were.
     recent: tuple[int, ...] = ()
+    #: Of the job, by rule.
     retries: Counters = ()
     attempt: int = 1
+    #: How far `attempt` may go.
     max_attempts: int = 10
+    #: Not disableRetries.
     may_retry: bool = True
+    #: restartJobOnWorkerRestart.
     whole_job: bool = False
+    #: No program of the attempt can have been started.
     nothing_ran: bool = False
+    #: Since the start of the replica; 0 = it never started.
     lived: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The rule that matched and what it means now. `count` of `budget`: which restart or retry this one is.
-
-    `spent`: what the rule had to give and is used up, in words, "" if nothing. `back_off`: ns before the
-    restart or the next attempt. `error`: the job's public error, if the job ends with one.
-    """
+    """The rule that matched and what it means now."""
 
     rule: Rule
     effect: Effect
+    #: Which restart or retry this one is, of `budget`.
     count: int = 0
     budget: int = 0
+    #: Nanoseconds before the restart or the next attempt.
     back_off: int = 0
+    #: What the rule had to give and is used up, in words; "" = nothing.
     spent: str = ""
+    #: The job's public error; None = the job does not end, or without one.
     error: JobError | None = None
 
 

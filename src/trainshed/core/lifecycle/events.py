@@ -11,53 +11,57 @@ from trainshed.core.names import ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class JobAdmitted:
-    """The scheduler gave the job room: `nodes` by replica. `attempt`: the one that it is for, 0 = whichever
-    is next."""
+    """The scheduler gave the job capacity."""
 
+    #: By replica.
     nodes: tuple[tuple[ReplicaId, str], ...]
+    #: The one that it is for; 0 = whichever is next.
     attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityRefused:
-    """There is no node on which the gang, or a part of it, could ever run: a stock-out. `reason` says what is
-    missing."""
+    """There is no node on which the gang, or a part of it, could ever run: a stock-out."""
 
+    #: What is missing.
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """The job has to give its room to another one. `by`: that job's name."""
+    """The job has to give its capacity to another one."""
 
+    #: That job's name.
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimePrepared:
-    """Every environment the attempt needs is built and its packages are installed. `took`: ns that it was
-    waited for, 0 = all was there before."""
+    """Every environment the attempt needs is built and its packages are installed."""
 
     attempt: int
+    #: Nanoseconds that it was waited for; 0 = all was there before.
     took: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationAdvanced:
-    """What the attempt waits for goes on: `message` is the last that was heard of it, after `took` ns."""
+    """What the attempt waits for goes on."""
 
     attempt: int
+    #: The last that was heard of it.
     message: str
+    #: Nanoseconds until now.
     took: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationFailed:
-    """The job's programs, or those that do not run yet, cannot be started. `by_user`: the job's own package
-    is at fault."""
+    """The job's programs, or those that do not run yet, cannot be started."""
 
     attempt: int
     message: str
+    #: The job's own package is at fault.
     by_user: bool
 
 
@@ -73,21 +77,25 @@ class ReplicaPlaced:
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """A node takes no work any more: what is placed on it has to leave, for `reason`."""
+    """A node takes no work any more: what is placed on it has to leave."""
 
     node: str
+    #: Why, in words.
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class PauseOver:
-    """A pause of the job's own ends at `at`: before a restart, or while notes are gathered."""
+    """A pause of the job's own ends: before a restart, or while notes are gathered."""
 
+    #: Nanoseconds since the epoch, as are all `at` below.
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStarted:
+    """The replica's main process was started."""
+
     attempt: int
     replica: ReplicaId
     incarnation: int
@@ -106,30 +114,29 @@ class ReplicaExited:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLost:
-    """The replica is gone without an attempt record, or never came up and never will.
-
-    `by_service`: because the service itself failed.
-    """
+    """The replica is gone without an attempt record, or never came up and never will."""
 
     attempt: int
     replica: ReplicaId
     incarnation: int
     cause: str
+    #: Because the service itself failed.
     by_service: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaNoted:
-    """A replica's program, or its shim, has something to say to people (spec/reduction#reports). `number`
-    counts the incarnation's notes from 1; `name`: what kind of note it is; `severity`: INFO, WARNING or
-    ERROR."""
+    """A replica's program, or its shim, has something to say to people (spec/reduction#reports)."""
 
     attempt: int
     replica: ReplicaId
     incarnation: int
+    #: Counts the incarnation's notes from 1.
     number: int
     at: int
+    #: What kind of note it is.
     name: str
+    #: INFO, WARNING or ERROR.
     severity: str
     text: str
 
@@ -147,9 +154,10 @@ class CancelCause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """`at`: when the request was accepted; a primary that exited before keeps its own outcome."""
+    """A user, a limit or a parent wants the job to end."""
 
     cause: CancelCause
+    #: When the request was accepted; a primary that exited before keeps its own outcome.
     at: int
 
 
@@ -191,9 +199,10 @@ class CheckpointDue:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLooked:
-    """The job's bucket was last written to at `written` (0 = never, -1 = it cannot be known)."""
+    """The job's bucket was looked at for checkpoints."""
 
     at: int
+    #: When it was last written to, nanoseconds since the epoch; 0 = never, -1 = it cannot be known.
     written: int
 
 
@@ -233,10 +242,11 @@ class PrepareRuntime:
 
 @dataclass(frozen=True, slots=True)
 class StartReplicas:
-    """Allocate the gang's slots and start these (replica, incarnation)s, which have no process yet. Slots of
-    earlier attempts are given back first."""
+    """Allocate the gang's slots and start what has no process yet. Slots of earlier attempts are given back
+    first."""
 
     attempt: int
+    #: (replica, incarnation) of what is to start.
     waiting: tuple[tuple[ReplicaId, int], ...]
 
 
@@ -252,10 +262,10 @@ class StopReplica:
 @dataclass(frozen=True, slots=True)
 class StopReplicas:
     """Ask every living replica to stop (SIGTERM, grace, SIGKILL); each reports its end. Nothing of the
-    attempt starts afterwards, of these (replica, incarnation)s neither, of which nobody knows yet whether
-    they have started."""
+    attempt starts afterwards."""
 
     attempt: int
+    #: (replica, incarnation) of which nobody knows yet whether they have started; they do not start either.
     waiting: tuple[tuple[ReplicaId, int], ...] = ()
 
 
@@ -299,9 +309,10 @@ Instruction = (
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One line of the job's story, for people and programs. `kind` is a short stable word."""
+    """One line of the job's timeline, for people and programs."""
 
     at: int
+    #: A short stable word.
     kind: str
     message: str
     details: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -20,14 +20,16 @@ class Task(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelDraft:
-    """The model that a pipeline is to leave. `model_id`: of the model that is made, or that gets a new
-    version. `is_new_version`: that model exists already (`parentModel`). `artifact_uri`: "" = the job's model
-    directory. `public_json`: modelToUpload as given."""
+    """The model that a pipeline is to leave."""
 
+    #: Of the model that is made, or that gets a new version.
     model_id: str
     display_name: str
+    #: modelToUpload as given.
     public_json: str
+    #: "" = the job's model directory.
     artifact_uri: str = ""
+    #: That model exists already (`parentModel`).
     is_new_version: bool = False
     aliases: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -45,14 +47,13 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A training pipeline. `job`: its backing job, `best_job` the custom job of the best trial of a tuning
-    task (0 = not known yet). `model`: `MODEL_NAME@VERSION` that it left ("" = none). `cancelled`: when a
-    cancel was accepted."""
+    """A training pipeline. Moments in nanoseconds since the epoch, 0 = not yet."""
 
     uid: JobUid
     name: JobName
     display_name: str
     spec: PipelineSpec
+    #: As given.
     public_json: str
     created: int
     updated: int
@@ -61,25 +62,31 @@ class Pipeline:
     started: int = 0
     ended: int = 0
     error: JobError | None = None
+    #: Its backing job; 0 = there is none yet.
     job: JobUid = JobUid(0)
+    #: The custom job of the best trial of a tuning task; 0 = not known yet.
     best_job: JobUid = JobUid(0)
+    #: `MODEL_NAME@VERSION` that it left; "" = none.
     model: str = ""
+    #: When a cancel was accepted.
     cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """One version of a model; `version` counts from 1. `aliases`: "default" among them for exactly one
-    version of each model. `public_json`: the model's input fields in public JSON. `pipeline`: name of what
-    trained it ("" = uploaded)."""
+    """One version of a model. Moments in nanoseconds since the epoch."""
 
     name: ModelName
+    #: Counts from 1.
     version: int
     display_name: str
+    #: The model's input fields in public JSON.
     public_json: str
     artifact_uri: str
     created: int
     updated: int
+    #: "default" is among them for exactly one version of each model.
     aliases: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    #: Name of what trained it; "" = it was uploaded.
     pipeline: str = ""

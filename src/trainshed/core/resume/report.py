@@ -22,12 +22,12 @@ _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the failure table decided. `count` of `budget`: which restart or retry it was, 0 where none is
-    counted."""
+    """What the failure table decided."""
 
     at: int
     rule: str
     effect: str
+    #: Which restart or retry it was, of `budget`; 0 where none is counted.
     count: int
     budget: int
     message: str
@@ -35,20 +35,20 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A drill that fired, and what came of it. Times in ns, 0 = not come.
-
-    `began`, `ended`: the incarnation that was hit; `ended` is the injection where the end is not told.
-    `restarted`: the next incarnation's start, in this attempt or a later one; `until`: the start of the one
-    after that.
-    """
+    """A drill that fired, and what came of it. Times in nanoseconds, 0 = not come."""
 
     drill: Drill
+    #: Start of the incarnation that was hit.
     began: int
+    #: Its end; the injection where the end is not told.
     ended: int
     ruling: Ruling | None
+    #: The next incarnation's start, in this attempt or a later one.
     restarted: int = 0
+    #: Of that next incarnation.
     attempt: int = 0
     incarnation: int = 0
+    #: The start of the one after that.
     until: int = 0
 
 
@@ -141,23 +141,23 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is known of one drill's fault. `first_line`: when the next incarnation wrote its first line (ns, 0
-    = not).
-
-    `written`: files whose writing was over before the injection, the newest first; `read`: those of them that
-    were read from the restart to the first step after it, or, without one, since the restart. `unseen`: why
-    these are not known, "" if they are. `lost`: steps done again, None if not known. `why`: of an unknown
-    outcome.
-    """
+    """What is known of one drill's fault."""
 
     hit: Hit
     progress: Progress
+    #: When the next incarnation wrote its first line, nanoseconds; 0 = it has not.
     first_line: int
+    #: Files whose writing was over before the injection, the newest first.
     written: tuple[FileSeen, ...]
+    #: Those of them that were read from the restart to the first step after it, or, without one, since the
+    #: restart.
     read: tuple[FileSeen, ...]
+    #: Why these are not known; "" = they are.
     unseen: str
     outcome: Outcome
+    #: Steps done again; None = not known.
     lost: int | None
+    #: Of an unknown outcome.
     why: str
     advice: str
 

@@ -61,12 +61,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The lines of one kind. `word`: what the number is called (`step`, `epoch`, …); `before`: the word in
-    front of it, "{}" in JSON lines. `pattern`: a regular expression of the user's, which then decides
-    alone."""
+    """The lines of one kind."""
 
+    #: What the number is called (`step`, `epoch`, …).
     word: str
+    #: The word in front of it; "{}" in JSON lines.
     before: str = ""
+    #: A regular expression of the user's, which then decides alone; None = there is none.
     pattern: Regex | None = None
 
     def step(self, line: Line) -> Step | None:

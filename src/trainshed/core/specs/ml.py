@@ -52,16 +52,15 @@ _IGNORED = {
 
 @dataclass(frozen=True, slots=True)
 class ParsedMlJob:
-    """A valid training job; `labels` in the order given.
-
-    `tuning`: of a job with hyperparameters; its limits of time are the whole job's. `resume_previous_job_id`:
-    the job it goes on from ("" = none), not looked up yet.
-    """
+    """A valid training job."""
 
     spec: JobSpec
     job_id: str
+    #: In the order given.
     labels: tuple[tuple[str, str], ...]
+    #: Of a job with hyperparameters; its limits of time are the whole job's. None = it is none.
     tuning: TuningSpec | None = None
+    #: The job it goes on from, not looked up yet; "" = none.
     resume_previous_job_id: str = ""
 
 

@@ -224,17 +224,17 @@ _NESTED = {
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What one message calls things.
+    """What one message calls things."""
 
-    `children`: the repeated field of conditional parameters ("" = there are none), `child`: the field of such
-    an item that holds the parameter ("" = the item is one). `typed`: a field `type` says what the parameter
-    is; else the message that is set does. `nested`: the values of each type are in a message of their own.
-    """
-
+    #: The field that names the parameter.
     id: str
+    #: The repeated field of conditional parameters; "" = there are none.
     children: str = ""
+    #: The field of such an item that holds the parameter; "" = the item is one.
     child: str = ""
+    #: A field `type` says what the parameter is; else the message that is set does.
     typed: bool = True
+    #: The values of each type are in a message of their own.
     nested: bool = True
     discrete_values: str = "values"
     categories: str = "values"

@@ -22,12 +22,14 @@ _SAME: Final = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class GivenParameter:
-    """One parameter as sent. `path`: of the entry; `id_field`: the field in it that names the parameter.
-    `value` None: neither a number nor a text."""
+    """One parameter as sent."""
 
+    #: Of the entry.
     path: str
+    #: The field in it that names the parameter.
     id_field: str
     id: str
+    #: None = neither a number nor a text.
     value: float | int | str | None
 
 
@@ -228,15 +230,18 @@ class Claim(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GivenTrial:
-    """A trial as sent at `path`. A `final` measurement makes it one that SUCCEEDED, whatever the claim,
-    unless it is INFEASIBLE. `reason`: why it is."""
+    """A trial as sent."""
 
+    #: Of the trial in the request.
     path: str
     parameters: Sequence[GivenParameter]
     measurements: Sequence[GivenMeasurement] = ()
+    #: Makes it one that SUCCEEDED, whatever the claim, unless it is INFEASIBLE.
     final: GivenMeasurement | None = None
     claim: Claim = Claim.WANTED
+    #: Who evaluates it; "" = nobody in particular.
     client: str = ""
+    #: Why it is infeasible.
     reason: str = ""
 
 

@@ -31,10 +31,13 @@ class TrialState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured after `step` steps and `elapsed` ns: value by metric id. Values are finite."""
+    """What was measured of a trial at one moment. Values are finite."""
 
+    #: Value by metric id.
     metrics: tuple[tuple[str, float], ...]
+    #: How many steps it had made.
     step: int = 0
+    #: Nanoseconds that it had run.
     elapsed: int = 0
 
     def value(self, metric: str) -> float | None:
@@ -48,24 +51,24 @@ Parameters = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`number` counts from 1 within the study; its text is the public id. Its measurements are rows of their
-    own.
-
-    `client`: who evaluates it ("" = nobody asked for it by name). `job`: the custom job that evaluates it (0
-    = none). `stopped_early`: it was told to stop by an early stopping rule or a StopTrial call.
-    """
+    """One trial of a study; its measurements are rows of their own. Moments in nanoseconds since the epoch, 0
+    = not yet."""
 
     study: StudyUid
+    #: Counts from 1 within the study; its text is the public id.
     number: int
     state: TrialState
     parameters: Parameters
     created: int
     started: int = 0
     ended: int = 0
+    #: Who evaluates it; "" = nobody asked for it by name.
     client: str = ""
     final: Measurement | None = None
     infeasible_reason: str = ""
+    #: The custom job that evaluates it; 0 = none.
     job: JobUid = JobUid(0)
+    #: It was told to stop by an early stopping rule or a StopTrial call.
     stopped_early: bool = False
 
 
@@ -80,13 +83,16 @@ class StudyState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """`display_name` is unique in its location. `created`: ns. `public_json`: the study as given."""
+    """A study that clients asked for, or a tuning job's."""
 
     uid: StudyUid
     name: StudyName
+    #: Unique in its location.
     display_name: str
     spec: StudySpec
+    #: As given.
     public_json: str
+    #: Nanoseconds since the epoch.
     created: int
     state: StudyState = StudyState.ACTIVE
     inactive_reason: str = ""

@@ -57,43 +57,45 @@ class Noise(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One node of the parameter tree.
-
-    `low`, `high`: inclusive bounds of a DOUBLE or INTEGER. `values`: of a DISCRETE one, ascending.
-    `categories`: of a CATEGORICAL one. `default`: the public field, None if not given. A conditional
-    parameter names its parent by position in `StudySpec.parameters` (-1 = it is always active), and `when`
-    holds the parent's values for which it is active. One id may stand at several nodes whose conditions
-    exclude each other.
-    """
+    """One node of the parameter tree. One id may stand at several nodes whose conditions exclude each
+    other."""
 
     id: str
     type: ParameterType
+    #: Inclusive bounds of a DOUBLE or INTEGER.
     low: float = 0.0
     high: float = 0.0
+    #: Of a DISCRETE one, ascending.
     values: tuple[float, ...] = ()
+    #: Of a CATEGORICAL one.
     categories: tuple[str, ...] = ()
     scale: Scale = Scale.LINEAR
+    #: The public field; None = not given.
     default: Value | None = None
+    #: Of a conditional parameter, its parent's position in `StudySpec.parameters`; -1 = it is always active.
     parent: int = -1
+    #: The parent's values for which it is active.
     when: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`safety`: a trial is safe if the metric is at least (MAXIMIZE) or at most (MINIMIZE) this; None = an
-    ordinary objective. `safe_fraction`: of suggested trials that should be safe, 0..1, None = not said."""
+    """What a trial is judged by."""
 
     id: str
     goal: Goal
+    #: A trial is safe if the metric is at least (MAXIMIZE) or at most (MINIMIZE) this; None = an ordinary
+    #: objective.
     safety: float | None = None
+    #: Of suggested trials that should be safe, 0..1; None = not said.
     safe_fraction: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MedianStopping:
-    """Stop what is worse than the median of the others' running averages. `use_elapsed`: time in place of
-    steps."""
+    """Stop what is worse than the median of the others' running averages."""
 
+    #: Time in place of steps.
     use_elapsed: bool = False
 
 
@@ -101,24 +103,25 @@ class MedianStopping:
 class DecayCurveStopping:
     """Stop what a regression over learning curves gives next to no chance of becoming the best."""
 
+    #: Time in place of steps.
     use_elapsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ConvexStopping:
-    """Stop what even an optimistic convex extrapolation leaves behind the best.
+    """Stop what even an optimistic convex extrapolation leaves behind the best."""
 
-    `max_steps`: at which a trial's curve is extrapolated to, 0 = the largest step seen. `min_steps`: earlier
-    nothing is stopped, 0 = a tenth of `max_steps`. `min_measurements`: likewise. `learning_rate`: id of the
-    parameter whose value counts as the learning rate, "" = none. `update_all_stopped`: final measurements of
-    stopped trials are extrapolated, too.
-    """
-
+    #: At which a trial's curve is extrapolated to; 0 = the largest step seen.
     max_steps: int = 0
+    #: Earlier nothing is stopped; 0 = a tenth of `max_steps`.
     min_steps: int = 0
+    #: With fewer nothing is stopped.
     min_measurements: int = 5
+    #: Id of the parameter whose value counts as the learning rate; "" = none.
     learning_rate: str = ""
+    #: Time in place of steps.
     use_elapsed: bool = False
+    #: Final measurements of stopped trials are extrapolated, too.
     update_all_stopped: bool = False
 
 
@@ -127,27 +130,29 @@ Stopping = MedianStopping | DecayCurveStopping | ConvexStopping
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a study ends by itself (public studyStoppingConfig). Durations in ns; None = no limit.
-
-    `min_trials`, `min_duration`: before these no other limit counts. `stop_asap`: trials that run are stopped
-    as well.
-    """
+    """When a study ends by itself (public studyStoppingConfig). Durations in nanoseconds; None = no limit."""
 
     max_trials: int | None = None
+    #: Before these no other limit counts.
     min_trials: int | None = None
     max_duration: int | None = None
+    #: Likewise.
     min_duration: int | None = None
     max_trials_without_progress: int | None = None
     max_duration_without_progress: int | None = None
+    #: Nanoseconds since the epoch.
     end_at: int | None = None
+    #: Trials that run are stopped as well.
     stop_asap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StudySpec:
-    """`parameters`: depth first, a parent before its children. `metrics`: at least one."""
+    """What is searched, what is measured, and how. At most one kind of stopping is given."""
 
+    #: Depth first, a parent before its children.
     parameters: tuple[Parameter, ...]
+    #: At least one.
     metrics: tuple[Metric, ...]
     algorithm: Algorithm = Algorithm.DEFAULT
     selection: Selection = Selection.LAST

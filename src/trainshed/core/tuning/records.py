@@ -16,54 +16,52 @@ from trainshed.core.study.spec import StudySpec
 
 @dataclass(frozen=True, slots=True)
 class TuningSpec:
-    """A valid tuning job of either API.
-
-    `trial`: what each trial runs, before its parameters and directories are put in. `max_failed_trials`: 0 =
-    the service decides (docs/choices.md). `resumed`: the tuning jobs whose trials count as this one's past,
-    oldest first (`ml` resumePreviousJobId), and `first_trial`: the number that this job begins with.
-    """
+    """A valid tuning job of either API."""
 
     study: StudySpec
+    #: What each trial runs, before its parameters and directories are put in.
     trial: JobSpec
     max_trials: int
     parallel_trials: int
+    #: 0 = the service decides (docs/choices.md).
     max_failed_trials: int = 0
+    #: The tuning jobs whose trials count as this one's past, oldest first (`ml` resumePreviousJobId).
     resumed: tuple[StudyUid, ...] = ()
+    #: The number that this job begins with.
     first_trial: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RunningTrial:
-    """A trial that is not over. `stopping`: why it was told to stop early ("" = it was not), and `predicted`:
-    what it would have measured at its end, where the stopping rule knows."""
+    """A trial that is not over."""
 
     number: int
     job: JobUid
+    #: Why it was told to stop early; "" = it was not.
     stopping: str = ""
+    #: What it would have measured at its end, where the stopping rule knows.
     predicted: Measurement | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SeenSummaries:
-    """What was seen of a trial's TensorFlow summaries. `uri`: the directory that they were looked for in,
-    with all below it; `tags`: of all scalars in them, in order."""
+    """What was seen of a trial's TensorFlow summaries."""
 
+    #: The directory that they were looked for in, with all below it.
     uri: str
+    #: Of all scalars in them, in order.
     tags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TuningJob:
-    """A tuning job. `next_trial`: the number of the trial that follows. `failed`: those of `infeasible`
-    trials that count against the job. `best`: number of the best trial so far, and its value of the objective
-    (0 = none). `exhausted`: the algorithm has nothing left to try. `waits_for_engine`: the library of the
-    service's tuning engine is not installed, and its story says so. `outcome`: how it will end, as soon as
-    that is decided."""
+    """A tuning job. Moments in nanoseconds since the epoch, 0 = not yet."""
 
     uid: JobUid
     name: JobName
     display_name: str
     spec: TuningSpec
+    #: As given.
     public_json: str
     created: int
     updated: int
@@ -71,17 +69,25 @@ class TuningJob:
     state: JobState = JobState.QUEUED
     started: int = 0
     ended: int = 0
+    #: How it will end, as soon as that is decided; None = it is not.
     outcome: Outcome | None = None
     error: JobError | None = None
+    #: The pipeline that made it; None = a client did.
     parent: Parent | None = None
     running: tuple[RunningTrial, ...] = ()
+    #: The number of the trial that follows.
     next_trial: int = 1
     succeeded: int = 0
     infeasible: int = 0
+    #: Those of the `infeasible` trials that count against the job.
     failed: int = 0
+    #: Number of the best trial so far; 0 = none.
     best: int = 0
+    #: Its value of the objective.
     best_value: float = 0.0
+    #: The algorithm has nothing left to try.
     exhausted: bool = False
+    #: The library of the service's tuning engine is not installed, and its timeline says so.
     waits_for_engine: bool = False
 
     @property

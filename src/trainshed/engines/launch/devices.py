@@ -47,15 +47,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU. `index`: its number in the order of the PCI bus. `product`: "NVIDIA H200". `memory_bytes`: all
-    it has. `minor`: the number in the name of its device file, -1 = it has none. `part`: it is a part of a
-    GPU, and is only found by its uuid."""
+    """One GPU."""
 
+    #: Its number in the order of the PCI bus.
     index: int
     uuid: str
+    #: "NVIDIA H200".
     product: str
+    #: All it has.
     memory_bytes: int
+    #: The number in the name of its device file; -1 = it has none.
     minor: int = -1
+    #: It is a part of a GPU, and is only found by its uuid; None = it is a whole one.
     part: Part | None = None
 
     @property

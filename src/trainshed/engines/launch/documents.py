@@ -32,22 +32,23 @@ COVERED = (
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the engine found out about this machine.
+    """What the engine found out about this machine."""
 
-    `level`: sandbox level (`protocol.LEVEL_*`). `memory_base`, `cpu_base`, `pids_base`: control group
-    directories ("" = none). `memory_bytes`: what all replicas share. `identity`: tells this service from
-    others on the machine. `gpus`: those that it has; each replica is told which are its own. `driver`: what
-    their driver is made of. `processors`: how many programs may use, 0 = not known.
-    """
-
+    #: Sandbox level (`protocol.LEVEL_*`).
     level: str
+    #: Control group directory, as are `cpu_base` and `pids_base`; "" = none.
     memory_base: str
     cpu_base: str
+    #: What all replicas share.
     memory_bytes: int
+    #: Tells this service from others on the machine.
     identity: str
+    #: Those that it has; each replica is told which are its own.
     gpus: tuple[Device, ...] = ()
     pids_base: str = ""
+    #: What the driver of the GPUs is made of.
     driver: Driver = NO_DRIVER
+    #: How many programs may use; 0 = not known.
     processors: float = 0
 
     @property
@@ -57,32 +58,37 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class SharedPaths:
-    """What all documents of one engine share.
+    """What all documents of one engine share."""
 
-    `hidden`: directories whose content programs must not see; `read_only`: what they may only read, shown
-    even inside hidden ones; `visible`: the same, by the operator's wish. `storage_socket`: the bucket
-    process's for replicas, "" = none; `rest_socket`, `grpc_socket`: the service's, likewise; `rest_url`:
-    where it is for who cannot be led there; `certificate`: PEM file, key and chain, of Google's hosts;
-    `trust`: file of whom to believe then. `ambient`: the service's own environment. `processes`: how many a
-    replica may have. `usage_every`: seconds. `disk_enforced`: a replica whose files take more than its disk
-    is ended. `kept_ports`: the service's, which programs can have on their own address alone. `commands`: a
-    directory whose `bin` is put on programs' PATH, "" = none.
-    """
-
+    #: Directories whose content programs must not see.
     hidden: tuple[str, ...] = ()
+    #: What they may only read, shown even inside hidden ones.
     read_only: tuple[Path, ...] = ()
+    #: The same, by the operator's wish.
     visible: tuple[str, ...] = ()
+    #: The bucket process's for replicas; "" = none.
     storage_socket: str = ""
+    #: The service's REST API, for replicas; "" = none.
     rest_socket: str = ""
+    #: The same for gRPC.
     grpc_socket: str = ""
+    #: Where the service is, for programs that cannot be led to it by Google's names.
     rest_url: str = ""
+    #: PEM file, key and chain, of Google's hosts; "" = none are served.
     certificate: str = ""
+    #: File of certificate authorities that programs are to believe then.
     trust: str = ""
+    #: The service's own environment.
     ambient: Mapping[str, str] | None = None
+    #: How many a replica may have; 0 = any number.
     processes: int = 0
+    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
     usage_every: float = 0.0
+    #: A replica whose files take more than its disk is ended.
     disk_enforced: bool = False
+    #: The service's, which programs can have on their own address alone.
     kept_ports: tuple[int, ...] = ()
+    #: A directory whose `bin` is put on programs' PATH; "" = none.
     commands: str = ""
 
 

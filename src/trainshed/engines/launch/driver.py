@@ -32,30 +32,36 @@ _SECONDS = 10
 
 @dataclass(frozen=True, slots=True)
 class DeviceEdits:
-    """What one replica gets of the machine for its GPUs. `devices`: device files that its /dev shows besides
-    the harmless ones; `mounts`: (source, target, read-only); `environ` counts before all that the job says.
-    `library_path`, `path`: directories, as the program sees them, that belong on LD_LIBRARY_PATH and PATH as
-    well. `gpus`: uuids of what it has, for whoever looks at how busy they are."""
+    """What one replica gets of the machine for its GPUs."""
 
+    #: Device files that its /dev shows besides the harmless ones.
     devices: tuple[str, ...] = ()
+    #: (source, target, read-only).
     mounts: tuple[Mount, ...] = ()
+    #: Counts before all that the job says.
     environ: dict[str, str] = field(default_factory=dict[str, str])
+    #: Directories, as the program sees them, that belong on LD_LIBRARY_PATH as well.
     library_path: tuple[str, ...] = ()
+    #: Likewise on PATH.
     path: tuple[str, ...] = ()
+    #: Uuids of what it has, for whoever looks at how busy they are.
     gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What is there of the driver below `root`. `libraries`: by the name that programs ask for, the file.
-    `programs`: files. `apart`: directories of libraries that the machine's own linker does not know. `caps`:
-    by the path of a capability (`gpu0/gi1/access`), the number in the name of its device file."""
+    """What is there of the driver."""
 
+    #: Below which all paths lie.
     root: Path = Path("/")
     specs: Specs | None = None
+    #: By the name that programs ask for, the file.
     libraries: tuple[tuple[str, str], ...] = ()
+    #: Files.
     programs: tuple[str, ...] = ()
+    #: Directories of libraries that the machine's own linker does not know.
     apart: tuple[str, ...] = ()
+    #: By the path of a capability (`gpu0/gi1/access`), the number in the name of its device file.
     caps: dict[str, int] = field(default_factory=dict[str, int])
 
 

@@ -13,8 +13,7 @@ Gang = Mapping[ReplicaId, SlotHandle]
 
 
 class Gangs:
-    """A slot handle for every slot there is. `identity`: what tells this service from another on the machine.
-    `emit` and `unclear`: for the slot handles (`SlotHandle`)."""
+    """A slot handle for every slot there is."""
 
     def __init__(
         self,
@@ -26,7 +25,9 @@ class Gangs:
     ) -> None:
         self._layout = layout
         self._nodes = nodes
+        #: Tells this service from others on the machine.
         self._identity = identity
+        #: For the slot handles (`SlotHandle`), as is `unclear`.
         self._emit = emit
         self._unclear = unclear
         self._shares: places.Shares = {}

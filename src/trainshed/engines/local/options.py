@@ -21,50 +21,55 @@ _COMMANDS = Path(gsutil.__path__[0]).resolve()
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`storage_socket`: the bucket process's Unix socket for replicas, None = they get no endpoint;
-    `rest_socket`, `grpc_socket`: the service's for them, None = it answers for none of Google's hosts;
-    `rest_url`: its address, for programs that cannot be led to it by those names.
+    """What an operator, and the service, may choose about the local engine."""
 
-    What programs see: `hidden`: directories that they must not, besides slots and logs; `read_only`: what
-    they may only read, shown even inside hidden ones; `visible`: likewise, by the operator's wish. `level`:
-    the sandbox level that is demanded, a `protocol.LEVEL_*`; "" = the strongest that works here. `processes`:
-    how many a replica may have, 0 = any number. `certificate`, `trust`: by what Google's hosts are served
-    (`SharedPaths`). `ambient`: the service's own environment, None = this process's (`environs` says what of
-    it is passed on). `secrets`: what plans refer to. `kept_ports`: those that the service listens on; while
-    it is away no program can.
-
-    What there is: `nodes`: as how many virtual nodes the machine is offered; `node_vcpus`,
-    `node_memory_bytes`, `node_accelerators`: what each of them is declared to have, 0 or () = its share of
-    the machine. `devices`: where GPUs are learned of, None = from the driver.
-
-    `lease`: seconds after which a shim that does not answer is killed and its replica lost. `usage_every`:
-    seconds between two looks at what a replica uses, 0 = nobody looks; `disk_enforced`: end one whose files
-    take more than its disk. `keeping`: how long what failed replicas left is kept. `now`: ns since the epoch.
-    """
-
+    #: The bucket process's Unix socket for replicas; None = they get no endpoint.
     storage_socket: Path | None = None
+    #: The service's address, for programs that cannot be led to it by Google's names.
     rest_url: str = ""
+    #: The service's Unix socket for replicas; None = it answers for none of Google's hosts.
     rest_socket: Path | None = None
+    #: The same for gRPC.
     grpc_socket: Path | None = None
+    #: Directories that programs must not see, besides slots and logs.
     hidden: tuple[Path, ...] = ()
+    #: What programs may only read, shown even inside hidden ones.
     read_only: tuple[Path, ...] = ()
+    #: Likewise, by the operator's wish.
     visible: tuple[Path, ...] = ()
+    #: The sandbox level that is demanded, a `protocol.LEVEL_*`; "" = the strongest that works here.
     level: str = ""
+    #: How many a replica may have; 0 = any number.
     processes: int = 0
+    #: Those that the service listens on; while it is away no program can.
     kept_ports: tuple[int, ...] = ()
+    #: By what Google's hosts are served (`SharedPaths`); None = they are not.
     certificate: Path | None = None
+    #: Whom programs are to believe then.
     trust: Path | None = None
+    #: The service's own environment, of which `environs` says what is passed on; None = this process's.
     ambient: Mapping[str, str] | None = None
+    #: What plans refer to; None = they may name none.
     secrets: SecretDoor | None = None
+    #: As how many virtual nodes the machine is offered.
     nodes: int = 1
+    #: What each node is declared to have; 0 = its share of the machine.
     node_vcpus: float = 0
+    #: Likewise.
     node_memory_bytes: int = 0
+    #: Likewise, (public type, count); () = its share of the machine.
     node_accelerators: tuple[tuple[str, int], ...] = ()
+    #: Where GPUs are learned of; None = from the driver.
     devices: Devices | None = None
+    #: Seconds after which a shim that does not answer is killed and its replica lost.
     lease: float = 30.0
+    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
     usage_every: float = 0.0
+    #: End a replica whose files take more than its disk.
     disk_enforced: bool = False
+    #: How long what failed replicas left is kept.
     keeping: Keeping = NOTHING
+    #: Nanoseconds since the epoch.
     now: Callable[[], int] = time.time_ns
 
     def environment(self) -> dict[str, str]:

@@ -24,9 +24,7 @@ disk at all."""
 
 
 class Reconciler:
-    """`request` has a shim started for a slot handle; `renew` replaces the process of that id, which starts
-    them; `forbidden` tells whether an incarnation was stopped before it began; `require_room` raises OSError
-    while the disk is full."""
+    """Brings slot handles in line with the shims that there are."""
 
     def __init__(
         self,
@@ -35,9 +33,13 @@ class Reconciler:
         forbidden: Callable[[SlotHandle, int], bool],
         require_room: Callable[[], None],
     ) -> None:
+        #: Has a shim started for a slot handle.
         self._request = request
+        #: Replaces the process of that id, which starts them.
         self._renew = renew
+        #: Tells whether an incarnation was stopped before it began.
         self._forbidden = forbidden
+        #: Raises OSError while the disk is full.
         self._require_room = require_room
         self._tasks = Crew()
         self._evicting: set[tuple[SlotHandle, int]] = set()

@@ -26,9 +26,7 @@ _ENDED = "it ended in this moment"
 
 
 class LocalTerminal:
-    """A `Terminal` (port). `connection`: to the replica's guardian, which tells the end on it; `handle`: the
-    other side of the shell's streams. `greeting` is read before what the shell says; `closed` is called once,
-    when it is closed."""
+    """A `Terminal` (port)."""
 
     def __init__(
         self,
@@ -39,10 +37,14 @@ class LocalTerminal:
         greeting: bytes = b"",
         closed: Callable[[], None] | None = None,
     ) -> None:
+        #: To the replica's guardian, which tells the end on it.
         self._connection = connection
+        #: The other side of the shell's streams.
         self._handle = handle
         self._is_terminal = is_terminal
+        #: Read before what the shell says.
         self._greeting = greeting
+        #: Called once, when it is closed.
         self._tell_closed = closed
         self._lines = protocol.Lines()
         self._loop = asyncio.get_running_loop()

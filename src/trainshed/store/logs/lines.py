@@ -14,19 +14,22 @@ OrderKey = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line. `n` counts from 0 per replica and attempt without gaps; `at` (nanoseconds) ascends strictly
-    with it. `partial`: the next line of the replica goes on with the same line of the program (a line over
-    64 KiB comes in parts). `payload`: see `severity.Reading`."""
+    """One line of a job's log."""
 
     uid: JobUid
     attempt: int
     replica: ReplicaId
+    #: Counts from 0 per replica and attempt without gaps.
     n: int
+    #: Nanoseconds since the epoch; ascends strictly with `n`.
     at: int
     stream: Stream
     text: str
     severity: Severity
+    #: See `severity.Reading`.
     payload: dict[str, Any] | None = None
+    #: The next line of the replica goes on with the same line of the program (a line over 64 KiB comes in
+    #: parts).
     partial: bool = False
 
     @property

@@ -43,16 +43,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReduction:
-    """Of the newest incarnation that has reported anything. `over`: the last sample is the last one.
-    `restarts`: how often the replica was started again in this attempt. `before`: the SUMMED of all
-    incarnations before this one."""
+    """The part of one replica: of the newest incarnation that has reported anything."""
 
     replica: ReplicaId
     incarnation: int
     started: int
     samples: tuple[Sample, ...]
+    #: The last sample is the last one.
     over: bool = False
+    #: How often the replica was started again in this attempt.
     restarts: int = 0
+    #: The SUMMED of all incarnations before this one.
     before: Mapping[str, Metric] = field(default_factory=dict[str, Metric])
 
     def totals(self) -> dict[str, Metric]:

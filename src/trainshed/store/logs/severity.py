@@ -38,11 +38,12 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`text` is the message that people read; `payload` the JSON object of the line without its
-    `severity`, None if the line is plain or holds a message only."""
+    """What one line of a program says."""
 
     severity: Severity
+    #: The message that people read.
     text: str
+    #: The JSON object of the line without its `severity`; None = the line is plain or holds a message only.
     payload: dict[str, Any] | None = None
 
 

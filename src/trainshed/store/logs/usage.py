@@ -28,15 +28,17 @@ class GpuLook:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a replica used by then. `cpu` and a GPU's `busy` count from the start of the incarnation. `disk`:
-    bytes that its files took, 0 = that was not known."""
+    """What a replica used by then."""
 
+    #: Nanoseconds since the epoch.
     at: int
+    #: Counts from the start of the incarnation, as does a GPU's `busy`.
     cpu: float
     memory: int
     peak: int
     processes: int
     gpus: tuple[GpuLook, ...] = ()
+    #: Bytes that its files took; 0 = not known.
     disk: int = 0
 
 
@@ -54,15 +56,18 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One incarnation. `limit`: of memory, 0 = none; `cpus`: processors that its machine has, 0 = not known;
-    `gpus`: uuids of its own; `over`: the last look is the last one."""
+    """One incarnation."""
 
     incarnation: int
     started: int
+    #: Bytes of memory; 0 = none.
     limit: int = 0
+    #: Processors that its machine has; 0 = not known.
     cpus: int = 0
+    #: Uuids of its own.
     gpus: tuple[str, ...] = ()
     looks: tuple[Look, ...] = ()
+    #: The last look is the last one.
     over: bool = False
 
     @property

@@ -36,11 +36,13 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SuggestCall:
-    """Asks for `count` points of the algorithm that `spec` names; `engine` counts for the default one."""
+    """Asks for points of the algorithm that a study names."""
 
+    #: Counts for the default algorithm.
     engine: EngineName
     spec: StudySpec
     trials: tuple[Seen, ...]
+    #: How many points.
     count: int
     seed: int
 

@@ -55,20 +55,22 @@ for good."""
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The constants of the method. `coefficient`: of the upper confidence bound (the paper's 1.8).
-    `exploit_every`: each so-many-th trial goes where `exploit_coefficient` says instead, or `exploit_beside`
-    with pending trials. `explore_share`: of the others beside pending trials, how many only explore.
-    `explore_coefficient`: of the bound that says where to (the paper's 0.5). `branch_every`: each so-many-th
-    trial of a conditional tree keeps to one of its branches, drawn at random, the more often the more
-    parameters it has: a branch whose first trials were bad is not given up before its own parameters were
-    searched."""
+    """The constants of the method."""
 
+    #: Of the upper confidence bound (the paper's 1.8).
     coefficient: float = 1.8
+    #: Each so-many-th trial goes where `exploit_coefficient` says instead.
     exploit_every: int = 2
     exploit_coefficient: float = 0.0
+    #: In place of `exploit_coefficient` with pending trials.
     exploit_beside: float = 0.3
+    #: Of the others beside pending trials, how many only explore.
     explore_share: float = 0.5
+    #: Of the bound that says where to (the paper's 0.5).
     explore_coefficient: float = 0.5
+    #: Each so-many-th trial of a conditional tree keeps to one of its branches, drawn at random, the more
+    #: often the more parameters it has: a branch whose first trials were bad is not given up before its own
+    #: parameters were searched.
     branch_every: int = 4
 
 

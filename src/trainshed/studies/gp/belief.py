@@ -81,11 +81,13 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """`values` of all completed trials by metric, more is better, shape (n, metrics); `rows`: those that the
-    model is shown; `points`: their embeddings."""
+    """What the trials have measured, as the model is shown it."""
 
+    #: Of all completed trials by metric, more is better, shape (n, metrics).
     values: Array
+    #: Those that the model is shown.
     rows: Positions
+    #: Their embeddings.
     points: Array
 
 
@@ -175,13 +177,15 @@ def _front_gain(
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """`values`: of completed trials by metric, more is better, NaN where there is none, shape (n, metrics);
-    of **all** completed trials. `rows`: which of them the model is shown, ascending. `done` and `pending`:
-    the trials it is shown."""
+    """Which trials the model is shown."""
 
+    #: Of **all** completed trials by metric, more is better, NaN where there is none, shape (n, metrics).
     values: Array
+    #: Which of them the model is shown, ascending.
     rows: Positions
+    #: The completed trials that it is shown.
     done: tuple[Seen, ...]
+    #: The others that it is shown.
     pending: tuple[Seen, ...]
 
     def with_pending(self, trial: Seen) -> "Shown":

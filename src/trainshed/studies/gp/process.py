@@ -37,14 +37,17 @@ _LEAST_VARIANCE = 1e-14
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """`signal`, `noise`, `main`: variances of the joint part, of what is observed beyond the function, and of
-    all main effects together. `lengths`: squared length scales of the joint part, `main_lengths`: of the main
-    effects, shape (p,) each."""
+    """What a process is fitted by."""
 
+    #: Variance of the joint part.
     signal: float
+    #: Variance of what is observed beyond the function.
     noise: float
+    #: Squared length scales of the joint part, shape (p,).
     lengths: Array
+    #: Variance of all main effects together.
     main: float
+    #: Squared length scales of the main effects, shape (p,).
     main_lengths: Array
 
     @property
@@ -55,12 +58,15 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What the process is to explain. `points` embedded, shape (n, q); `labels`, shape (n,); `groups`: which
-    node each column comes from, shape (q,); `width`: p."""
+    """What the process is to explain."""
 
+    #: Embedded, shape (n, q).
     points: Array
+    #: Shape (n,).
     labels: Array
+    #: Which node each column comes from, shape (q,).
     groups: Positions
+    #: p, the number of nodes.
     width: int
 
     def only(self, rows: Positions) -> "Data":
@@ -188,10 +194,11 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Priors:
-    """`signal`, `noise`, `main`: variances in units of the labels'. `length`, `main_length`: of squared
-    length scales in units of the cube."""
+    """What is expected of hyperparameters before anything is seen."""
 
+    #: Variance, in units of the labels', as are `noise` and `main`.
     signal: Prior
+    #: Of squared length scales, in units of the cube, as is `main_length`.
     length: Prior
     noise: Prior
     main: Prior

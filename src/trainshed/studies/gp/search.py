@@ -38,13 +38,17 @@ _APART = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """`crowd`: points rated before the swarm. `flies` in the swarm, moved `rounds` times. `climbs`: how many
-    of the best are then refined, `steps` iterations each."""
+    """How much is computed for one point."""
 
+    #: Points rated before the swarm.
     crowd: int = 512
+    #: Points of the swarm.
     flies: int = 40
+    #: How often the swarm is moved.
     rounds: int = 30
+    #: How many of the best are then refined.
     climbs: int = 4
+    #: Iterations for each of these.
     steps: int = 30
 
 

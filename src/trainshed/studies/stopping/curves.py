@@ -15,13 +15,16 @@ NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`xs`: steps or ns, ascending. `ys`: the objective there, more is better. `final`: the one that counts
-    in the end. Never empty."""
+    """The curve of one trial. Never empty."""
 
     number: int
+    #: Steps or nanoseconds, ascending.
     xs: tuple[float, ...]
+    #: The objective there, more is better.
     ys: tuple[float, ...]
+    #: The one that counts in the end.
     final: float
+    #: None = the rule does not ask for it, or the trial has none.
     learning_rate: float | None
 
     @property

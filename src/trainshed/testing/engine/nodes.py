@@ -12,12 +12,14 @@ SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long things take, ns. `lease`: a silent node counts as gone after it. `fence`: then a cut-off shim
-    has killed its program, and its replica may be called lost; longer than `lease`. `start`: from a launch to
-    its process, at most."""
+    """How long things take, nanoseconds."""
 
+    #: After which a silent node counts as gone.
     lease: int = 30 * SECOND
+    #: After which a cut-off shim has killed its program, and its replica may be called lost; longer than
+    #: `lease`.
     fence: int = 120 * SECOND
+    #: From a launch to its process, at most.
     start: int = SECOND // 2
 
 

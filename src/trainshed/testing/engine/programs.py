@@ -49,25 +49,27 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One incarnation's program: runs for `runs` ns, then ends with `code`, or by `signal`, or of its memory
-    limit.
+    """What one incarnation's program does."""
 
-    `start_fails`: the engine cannot start it at all, by its own fault. `hangs`: after `runs` it does nothing
-    any more, and only a stall watchdog, or whoever stops it, ends it. `prints`: moments, ns after its start,
-    at which it prints a line: "step 1", "step 2", … `reports`: what it reports; nobody listens unless its
-    plan says `watch_metrics`.
-    """
-
+    #: Nanoseconds; then it ends with `code`, or by `signal`, or of its memory limit.
     runs: int
     code: int = 0
     signal: int | None = None
+    #: It ends of its memory limit.
     oom: bool = False
+    #: What it does when it is asked to stop.
     on_term: OnTerm = OnTerm.DIE
+    #: Nanoseconds that it then takes to end.
     term_takes: int = 0
+    #: What it then ends with.
     term_code: int = 0
+    #: The engine cannot start it at all, by its own fault.
     start_fails: bool = False
+    #: After `runs` it does nothing any more, and only a stall watchdog, or whoever stops it, ends it.
     hangs: bool = False
+    #: Nanoseconds after its start at which it prints a line: "step 1", "step 2", …
     prints: tuple[int, ...] = ()
+    #: What it reports; nobody listens unless its plan says `watch_metrics`.
     reports: tuple[Reports, ...] = ()
 
 
@@ -102,28 +104,32 @@ class Fate(enum.StrEnum):
 
 @dataclass(slots=True)
 class Incarnation:
-    """`stopped`: it was sent SIGTERM. `to_stop`: it is to be stopped with this grace (ns) once its node can
-    be reached. `vcpus`, `memory_bytes`, `accelerators`: what it takes of its node. `stall_after`: ns without
-    progress after which its watchdog ends it, 0 = it has none. `watch_metrics`: what it reports is taken
-    down. `begun`, `over`: when it was handed over and when it ended, by the clock that is never set (ns);
-    what it says itself goes by the one on the wall."""
+    """One run of a replica's program."""
 
     number: int
     script: Script
     node: str
     fate: Fate = Fate.STARTING
     started: int = 0
+    #: It was sent SIGTERM.
     stopped: bool = False
+    #: It is to be stopped with this grace (nanoseconds) once its node can be reached; None = it is not.
     to_stop: int | None = None
     exit: ExitRecord | None = None
     cause: str = ""
     by_service: bool = False
+    #: What it takes of its node, as are `memory_bytes` and `accelerators`.
     vcpus: float = 0.0
     memory_bytes: int = 0
     accelerators: int = 0
+    #: Nanoseconds without progress after which its watchdog ends it; 0 = it has none.
     stall_after: int = 0
+    #: What it reports is taken down.
     watch_metrics: bool = False
+    #: When it was handed over, by the clock that is never set (nanoseconds), as is `over`; what it says
+    #: itself goes by the one on the wall.
     begun: int = 0
+    #: When it ended.
     over: int = 0
 
     @property
@@ -194,8 +200,7 @@ class Tell(Protocol):
 
 
 class Processes:
-    """`longest_start`: ns from a launch to its process, at most. `printed`: called when a program prints a
-    line. `reported`: when a program that is listened to reports something."""
+    """The incarnations of all replicas, and what they do as time passes."""
 
     def __init__(
         self,
@@ -208,10 +213,13 @@ class Processes:
         reported: Callable[[SimSlot, Incarnation, Reports], None],
     ) -> None:
         self._clock = clock
+        #: Nanoseconds from a launch to its process, at most.
         self._longest_start = longest_start
         self._random = dice
         self._tell = tell
+        #: Called when a program prints a line.
         self._printed = printed
+        #: Called when a program that is listened to reports something.
         self._reported = reported
         self._earliest = 0
 
