@@ -1,10 +1,12 @@
 """Nothing that the service has to do keeps a request waiting (docs/adr/0042).
 
 How long a call takes depends on what else the machine does; what the loop's own thread computes in one go
-does not. So a scene fails if a call waited too long and the loop's own work was the reason; what the loop
+does not. So beside other tests a scene fails if a call waited too long and the loop's own work was the
+reason; alone it fails if a call waited too long for whatever reason, three times in a row. What the loop
 waits for is told by the zygote that hangs for ten seconds.
 """
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from tests.e2e import loop_load
 from tests.e2e.running import Service, running
 
+BESIDE_OTHERS = "PYTEST_XDIST_WORKER" in os.environ
 MOST = 0.1
 """Seconds that a status call may wait on a quiet machine, and that the loop may compute in one go on any."""
 HUNG = 5.0
@@ -40,12 +43,18 @@ def test_a_status_call_does_not_wait(service: Service, scene: Callable[[Service]
     if scene is loop_load.list_objects:
         loop_load.fill(service)
     before = computed(service)
-    with loop_load.calling(service) as found:
-        scene(service)
-    calls, _ = found
-    assert len(calls) > 20, "hardly anything was answered"
-    assert max(calls) < MOST or computed(service) < max(MOST, before + 1e-3), (
-        f"a call waited {max(calls):.3f} s, and the loop computed {computed(service):.3f} s in one go"
+    longest: list[float] = []
+    for _ in range(1 if BESIDE_OTHERS else 3):
+        with loop_load.calling(service) as found:
+            scene(service)
+        calls, _ = found
+        assert len(calls) > 20, "hardly anything was answered"
+        longest.append(max(calls))
+        if longest[-1] < MOST:
+            return
+    innocent = computed(service) < max(MOST, before + 1e-3)
+    assert BESIDE_OTHERS and innocent, (
+        f"calls waited {longest} s, and the loop computed {computed(service):.3f} s in one go"
     )
 
 

@@ -21,7 +21,7 @@ from trainshed.engines.local.leases import Leases
 from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.reconciler import Reconciler
-from trainshed.engines.local.shims import Shims, StartLimit, revealed
+from trainshed.engines.local.shims import PaceLimit, Shims, revealed
 from trainshed.engines.local.site import Site
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner, ZygoteHandle
@@ -79,7 +79,7 @@ class LocalEngine:
             self._may_not_start,
             self._layout.require_room,
         )
-        self._starts = StartLimit()
+        self._pace = PaceLimit()
         self._nodes = Nodes(self._emit)
         self._gangs = Gangs(
             self._layout, self._nodes, identity, self._emit, self._reconciler.reconcile
@@ -201,9 +201,7 @@ class LocalEngine:
         self._leases.watch()
         async for some in in_turns(fresh, _IN_A_TURN):
             for slot_handle, _, _ in some:
-                await self._starts.enter(
-                    (slot_handle.job_uid, slot_handle.attempt, slot_handle.slot.replica)
-                )
+                await self._pace.start(slot_handle.key)
                 await self._request(slot_handle)
         # Of use only for those that fail, and nothing that a start should wait for.
         async for some in in_turns(fresh, _IN_A_TURN):
@@ -221,12 +219,14 @@ class LocalEngine:
             raise EngineUnavailable(
                 f"the stop of job {job_uid} cannot be written down ({error}); make room and try again"
             ) from error
-        for slot_handle in self._gangs.of(job_uid, attempt).values():
+        for slot_handle in tuple(self._gangs.of(job_uid, attempt).values()):
             if slot_handle.incarnation == 0:
                 slot_handle.begin(1)
                 slot_handle.lose(protocol.NEVER_STARTED)
-            else:
-                slot_handle.stop(grace)
+                continue
+            if slot_handle.is_live:
+                await self._pace.stop(slot_handle.key)
+            slot_handle.stop(grace)
 
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
@@ -342,7 +342,7 @@ class LocalEngine:
 
     def _emit(self, event: EngineEvent) -> None:
         if isinstance(event, ReplicaReport) and not isinstance(event.event, ReplicaNoted):
-            self._starts.leave((event.job_uid, event.event.attempt, event.event.replica))
+            self._pace.leave((event.job_uid, event.event.attempt, event.event.replica))
         self._events.append(event)
         self._wake.set()
 

@@ -1,8 +1,8 @@
 """Has shims begin: writes down what they need, and has the zygote fork them.
 
 Secrets are put into launch plans at the last moment: what comes of it is handed to a shim and to nobody else.
-Only a few replicas start at once, so that the start of a large gang leaves the service its share of the
-processors (docs/adr/0048).
+Only a few replicas start, or are told to stop, at once, so that a large gang leaves the service its share of
+the processors (docs/adr/0048).
 """
 
 import asyncio
@@ -129,28 +129,39 @@ Key = tuple[JobUid, int, ReplicaId]
 """A replica of an attempt."""
 
 _PER_PROCESSOR: Final = 4
-"""Starts under way per processor. A start waits for the disk now and then; with fewer a processor would be
+"""Replicas under way per processor. A start waits for the disk now and then; with fewer a processor would be
 idle."""
-_LONGEST: Final = 0.25
+_LONGEST_START: Final = 0.25
 """Seconds after which a start does not count any more: it pulls an image, say, or waits for a disk."""
+_LONGEST_STOP: Final = 0.02
+"""Seconds after which a stop does not count any more: the program uses its grace period, and the others have
+theirs from nearly the same moment on."""
 
 
-class StartLimit:
-    """Every replica that is about to start passes `enter`; `leave` is called when it has started or ended."""
+class PaceLimit:
+    """How many replicas start or are told to stop at the same time. `leave` is called when one has started or
+    ended."""
 
     def __init__(self, most: int = 0) -> None:
         self._free = asyncio.Semaphore(most or _PER_PROCESSOR * (os.cpu_count() or 1))
         self._under_way: dict[Key, asyncio.TimerHandle] = {}
 
-    async def enter(self, key: Key) -> None:
+    async def start(self, key: Key) -> None:
         """Wait until it may start."""
-        await self._free.acquire()
-        self.leave(key)
-        loop = asyncio.get_running_loop()
-        self._under_way[key] = loop.call_later(_LONGEST, self.leave, key)
+        await self._enter(key, _LONGEST_START)
+
+    async def stop(self, key: Key) -> None:
+        """Wait until it may be told to stop."""
+        await self._enter(key, _LONGEST_STOP)
 
     def leave(self, key: Key) -> None:
         """Nothing if it did not enter, or has left."""
         if (timer := self._under_way.pop(key, None)) is not None:
             timer.cancel()
             self._free.release()
+
+    async def _enter(self, key: Key, longest: float) -> None:
+        await self._free.acquire()
+        self.leave(key)
+        loop = asyncio.get_running_loop()
+        self._under_way[key] = loop.call_later(longest, self.leave, key)

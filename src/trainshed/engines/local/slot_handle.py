@@ -12,7 +12,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaNoted,
     ReplicaStarted,
 )
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
 from trainshed.engines.local.link import Link
 from trainshed.engines.port import (
@@ -69,6 +69,11 @@ class SlotHandle:
         self._grace: int | None = None
         self._heard_of = False
         self._silent = 0
+
+    @property
+    def key(self) -> tuple[JobUid, int, ReplicaId]:
+        """Which replica of which attempt it is."""
+        return self.job_uid, self.attempt, self.slot.replica
 
     @property
     def is_live(self) -> bool:

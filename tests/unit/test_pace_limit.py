@@ -1,10 +1,10 @@
-"""How many replicas start at once (docs/adr/0048)."""
+"""How many replicas start, or are told to stop, at once (docs/adr/0048)."""
 
 import asyncio
 
 from tests.sim import virtual
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.shims import Key, StartLimit
+from trainshed.engines.local.shims import Key, PaceLimit
 from trainshed.testing.engine.clock import Clock
 
 KEYS: list[Key] = [(JobUid(7), 0, ReplicaId(1, number)) for number in range(5)]
@@ -12,12 +12,12 @@ KEYS: list[Key] = [(JobUid(7), 0, ReplicaId(1, number)) for number in range(5)]
 
 def test_a_start_waits_until_another_has_started() -> None:
     async def story() -> None:
-        limit = StartLimit(2)
+        limit = PaceLimit(2)
         entered: list[Key] = []
 
         async def start_all() -> None:
             for key in KEYS[:4]:
-                await limit.enter(key)
+                await limit.start(key)
                 entered.append(key)
 
         starting = asyncio.create_task(start_all())
@@ -41,21 +41,46 @@ def test_a_slow_start_does_not_hold_up_the_others_for_long() -> None:
     moments: list[float] = []
 
     async def story() -> None:
-        limit = StartLimit(1)
+        limit = PaceLimit(1)
         for key in KEYS[:3]:
-            await limit.enter(key)
+            await limit.start(key)
             moments.append(asyncio.get_running_loop().time())
 
     virtual.run(Clock(0), story(), [])
     assert [round(moment, 2) for moment in moments] == [0, 0.25, 0.5]
 
 
+def test_a_grace_period_holds_up_the_stop_of_the_others_even_less() -> None:
+    """Two hundred programs that save a checkpoint at SIGTERM all begin with it within moments."""
+    moments: list[float] = []
+
+    async def story() -> None:
+        limit = PaceLimit(1)
+        for key in KEYS[:3]:
+            await limit.stop(key)
+            moments.append(asyncio.get_running_loop().time())
+
+    virtual.run(Clock(0), story(), [])
+    assert [round(moment, 3) for moment in moments] == [0, 0.02, 0.04]
+
+
+def test_one_that_is_stopped_while_it_starts_takes_one_place() -> None:
+    async def story() -> None:
+        limit = PaceLimit(2)
+        await limit.start(KEYS[0])
+        await limit.stop(KEYS[0])
+        async with asyncio.timeout(0.01):
+            await limit.start(KEYS[1])
+
+    virtual.run(Clock(0), story(), [])
+
+
 def test_one_that_starts_again_takes_one_place() -> None:
     async def story() -> None:
-        limit = StartLimit(2)
-        await limit.enter(KEYS[0])
-        await limit.enter(KEYS[0])
+        limit = PaceLimit(2)
+        await limit.start(KEYS[0])
+        await limit.start(KEYS[0])
         async with asyncio.timeout(0.1):
-            await limit.enter(KEYS[1])
+            await limit.start(KEYS[1])
 
     virtual.run(Clock(0), story(), [])
