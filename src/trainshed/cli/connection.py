@@ -15,6 +15,8 @@ import click
 
 from trainshed.cli.client import Client, Unreachable
 from trainshed.replica import protocol
+from trainshed.wire.trainshed_v1.jobs import Status
+from trainshed.wire.trainshed_v1.record import read
 
 R = TypeVar("R")
 
@@ -187,12 +189,12 @@ def answering(endpoint: Endpoint) -> Endpoint:
 
     Raises Refused, Unreachable.
     """
-    said = endpoint.client().get("/trainshed/v1/status")
+    status = read(endpoint.client().get("/trainshed/v1/status"), Status)
     return replace(
         endpoint,
-        project=endpoint.project or said.get("project", ""),
-        region=endpoint.region or said.get("region", ""),
-        bucket=endpoint.bucket or said.get("bucket", ""),
+        project=endpoint.project or status.project,
+        region=endpoint.region or status.region,
+        bucket=endpoint.bucket or status.bucket,
     )
 
 

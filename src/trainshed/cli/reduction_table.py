@@ -1,15 +1,15 @@
 """What reducers and the workers that use them say of it, as tables and lines (spec/reduction#reports).
 Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
 from trainshed.cli.text.colours import faint, replica_colour, severity_colour
 from trainshed.cli.text.moments import duration, local_moment, parse_moment
 from trainshed.cli.text.tables import Column, joined, table
+from trainshed.wire.trainshed_v1.usage import Reduction, ReductionMode, ReplicaUsage
 
 _NOTHING = "–"
 _LEAST_WAIT = 0.05
@@ -52,52 +52,52 @@ class ReductionView:
     notes: tuple[NoteView, ...]
 
     @staticmethod
-    def parse(replica: Mapping[str, Any]) -> "ReductionView":
-        """Read one of the `replicas` of a job's usage that has a `reduction`."""
-        found = replica["reduction"]
-        totals, rates = found["totals"], found["perSecond"]
+    def of(replica: ReplicaUsage, reduction: Reduction) -> "ReductionView":
+        """What a replica says of its `reduction`."""
+        totals, rates = reduction.totals, reduction.per_second
         return ReductionView(
-            id=replica["id"],
-            task=replica["task"],
-            seen=parse_moment(found["sampleTime"]),
-            over=found["over"],
+            id=replica.id,
+            task=replica.task,
+            seen=parse_moment(reduction.sample_time),
+            over=reduction.over,
             received=totals.get("received_bytes", 0),
             sent=totals.get("sent_bytes", 0),
             receives=rates.get("received_bytes", 0),
             sends=rates.get("sent_bytes", 0),
-            in_flight=found["metrics"].get("chunks_in_flight"),
+            in_flight=reduction.metrics.get("chunks_in_flight"),
             resets=totals.get("resets", totals.get("lost_connections")),
             waits=totals.get("wait_seconds", ()),
-            restarts=found["restarts"],
-            notes=tuple(_notes(found)),
+            restarts=reduction.restarts,
+            notes=tuple(_notes(reduction)),
         )
 
 
-def _notes(found: Mapping[str, Any]) -> Iterator[NoteView]:
+def _notes(reduction: Reduction) -> Iterator[NoteView]:
     """Which way sums go now in the place of all that was said of that, then the others."""
-    if mode := found["mode"]:
-        yield NoteView(mode["severity"], _mode_now(mode))
-    for note in found["notes"]:
-        if note["name"] not in ("mode", "native"):
-            yield NoteView(note["severity"], note["text"])
+    if mode := reduction.mode:
+        yield NoteView(mode.severity, _mode_now(mode))
+    for note in reduction.notes:
+        if note.name not in ("mode", "native"):
+            yield NoteView(note.severity, note.text)
 
 
-def _mode_now(mode: Mapping[str, Any]) -> str:
-    text = mode["text"]
-    if mode["isNative"] and mode["wasReduced"]:
-        return f"native since {_clock(mode['since'])}: {text}"
-    if mode["lostReducers"] and not mode["isNative"]:
-        return f"{text} (since {_clock(mode['lostSince'])} without {mode['lostReducers']} of them)"
-    return text
+def _mode_now(mode: ReductionMode) -> str:
+    if mode.is_native and mode.was_reduced:
+        return f"native since {_clock(mode.since)}: {mode.text}"
+    if mode.lost_reducers and not mode.is_native:
+        return f"{mode.text} (since {_clock(mode.lost_since)} without {mode.lost_reducers} of them)"
+    return mode.text
 
 
 def _clock(moment: str) -> str:
     return local_moment(parse_moment(moment)).split()[1]
 
 
-def reduction_lines(found: Mapping[str, Any]) -> list[str]:
+def reduction_lines(replicas: Iterable[ReplicaUsage]) -> list[str]:
     """What is to be shown of a job's reduction below its usage: [] for a job without reducers."""
-    views = [ReductionView.parse(each) for each in found["replicas"] if "reduction" in each]
+    views = [
+        ReductionView.of(replica, replica.reduction) for replica in replicas if replica.reduction
+    ]
     heard = [view for view in views if view.seen]
     lines = reduction_table(heard) if heard else []
     return ["", *lines, *note_lines(views)] if heard or any(view.notes for view in views) else []

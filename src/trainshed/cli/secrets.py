@@ -4,8 +4,8 @@ are sealed with. Shows no value, ever."""
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import click
@@ -15,6 +15,8 @@ from trainshed.cli.output_format import takes_form
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import local_moment, parse_moment
 from trainshed.cli.text.tables import Column, joined, table
+from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.secrets import KeyRotation, Secret, SecretList, StoredSecret
 
 _SECRETS = "/trainshed/v1/secrets"
 
@@ -42,17 +44,17 @@ def command(context: click.Context) -> None:
 def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
     """List secrets and their versions, never values."""
     answer = endpoint.client(raw=form == "json").get(_SECRETS, project=_whose(endpoint, project))
-    found: list[dict[str, Any]] = answer["secrets"]
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(answer["secrets"], indent=2))
         return
-    if not found:
+    found = read(answer, SecretList)
+    if not found.secrets:
         click.echo(
-            f"The project {answer['project']} has no secret. Store one: trainshed secrets set NAME",
+            f"The project {found.project} has no secret. Store one: trainshed secrets set NAME",
             err=True,
         )
         return
-    for line in secret_table(found):
+    for line in secret_table(found.secrets):
         click.echo(line)
 
 
@@ -101,9 +103,9 @@ def set_(
         "value": _without_line_end(_value(name, file, variable)),
         "project": _whose(endpoint, project),
     }
-    stored = endpoint.client().post(_SECRETS, asked)
+    stored = read(endpoint.client().post(_SECRETS, asked), StoredSecret)
     click.echo(
-        f"{name}  version {stored['version']} is stored for {stored['project']}. A job gets it by a "
+        f"{name}  version {stored.version} is stored for {stored.project}. A job gets it by a "
         f"variable with the value $(secret:{name})"
     )
 
@@ -132,20 +134,18 @@ def rotate_key(endpoint: Endpoint) -> None:
     Jobs notice nothing. If it breaks off, no secret is lost: call it again. A value that somebody may have
     read is not safe by that: set it anew as well.
     """
-    done = endpoint.client().post(f"{_SECRETS}:rotateKey", {})
-    count, left = done["sealed"], done["left"]
-    click.echo(
-        f"{count} {'value is' if count == 1 else 'values are'} sealed with the new key {done['key']}"
-    )
-    if left:
-        named = ", ".join(f"{each['name']}@{each['version']} of {each['project']}" for each in left)
+    rotation = read(endpoint.client().post(f"{_SECRETS}:rotateKey", {}), KeyRotation)
+    values = "value is" if rotation.sealed == 1 else "values are"
+    click.echo(f"{rotation.sealed} {values} sealed with the new key {rotation.key}")
+    if rotation.left:
+        named = ", ".join(f"{left.name}@{left.version} of {left.project}" for left in rotation.left)
         click.echo(
             f"Not opened by any key that is here, and left as they were: {named}. Set or delete them.",
             err=True,
         )
 
 
-def secret_table(secrets: list[dict[str, Any]]) -> list[str]:
+def secret_table(secrets: Iterable[Secret]) -> list[str]:
     """The lines of a list of secrets, one per version."""
     columns = (
         Column("SECRET"),
@@ -155,13 +155,13 @@ def secret_table(secrets: list[dict[str, Any]]) -> list[str]:
     )
     rows = [
         (
-            "" if number else secret["name"],
-            str(each["version"]),
-            local_moment(parse_moment(each["created"])),
-            local_moment(parse_moment(each["lastUsed"])),
+            "" if number else secret.name,
+            str(version.version),
+            local_moment(parse_moment(version.created)),
+            local_moment(parse_moment(version.last_used)),
         )
         for secret in secrets
-        for number, each in enumerate(secret["versions"])
+        for number, version in enumerate(secret.versions)
     ]
     header, *cells = table(columns, rows)
     return [faint(joined(header)), *map(joined, cells)]

@@ -44,6 +44,8 @@ from trainshed.cli.text.moments import duration
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import SERVICE_TASK, JobName
+from trainshed.wire.trainshed_v1.drills import Drill, ResumeReport
+from trainshed.wire.trainshed_v1.record import read
 
 _EARLY_LINES = 100
 _FIRST = "The first job of its kind builds its runtime; later ones start in well under a second."
@@ -71,18 +73,18 @@ class DemoDrill:
     def order(self, client: Client, job: JobView) -> str:
         """Order the drill, and say what was ordered. Raises Refused, Unreachable."""
         order = {"kind": "kill", "replica": "workerpool0-0", "atLine": _LINE}
-        ordered: dict[str, Any] = client.post(job_path(job.uid, ":drill"), order)
+        ordered = read(client.post(job_path(job.uid, ":drill"), order), Drill)
         bug = ", of a program with a resume bug" if self.planted_bug else ""
-        return f"{ordered['kind']} of {ordered['task']} when it has done 12 epochs{bug}"
+        return f"{ordered.kind} of {ordered.task} when it has done 12 epochs{bug}"
 
     def tell(self, client: Client, job: JobView) -> bool:
         """Show the report; whether it says what it has to. Raises Refused, Unreachable."""
-        report: dict[str, Any] = client.get(job_path(job.uid, "/resumeReport"))
+        report = read(client.get(job_path(job.uid, "/resumeReport")), ResumeReport)
         click.echo()
         for line in report_lines(report):
             click.echo(line)
         expected = "FAIL" if self.planted_bug else "PASS"
-        if report["result"] != expected:
+        if report.result != expected:
             click.echo(f"The report should have said {expected}.", err=True)
             return False
         if self.planted_bug:

@@ -19,6 +19,8 @@ from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import local_moment, parse_moment
 from trainshed.cli.text.printable import one_line
 from trainshed.cli.text.tables import Column, joined, table
+from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.shells import AutopsyList, Deleted
 
 
 @click.command(short_help="Inspect the files that a failed replica left.")
@@ -72,7 +74,7 @@ def command(
     elif target is not None:
         _copy(client, uid, which, target)
     elif delete:
-        gone = client.post(job_path(uid, ":deleteAutopsy"), which)["deleted"]
+        gone = read(client.post(job_path(uid, ":deleteAutopsy"), which), Deleted).deleted
         click.echo(f"{gone} deleted" if gone else "Nothing was kept, nothing was deleted.")
     else:
         status = run_shell(endpoint, client, uid, {**which, "autopsy": True}, line or "")
@@ -80,11 +82,12 @@ def command(
 
 
 def _list(client: Client, uid: str, form: str) -> None:
-    found: list[dict[str, Any]] = client.get(job_path(uid, "/autopsies"))["autopsies"]
+    answer = client.get(job_path(uid, "/autopsies"))
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(answer["autopsies"], indent=2))
         return
-    if not found:
+    autopsies = read(answer, AutopsyList).autopsies
+    if not autopsies:
         click.echo(
             "Nothing is kept of this job: no replica of it has failed, or its time is over.",
             err=True,
@@ -100,14 +103,14 @@ def _list(client: Client, uid: str, form: str) -> None:
     )
     rows = [
         (
-            each["task"],
-            str(each["attempt"]),
-            each["how"],
-            size_text(each["bytes"]),
-            local_moment(parse_moment(each["expireTime"])),
-            shlex.join(each["argv"]),
+            autopsy.task,
+            str(autopsy.attempt),
+            autopsy.how,
+            size_text(autopsy.bytes),
+            local_moment(parse_moment(autopsy.expire_time)),
+            shlex.join(autopsy.argv),
         )
-        for each in found
+        for autopsy in autopsies
     ]
     header, *cells = table(columns, rows, 120 if sys.stdout.isatty() else None)
     for row in [faint(joined(header)), *map(joined, cells)]:

@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 from datetime import tzinfo
-from typing import Any
 
 import click
 
@@ -13,7 +12,6 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs import autopsy, drill, logs, shell, usage, watch
 from trainshed.cli.jobs.describe import (
-    AttemptView,
     LifeView,
     description,
     lives_table,
@@ -26,6 +24,8 @@ from trainshed.cli.output_format import takes_form
 from trainshed.cli.text.colours import faint, state_colour
 from trainshed.cli.text.moments import duration, local_moment
 from trainshed.cli.text.tables import Column, joined, table
+from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.timeline import Timeline
 
 
 @click.group()
@@ -122,15 +122,14 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
     """
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
-    found: dict[str, Any] = client.get(job_path(uid, "/timeline"))
+    found = client.get(job_path(uid, "/timeline"))
     if form == "json":
         click.echo(json.dumps(found, indent=2))
         return
-    entries = [TimelineView.parse(entry) for entry in found["entries"]]
-    attempts: list[dict[str, Any]] = found.get("attempts", [])
-    lines = story(entries, [AttemptView.parse(attempt) for attempt in attempts])
-    lives = lives_table(LifeView.parse_all(attempts))
-    for line in [*lines, *([""] if lives else []), *lives, *totals(found.get("counters", {}))]:
+    timeline = read(found, Timeline)
+    lines = story(list(map(TimelineView.of, timeline.entries)), timeline.attempts)
+    lives = lives_table(LifeView.of_all(timeline.attempts))
+    for line in [*lines, *([""] if lives else []), *lives, *totals(timeline.counters)]:
         click.echo(line)
 
 

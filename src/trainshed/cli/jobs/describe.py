@@ -1,9 +1,8 @@
 """A job in words: what it is, why it waits, how it failed, and its timeline by attempts. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any
 
 import click
 
@@ -22,6 +21,13 @@ from trainshed.cli.trial_table import best_text, best_trial, counts, terminal_te
 from trainshed.cli.tuning_views import TuningView, shown
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState
+from trainshed.wire.trainshed_v1.timeline import (
+    Attempt,
+    Counters,
+    Incarnation,
+    ReplicaHistory,
+    Verdict,
+)
 
 _NAMED = 3
 """Of so many failed replicas it is said how to look at what they left."""
@@ -37,28 +43,6 @@ _EFFECTS = {
 }
 
 _BEGINS = frozenset({"admitted", "attempt"})
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptView:
-    """One attempt of a job."""
-
-    number: int
-    started: int
-    #: ns since the epoch; 0 = it goes on.
-    ended: int
-    #: Why it ended.
-    rule: str
-
-    @staticmethod
-    def parse(found: Mapping[str, Any]) -> "AttemptView":
-        """Read one of the `attempts`."""
-        return AttemptView(
-            found["attempt"],
-            parse_moment(found["startTime"]),
-            parse_moment(found["endTime"]),
-            found["rule"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +63,13 @@ class LifeView:
     verdict: str = ""
 
     @staticmethod
-    def parse_all(attempts: Sequence[Mapping[str, Any]]) -> tuple["LifeView", ...]:
-        """Every incarnation of the `attempts`."""
+    def of_all(attempts: Iterable[Attempt]) -> tuple["LifeView", ...]:
+        """Every incarnation of the attempts."""
         return tuple(
-            _life(attempt["attempt"], replica, found)
+            _life(attempt.attempt, replica, incarnation)
             for attempt in attempts
-            for replica in attempt["replicas"]
-            for found in replica["incarnations"]
+            for replica in attempt.replicas
+            for incarnation in replica.incarnations
         )
 
 
@@ -234,7 +218,7 @@ def _behind(count: int) -> str:
 
 def story(
     entries: Sequence[TimelineView],
-    attempts: Sequence[AttemptView] = (),
+    attempts: Sequence[Attempt] = (),
     zone: tzinfo | None = None,
 ) -> list[str]:
     """The lines of a timeline: time of day, time since the first entry, kind, message; a heading before each
@@ -254,7 +238,7 @@ def story(
     header, *cells = table(columns, rows)
     day = f"{local_moment(entries[0].at, zone)[:10]}  the story begins"
     lines = [faint(day), faint(joined(header))]
-    headings = {attempt.number: attempt for attempt in attempts}
+    headings = {attempt.attempt: attempt for attempt in attempts}
     for entry, row in zip(entries, cells, strict=True):
         if entry.kind in _BEGINS and entry.attempt in headings:
             lines.append(_heading(headings.pop(entry.attempt)))
@@ -307,36 +291,42 @@ def lives_table(lives: Sequence[LifeView]) -> list[str]:
     return lines
 
 
-def totals(counters: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+def totals(counters: Counters) -> Iterator[str]:
     """A line for the job's retries and one for its replicas' restarts, where there were any."""
-    for what in ("retries", "restarts"):
-        if told := counted(counters.get(what, {}).items()):
-            yield f"{what.capitalize()}: {told}"
+    if retries := counted(counters.retries.items()):
+        yield f"Retries: {retries}"
+    if restarts := counted(counters.restarts.items()):
+        yield f"Restarts: {restarts}"
 
 
-def _life(attempt: int, replica: Mapping[str, Any], found: Mapping[str, Any]) -> LifeView:
-    verdict: Mapping[str, Any] = found["verdict"] or {}
-    effect = str(verdict.get("effect", ""))
-    said = next((text for known, text in _EFFECTS.items() if known == effect), effect)
-    of = f" {verdict['count']} of {verdict['budget']}" if verdict.get("budget") else ""
+def _life(attempt: int, replica: ReplicaHistory, life: Incarnation) -> LifeView:
+    verdict = life.verdict
     return LifeView(
         attempt,
-        replica["id"],
-        replica["task"],
-        found["incarnation"],
-        found["node"],
-        parse_moment(found["startTime"]),
-        parse_moment(found["endTime"]),
-        "lost" if found["lost"] else how(found["exit"] or {}),
-        effect,
-        f"{verdict['rule']}: {said}{of}" if verdict else "",
+        replica.id,
+        replica.task,
+        life.incarnation,
+        life.node,
+        parse_moment(life.start_time),
+        parse_moment(life.end_time),
+        "lost" if life.lost else how(life.exit),
+        verdict.effect if verdict else "",
+        _verdict_text(verdict) if verdict else "",
     )
 
 
-def _heading(attempt: AttemptView) -> str:
-    lasted = f"  {duration(attempt.ended - attempt.started)}" if attempt.ended else "  goes on"
+def _verdict_text(verdict: Verdict) -> str:
+    """`replica_lost: restart 1 of 5`."""
+    effect = next((text for known, text in _EFFECTS.items() if known == verdict.effect), "")
+    budget = f" {verdict.count} of {verdict.budget}" if verdict.budget else ""
+    return f"{verdict.rule}: {effect or verdict.effect}{budget}"
+
+
+def _heading(attempt: Attempt) -> str:
+    started, ended = parse_moment(attempt.start_time), parse_moment(attempt.end_time)
+    lasted = f"  {duration(ended - started)}" if ended else "  goes on"
     rule = f", ended by {attempt.rule}" if attempt.rule else ""
-    return click.style(f"Attempt {attempt.number}", bold=True) + faint(lasted + rule)
+    return click.style(f"Attempt {attempt.attempt}", bold=True) + faint(lasted + rule)
 
 
 def _line(entry: TimelineView, row: list[str]) -> str:

@@ -2,9 +2,7 @@
 drills did."""
 
 import json
-from collections.abc import Mapping
 from datetime import tzinfo
-from typing import Any
 
 import click
 
@@ -20,6 +18,15 @@ from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.drills import DrillKind
+from trainshed.wire.trainshed_v1.drills import (
+    Checkpoints,
+    Drill,
+    ResumeFinding,
+    ResumeReport,
+    ResumeVerdict,
+    Steps,
+)
+from trainshed.wire.trainshed_v1.record import read
 
 _SHOWN = 20
 """So many lines of the program are shown after the restart."""
@@ -91,14 +98,14 @@ def command(
         client.get(job_path(found.uid, "/resumeReport"), stepPattern=step_pattern)
     order = {"kind": kind, "replica": replica, "atLine": at_line, "after": after}
     body = {name: value for name, value in order.items() if value}
-    ordered: dict[str, Any] = client.post(job_path(found.uid, ":drill"), body)
-    click.echo(f"Drill {ordered['number'] or ''}".rstrip() + f": {kind} of {ordered['task']}")
+    drill = read(client.post(job_path(found.uid, ":drill"), body), Drill)
+    click.echo(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")
     if not wait:
         click.echo(f"What comes of it: trainshed jobs resume-report {found.id}")
         return
-    watch = _Watch(client, found, ordered, step_pattern, session)
+    watch = _Watch(client, found, drill, step_pattern, session)
     try:
-        report = watch.until_known()
+        finding = watch.until_known()
     except KeyboardInterrupt:
         click.echo(
             f"The drill stays ordered. What comes of it: trainshed jobs resume-report {found.id}",
@@ -106,9 +113,9 @@ def command(
         )
         raise SystemExit(130) from None
     click.echo()
-    for line in drill_lines(report):
+    for line in drill_lines(finding):
         click.echo(line)
-    if report["outcome"] == "started_over":
+    if finding.outcome == "started_over":
         raise SystemExit(1)
 
 
@@ -119,36 +126,36 @@ class _Watch:
         self,
         client: Client,
         job: JobView,
-        ordered: Mapping[str, Any],
+        drill: Drill,
         step_pattern: str | None,
         session: Session,
     ) -> None:
         self._client = client
         self._job = job
-        self._ordered = ordered
+        self._drill = drill
         self._step_pattern = step_pattern
         self._now = session.now
 
-    def until_known(self) -> Mapping[str, Any]:
+    def until_known(self) -> ResumeFinding:
         """The drill's part of the report, as soon as no more can be known or the job is over."""
-        report = self._until_up()
+        finding = self._until_up()
         # Where it has told a step already its first lines are there to be shown, however late this looks.
-        if report.get("restart") and (report["steps"]["after"] or not _is_known(report)):
-            self._until_step(report["restart"]["at"])
-        return self._report()
+        if finding.restart and (_steps_of(finding).after or not _is_known(finding)):
+            self._until_step(finding.restart.at)
+        return self._finding()
 
-    def _until_up(self) -> Mapping[str, Any]:
+    def _until_up(self) -> ResumeFinding:
         """Until what was hit runs again, or never will."""
-        ordered = parse_moment(self._ordered["orderTime"])
-        report: Mapping[str, Any] = self._report()
+        ordered = parse_moment(self._drill.order_time)
+        finding = self._finding()
         for update in follow(self._client, self._job.uid, lines=False):
             if isinstance(update, TimelineView) and update.at >= ordered:
                 click.echo(story_line(update))
             elif isinstance(update, JobView):
-                report = self._report()
-                if report.get("restart"):
-                    return report
-        return report
+                finding = self._finding()
+                if finding.restart:
+                    return finding
+        return finding
 
     def _until_step(self, restart: str) -> None:
         """Until the program has told a step, or can tell no more."""
@@ -157,37 +164,37 @@ class _Watch:
         asked = 0
         path = job_path(self._job.uid, "/logs")
         with self._client.stream(path, follow="true", since=restart) as lines:
-            for number, found in enumerate(lines):
-                line = LogLine.parse(found)
+            for number, content in enumerate(lines):
+                line = LogLine.parse(content)
                 if number < _SHOWN:
                     click.echo(line_text(line, tasks.get(line.replica, line.replica), width))
                 if number < _EAGER or self._now() - asked > _PAUSE:
                     asked = self._now()
-                    if _is_known(self._report()):
+                    if _is_known(self._finding()):
                         return
 
-    def _report(self) -> Mapping[str, Any]:
+    def _finding(self) -> ResumeFinding:
         """What is reported of the drill now."""
         path = job_path(self._job.uid, "/resumeReport")
-        drills: list[dict[str, Any]] = self._client.get(path, stepPattern=self._step_pattern)[
-            "drills"
-        ]
-        for found in drills:
-            drill = found["drill"]
-            if drill["number"] == self._ordered["number"]:
-                return found
-            if not self._ordered["number"] and drill["orderTime"] == self._ordered["orderTime"]:
-                return found
-        # The service has not taken it up yet.
-        return {"drill": self._ordered, "outcome": "", "why": "it is not taken up yet"}
+        report = read(self._client.get(path, stepPattern=self._step_pattern), ResumeReport)
+        for finding in report.drills:
+            if finding.drill.number == self._drill.number:
+                return finding
+            if not self._drill.number and finding.drill.order_time == self._drill.order_time:
+                return finding
+        return ResumeFinding(drill=self._drill, why="it is not taken up yet")
 
 
-def _is_known(report: Mapping[str, Any]) -> bool:
+def _is_known(finding: ResumeFinding) -> bool:
     """Whether waiting for more lines would tell no more."""
-    if not report.get("restart"):
+    if not finding.restart:
         return False
-    steps = report["steps"]
-    return not steps["before"] or bool(steps["after"])
+    steps = _steps_of(finding)
+    return not steps.before or bool(steps.after)
+
+
+def _steps_of(finding: ResumeFinding) -> Steps:
+    return finding.steps or Steps()
 
 
 @click.command()
@@ -209,99 +216,98 @@ def report(endpoint: Endpoint, *, job: str, step_pattern: str | None, form: str)
     """
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
-    report: dict[str, Any] = client.get(job_path(uid, "/resumeReport"), stepPattern=step_pattern)
+    answer = client.get(job_path(uid, "/resumeReport"), stepPattern=step_pattern)
+    report = read(answer, ResumeReport)
     if form == "json":
-        click.echo(json.dumps(report, indent=2))
-    elif report["drills"]:
+        click.echo(json.dumps(answer, indent=2))
+    elif report.drills:
         for line in report_lines(report):
             click.echo(line)
     else:
         click.echo(f"This job has had no drill. Order one: trainshed drill {job} --kind kill")
-    if report["result"] == "FAIL":
+    if report.result == "FAIL":
         raise SystemExit(1)
 
 
-def report_lines(report: Mapping[str, Any], zone: tzinfo | None = None) -> list[str]:
+def report_lines(report: ResumeReport, zone: tzinfo | None = None) -> list[str]:
     """A whole report, in the end its result."""
     lines: list[str] = []
-    for found in report["drills"]:
-        lines += [*drill_lines(found, zone), ""]
-    result: str = report["result"]
-    return [*lines, "Report  " + click.style(result, fg=_RESULTS.get(result, "yellow"), bold=True)]
+    for finding in report.drills:
+        lines += [*drill_lines(finding, zone), ""]
+    result = click.style(report.result, fg=_RESULTS.get(report.result, "yellow"), bold=True)
+    return [*lines, f"Report  {result}"]
 
 
-def drill_lines(found: Mapping[str, Any], zone: tzinfo | None = None) -> list[str]:
+def drill_lines(finding: ResumeFinding, zone: tzinfo | None = None) -> list[str]:
     """What is reported of one drill."""
-    drill = found["drill"]
-    fired = parse_moment(drill["fireTime"])
-    what = f"{drill['kind']} of {drill['task']}"
-    if not found["outcome"]:
-        return pairs([(f"Drill {drill['number']}", what), ("Outcome", found["why"])])
+    drill, checkpoints = finding.drill, finding.checkpoints or Checkpoints()
+    fired = parse_moment(drill.fire_time)
+    what = f"{drill.kind} of {drill.task}"
+    if not finding.outcome:
+        return pairs([(f"Drill {drill.number}", what), ("Outcome", finding.why)])
     facts = [
-        (f"Drill {drill['number']}", f"{what} at {local_clock(fired, zone)}"),
-        ("Decided", _decided(found["verdict"])),
-        ("Down", _down(found)),
-        ("Written", _written(found["checkpoints"], fired)),
-        ("Read", _read(found["checkpoints"], restarted=found["restart"] is not None)),
-        ("Steps", _steps(found["steps"])),
-        ("Outcome", _outcome(found)),
-        ("Advice", found["advice"].partition(": ")[2]),
+        (f"Drill {drill.number}", f"{what} at {local_clock(fired, zone)}"),
+        ("Decided", _decided(finding.verdict or None)),
+        ("Down", _down(finding)),
+        ("Written", _written(checkpoints, fired)),
+        ("Read", _read(checkpoints) if finding.restart else ""),
+        ("Steps", _steps(_steps_of(finding))),
+        ("Outcome", _outcome(finding)),
+        ("Advice", finding.advice.partition(": ")[2]),
     ]
     return pairs([(label, value) for label, value in facts if value])
 
 
-def _decided(verdict: Mapping[str, Any] | None) -> str:
+def _decided(verdict: ResumeVerdict | None) -> str:
     if verdict is None:
         return "nothing yet"
-    of = f" ({verdict['count']} of {verdict['budget']})" if verdict["budget"] else ""
-    return f"{verdict['effect'].replace('_', ' ')}{of}, by the rule {verdict['rule']}"
+    of = f" ({verdict.count} of {verdict.budget})" if verdict.budget else ""
+    return f"{verdict.effect.replace('_', ' ')}{of}, by the rule {verdict.rule}"
 
 
-def _down(found: Mapping[str, Any]) -> str:
-    if found["restart"] is None:
+def _down(finding: ResumeFinding) -> str:
+    restart = finding.restart
+    if not restart:
         return ""
-    text = f"{duration(round(found['downSeconds'] * _SECOND))} to the next start"
-    if found["silentSeconds"] is not None:
-        text += f", {duration(round(found['silentSeconds'] * _SECOND))} to its first line"
-    again = found["restart"]
-    return text + faint(f"  (attempt {again['attempt']}, incarnation {again['incarnation']})")
+    text = f"{duration(round((finding.down_seconds or 0) * _SECOND))} to the next start"
+    if isinstance(finding.silent_seconds, float):
+        text += f", {duration(round(finding.silent_seconds * _SECOND))} to its first line"
+    return text + faint(f"  (attempt {restart.attempt}, incarnation {restart.incarnation})")
 
 
-def _written(files: Mapping[str, Any], fired: int) -> str:
-    written = files["written"]
-    if not written:
-        return f"unknown: {files['unknown']}" if files["unknown"] else "nothing before the fault"
-    last, count = written[0], files["writtenCount"]
-    ago = duration(fired - parse_moment(last["at"]))
+def _written(checkpoints: Checkpoints, fired: int) -> str:
+    if not checkpoints.written:
+        unknown = checkpoints.unknown
+        return f"unknown: {unknown}" if unknown else "nothing before the fault"
+    last, count = checkpoints.written[0], checkpoints.written_count
+    ago = duration(fired - parse_moment(last.at))
     more = f", the last of {count} files" if count > 1 else ""
-    return f"{last['uri']} ({_bytes(last['bytes'])}) {ago} before{more}"
+    return f"{last.uri} ({_bytes(last.bytes)}) {ago} before{more}"
 
 
-def _read(files: Mapping[str, Any], *, restarted: bool) -> str:
-    if not restarted:
-        return ""
-    if not files["read"]:
+def _read(checkpoints: Checkpoints) -> str:
+    if not checkpoints.read:
         # What was not seen to be written cannot be told when it is read.
-        return "unknown" if files["unknown"] else "nothing that was written before"
-    return "\n".join(f"{file['uri']} ({_bytes(file['bytes'])})" for file in files["read"])
+        return "unknown" if checkpoints.unknown else "nothing that was written before"
+    return "\n".join(f"{file.uri} ({_bytes(file.bytes)})" for file in checkpoints.read)
 
 
-def _steps(steps: Mapping[str, Any]) -> str:
-    if steps["before"] is None:
+def _steps(steps: Steps) -> str:
+    if steps.before is None:
         return ""
-    after = steps["after"]
-    text = f"{steps['before']['number']} before, {after['number'] if after else 'none'} after"
-    first = f"the first ever was {steps['first']['number']}" if steps["first"] else ""
-    whose = ", ".join(part for part in (first, steps["replica"]) if part)
+    after = steps.after.number if steps.after else "none"
+    text = f"{steps.before.number} before, {after} after"
+    first = f"the first ever was {steps.first.number}" if steps.first else ""
+    whose = ", ".join(part for part in (first, steps.replica) if part)
     return text + faint(f"  ({whose})") if whose else text
 
 
-def _outcome(found: Mapping[str, Any]) -> str:
-    outcome = found["outcome"]
+def _outcome(finding: ResumeFinding) -> str:
+    outcome, lost = finding.outcome, finding.lost
     told = click.style(outcome.replace("_", " "), fg=_COLOURS.get(outcome), bold=True)
-    if found["lost"] is None:
+    if not isinstance(lost, int):
         return told
-    return f"{told}, {found['lost']} {found['unit']}{'s' * (found['lost'] != 1)} lost"
+    return f"{told}, {lost} {finding.unit}{'s' * (lost != 1)} lost"
 
 
 def _bytes(size: float) -> str:

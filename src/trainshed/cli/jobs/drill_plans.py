@@ -1,17 +1,19 @@
 """`trainshed drill-plans`: drills under a name, which any client orders with the label `trainshed-drill`."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import click
 
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.jobs.job_files import Unreadable, read
+from trainshed.cli.jobs import job_files
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.tables import Column, joined, table
 from trainshed.core.lifecycle.drills import PLAN_LABEL
+from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan, DrillPlanList
+from trainshed.wire.trainshed_v1.record import read
 
 _PLANS = "/trainshed/v1/drillPlans"
 
@@ -36,15 +38,15 @@ def command(context: click.Context) -> None:
 @takes_endpoint
 def list_(endpoint: Endpoint, project: str | None) -> None:
     """List the plans of a project."""
-    found = endpoint.client().get(_PLANS, project=_whose(endpoint, project))
-    plans: list[dict[str, Any]] = found["plans"]
-    if not plans:
+    answer = endpoint.client().get(_PLANS, project=_whose(endpoint, project))
+    found = read(answer, DrillPlanList)
+    if not found.plans:
         click.echo(
-            f"The project {found['project']} has no drill plan. Store one: trainshed drill-plans put FILE",
+            f"The project {found.project} has no drill plan. Store one: trainshed drill-plans put FILE",
             err=True,
         )
         return
-    for line in plan_table(plans):
+    for line in plan_table(found.plans):
         click.echo(line)
 
 
@@ -72,8 +74,8 @@ def put(endpoint: Endpoint, file: Path, name: str | None, project: str | None) -
     """
     try:
         with click.open_file(str(file)) as opened:
-            plan = read(opened.read())
-    except Unreadable as failure:
+            plan = job_files.read(opened.read())
+    except job_files.Unreadable as failure:
         raise click.ClickException(f"{file}: {failure}") from None
     except (OSError, UnicodeDecodeError) as failure:
         cause = failure.strerror if isinstance(failure, OSError) else failure
@@ -82,8 +84,8 @@ def put(endpoint: Endpoint, file: Path, name: str | None, project: str | None) -
     if not plan["name"]:
         raise click.UsageError("A plan that comes in needs a name: give --name, or `name:` in it.")
     plan["project"] = project or plan.get("project") or _whose(endpoint, None)
-    stored = endpoint.client().post(_PLANS, plan)
-    click.echo(f"Stored. A job orders it with the label {PLAN_LABEL}={stored['name']}")
+    stored = read(endpoint.client().post(_PLANS, plan), DrillPlan)
+    click.echo(f"Stored. A job orders it with the label {PLAN_LABEL}={stored.name}")
 
 
 @command.command()
@@ -97,27 +99,27 @@ def delete(endpoint: Endpoint, name: str, project: str | None) -> None:
     click.echo(f"{name}  is deleted")
 
 
-def plan_table(plans: list[dict[str, Any]]) -> list[str]:
+def plan_table(plans: Iterable[DrillPlan]) -> list[str]:
     """The lines of a list of plans, one per drill."""
     columns = (Column("PLAN"), Column("KIND"), Column("REPLICA"), Column("WHEN"))
     rows = [
         (
-            "" if number else plan["name"],
-            drill["kind"],
-            drill["replica"],
+            "" if number else plan.name,
+            drill.kind,
+            drill.replica,
             _when(drill),
         )
         for plan in plans
-        for number, drill in enumerate(plan["drills"])
+        for number, drill in enumerate(plan.drills)
     ]
     header, *cells = table(columns, rows)
     return [faint(joined(header)), *map(joined, cells)]
 
 
-def _when(drill: dict[str, Any]) -> str:
-    if drill["atLine"]:
-        return f"at a line like {drill['atLine']}"
-    return f"after {drill['after']}" if drill["after"] else "at once"
+def _when(drill: DrillOrder) -> str:
+    if drill.at_line:
+        return f"at a line like {drill.at_line}"
+    return f"after {drill.after}" if drill.after else "at once"
 
 
 def _whose(endpoint: Endpoint, project: str | None) -> str:

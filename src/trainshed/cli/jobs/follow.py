@@ -16,6 +16,8 @@ import click
 from trainshed.cli.client import Answer, Client, Unreachable
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+from trainshed.wire.trainshed_v1 import record
+from trainshed.wire.trainshed_v1.timeline import Timeline
 
 Update = JobView | LogLine | TimelineView
 
@@ -205,25 +207,25 @@ def _read(
 def _views(
     client: Client, uid: str, passed_over: frozenset[str], patience: Patience | None
 ) -> Iterator[Update]:
-    own = below = _Story(client, uid)
+    own = below = _Entries(client, uid)
     views = Changed()
 
-    def read(view: dict[str, Any]) -> Iterator[Update]:
+    def updates(view: dict[str, Any]) -> Iterator[Update]:
         nonlocal below
         found = JobView.parse(view)
         if found.child and found.child.tuning:
             # A pipeline says nothing of its trials itself.
-            below = below if below is not own else _Story(client, found.child.uid)
+            below = below if below is not own else _Entries(client, found.child.uid)
             yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
         yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
         if patience is None or views.fresh(view):
             yield found
 
-    return _told(lambda: client.stream(job_path(uid, "/watch")), read, patience)
+    return _told(lambda: client.stream(job_path(uid, "/watch")), updates, patience)
 
 
-class _Story:
-    """A job's story, entry by entry."""
+class _Entries:
+    """A job's timeline, entry by entry."""
 
     def __init__(self, client: Client, uid: str) -> None:
         self._client = client
@@ -232,11 +234,11 @@ class _Story:
 
     def fresh(self) -> list[TimelineView]:
         """What was not told yet."""
-        found: dict[str, Any] = self._client.get(self._path, skip=self._told or None)
+        timeline = record.read(self._client.get(self._path, skip=self._told or None), Timeline)
         # An older service leaves nothing out.
-        entries: list[dict[str, Any]] = found["entries"][self._told - found.get("skipped", 0) :]
+        entries = timeline.entries[self._told - timeline.skipped :]
         self._told += len(entries)
-        return [TimelineView.parse(entry) for entry in entries]
+        return list(map(TimelineView.of, entries))
 
 
 def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Update]:

@@ -16,6 +16,8 @@ from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.cli.text.printable import plain
+from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.shells import ShellTicket
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -51,19 +53,19 @@ def run_shell(
 ) -> int:
     """Get a ticket for what `which` says, and be at the shell until it is over; its exit status. Raises
     Refused, Unreachable."""
-    given: dict[str, Any] = client.post(job_path(uid, ":shell"), which)
+    ticket = read(client.post(job_path(uid, ":shell"), which), ShellTicket)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     size = _size()
     order = {
-        "token": given["token"],
+        "token": ticket.token,
         "terminal": is_terminal,
         "rows": size.lines,
         "columns": size.columns,
         "term": os.environ.get("TERM", "xterm-256color"),
         "command": line,
-        "label": given["job"].rpartition("/")[2],
+        "label": ticket.job.rpartition("/")[2],
     }
-    with _connected(client, given["path"]) as connection:
+    with _connected(client, ticket.path) as connection:
         connection.send(json.dumps(order))
         told = json.loads(connection.recv(_PATIENCE))
         if "error" in told:

@@ -5,9 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 
@@ -22,6 +20,8 @@ from trainshed.cli.text.colours import faint, replica_colour, state_colour
 from trainshed.cli.text.moments import duration, gibibytes, parse_moment
 from trainshed.cli.text.tables import Column, joined, spark, table
 from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.usage import GpuUsage, ReplicaUsage, Usage
 
 _LOOK_AGAIN = 2.0
 """Seconds between two looks; replicas are looked at less often than that."""
@@ -30,79 +30,6 @@ _SHOWN = 24
 
 
 _NOTHING = "–"
-
-
-@dataclass(frozen=True, slots=True)
-class GpuView:
-    """What one GPU does."""
-
-    #: The part of the time that it is at work, lately and on average; None = it does not tell.
-    busy: float | None
-    mean_busy: float | None
-    #: Bytes, as the next two.
-    memory: int
-    total: int
-    peak: int
-
-    @staticmethod
-    def parse(found: Mapping[str, Any]) -> "GpuView":
-        """Read one of a replica's `gpus`."""
-        return GpuView(
-            found["busy"],
-            found["meanBusy"],
-            found["memoryBytes"] or 0,
-            found["totalMemoryBytes"] or 0,
-            found["peakMemoryBytes"] or 0,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class UsedView:
-    """What one replica uses."""
-
-    id: str
-    task: str
-    #: None: the replica is of an earlier attempt.
-    state: ReplicaState | None
-    vcpus: float
-    #: Bytes.
-    limit: int
-    #: When it was last looked at, ns; 0 = not yet.
-    seen: int
-    #: It runs no more.
-    over: bool
-    #: Processors at work lately, and on average.
-    cpus: float
-    mean_cpus: float
-    #: Bytes, as the next two.
-    memory: int
-    peak: int
-    #: 0 = not known.
-    disk: int
-    gpus: tuple[GpuView, ...]
-    #: Processors at work, oldest first.
-    lately: tuple[float, ...]
-
-    @staticmethod
-    def parse(found: Mapping[str, Any]) -> "UsedView":
-        """Read one of the `replicas` of a job's usage."""
-        return UsedView(
-            id=found["id"],
-            task=found["task"],
-            state=ReplicaState(found["state"]) if found["state"] else None,
-            vcpus=found["vcpus"],
-            limit=found["limitBytes"],
-            seen=parse_moment(found["sampleTime"]),
-            over=found["over"],
-            cpus=found["cpus"],
-            mean_cpus=found["meanCpus"],
-            memory=found["memoryBytes"],
-            peak=found["peakMemoryBytes"],
-            # An older service does not say.
-            disk=found.get("diskBytes", 0),
-            gpus=tuple(map(GpuView.parse, found["gpus"])),
-            lately=tuple(point["cpus"] for point in found["points"]),
-        )
 
 
 @click.command()
@@ -125,16 +52,13 @@ def command(
     if watch and (attempt or form == "json"):
         raise click.UsageError("--watch goes with neither --attempt nor --format json.")
     client = endpoint.client(raw=form == "json")
-    uid = JobView.parse(find_job(client, job, endpoint.project)).program.uid
+    path = job_path(JobView.parse(find_job(client, job, endpoint.project)).program.uid, "/usage")
 
-    def look() -> dict[str, Any]:
-        found: dict[str, Any] = client.get(
-            job_path(uid, "/usage"), attempt=attempt, points=None if form == "json" else _SHOWN
-        )
-        return found
+    def look() -> Usage:
+        return read(client.get(path, attempt=attempt, points=_SHOWN), Usage)
 
     if form == "json":
-        click.echo(json.dumps(look(), indent=2))
+        click.echo(json.dumps(client.get(path, attempt=attempt), indent=2))
     elif watch:
         _watch(look, session.now)
     else:
@@ -149,22 +73,22 @@ def describe_lines(client: Client, job: JobView) -> list[str]:
     if not any(replica.started for replica in program.replicas):
         return []
     try:
-        found: dict[str, Any] = client.get(job_path(program.uid, "/usage"), points=0)
+        usage = read(client.get(job_path(program.uid, "/usage"), points=0), Usage)
     except Refused as refused:
         if refused.status == 404:
             return []  # A service that is older than this command.
         raise
-    replicas = [each for each in map(UsedView.parse, found["replicas"]) if each.seen]
+    replicas = [replica for replica in usage.replicas if replica.sample_time]
     if not replicas:
         return []
-    return ["", *summary_table(replicas), *reduction_lines(found), *hint_lines(found)]
+    return ["", *summary_table(replicas), *reduction_lines(usage.replicas), *hint_lines(usage)]
 
 
-def _lines(found: Mapping[str, Any], now: int) -> list[str]:
-    return [*usage_lines(found, now), *reduction_lines(found)]
+def _lines(usage: Usage, now: int) -> list[str]:
+    return [*usage_lines(usage, now), *reduction_lines(usage.replicas)]
 
 
-def _watch(look: Callable[[], dict[str, Any]], now: Callable[[], int]) -> None:
+def _watch(look: Callable[[], Usage], now: Callable[[], int]) -> None:
     """Show it again and again until the job is over: drawn over on a terminal, else whenever there is
     something new."""
     try:
@@ -176,56 +100,57 @@ def _watch(look: Callable[[], dict[str, Any]], now: Callable[[], int]) -> None:
         raise SystemExit(130) from None
 
 
-def _print(look: Callable[[], dict[str, Any]], now: Callable[[], int]) -> None:
-    shown: list[Any] = []
+def _print(look: Callable[[], Usage], now: Callable[[], int]) -> None:
+    shown: list[tuple[str, ...]] = []
     while True:
-        found = look()
-        seen = [
-            (each["state"], each["sampleTime"], each.get("reduction", {}).get("sampleTime"))
-            for each in found["replicas"]
+        usage = look()
+        samples = [
+            (replica.state, replica.sample_time, replica.reduction.sample_time)
+            if replica.reduction
+            else (replica.state, replica.sample_time)
+            for replica in usage.replicas
         ]
-        if seen != shown:
-            for line in [*([""] if shown else []), *_lines(found, now())]:
+        if samples != shown:
+            for line in [*([""] if shown else []), *_lines(usage, now())]:
                 click.echo(line)
-            shown = seen
-        if _is_over(found):
+            shown = samples
+        if _is_over(usage):
             return
         time.sleep(_LOOK_AGAIN)
 
 
-def _draw(look: Callable[[], dict[str, Any]], now: Callable[[], int]) -> None:
+def _draw(look: Callable[[], Usage], now: Callable[[], int]) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         while True:
-            found = look()
-            text = Text.from_ansi("\n".join(_lines(found, now())))
+            usage = look()
+            text = Text.from_ansi("\n".join(_lines(usage, now())))
             text.no_wrap = True
             live.update(text, refresh=True)
-            if _is_over(found):
+            if _is_over(usage):
                 return
             time.sleep(_LOOK_AGAIN)
 
 
-def _is_over(found: Mapping[str, Any]) -> bool:
-    return JobState(found["state"]).is_final
+def _is_over(usage: Usage) -> bool:
+    return JobState(usage.state).is_final
 
 
-def usage_lines(found: Mapping[str, Any], now: int) -> list[str]:
+def usage_lines(usage: Usage, now: int) -> list[str]:
     """A job's usage as a table, and what is to be said of it."""
-    replicas = [UsedView.parse(replica) for replica in found["replicas"]]
-    seen = max((replica.seen for replica in replicas), default=0)
-    if not seen:
+    last = max((parse_moment(replica.sample_time) for replica in usage.replicas), default=0)
+    if not last:
         return ["Nothing is known yet: a replica is first looked at a second after its start."]
-    lines = top_table(replicas)
-    if any(not replica.over and replica.seen for replica in replicas):
-        lines.append(faint(f"as of {duration(now - seen)} ago"))
-    return [*lines, *hint_lines(found)]
+    lines = top_table(usage.replicas)
+    if any(not replica.over and replica.sample_time for replica in usage.replicas):
+        lines.append(faint(f"as of {duration(now - last)} ago"))
+    return [*lines, *hint_lines(usage)]
 
 
-def top_table(replicas: list[UsedView]) -> list[str]:
+def top_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
     """The lines of a table of what replicas use now; GPUs have columns only where there are any."""
     gpus = any(replica.gpus for replica in replicas)
     columns = [
@@ -244,23 +169,25 @@ def top_table(replicas: list[UsedView]) -> list[str]:
     rows = [
         (
             replica.task,
-            replica.state.value if replica.state else _NOTHING,
-            _NOTHING if replica.over or not replica.seen else _share(replica.cpus, replica.vcpus),
-            _share(replica.mean_cpus, replica.vcpus) if replica.seen else _NOTHING,
+            replica.state or _NOTHING,
+            _NOTHING
+            if replica.over or not replica.sample_time
+            else _share(replica.cpus, replica.vcpus),
+            _share(replica.mean_cpus, replica.vcpus) if replica.sample_time else _NOTHING,
             f"{replica.vcpus:g}" if replica.vcpus else _NOTHING,
-            _NOTHING if replica.over else gibibytes(replica.memory),
-            gibibytes(replica.peak),
-            gibibytes(replica.limit),
-            gibibytes(replica.disk),
+            _NOTHING if replica.over else gibibytes(replica.memory_bytes),
+            gibibytes(replica.peak_memory_bytes),
+            gibibytes(replica.limit_bytes),
+            gibibytes(replica.disk_bytes),
             *(_gpu_cells(replica) if gpus else ()),
-            spark(replica.lately),
+            spark([point.cpus for point in replica.points]),
         )
         for replica in replicas
     ]
     return _coloured(columns, rows, replicas)
 
 
-def summary_table(replicas: list[UsedView]) -> list[str]:
+def summary_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
     """The lines of a table of what replicas used in all."""
     gpus = any(replica.gpus for replica in replicas)
     columns = [
@@ -273,11 +200,11 @@ def summary_table(replicas: list[UsedView]) -> list[str]:
         (
             replica.task,
             f"{replica.mean_cpus:.2f} of {replica.vcpus:g}",
-            f"{gibibytes(replica.peak)} of {gibibytes(replica.limit)}",
+            f"{gibibytes(replica.peak_memory_bytes)} of {gibibytes(replica.limit_bytes)}",
             *(
                 (
                     _percents(gpu.mean_busy for gpu in replica.gpus),
-                    _sizes(replica.gpus, lambda gpu: gpu.peak),
+                    _sizes(replica.gpus, lambda gpu: gpu.peak_memory_bytes),
                 )
                 if gpus
                 else ()
@@ -289,42 +216,42 @@ def summary_table(replicas: list[UsedView]) -> list[str]:
 
 
 def _coloured(
-    columns: list[Column], rows: Iterable[tuple[str, ...]], replicas: list[UsedView]
+    columns: list[Column], rows: Iterable[tuple[str, ...]], replicas: Sequence[ReplicaUsage]
 ) -> list[str]:
     header, *cells = table(columns, list(rows))
     lines = [faint(joined(header))]
     for replica, row in zip(replicas, cells, strict=True):
         row[0] = click.style(row[0], fg=replica_colour(replica.id))
         if columns[1].title == "STATE" and replica.state:
-            row[1] = click.style(row[1], fg=state_colour(replica.state))
+            row[1] = click.style(row[1], fg=state_colour(ReplicaState(replica.state)))
         lines.append(joined(row))
     return lines
 
 
-def hint_lines(found: Mapping[str, Any]) -> list[str]:
+def hint_lines(usage: Usage) -> list[str]:
     """What was asked for and hardly used."""
-    hints: list[str] = found["hints"]
-    return ["", *(click.style(hint, fg="yellow") for hint in hints)] if hints else []
+    return ["", *(click.style(hint, fg="yellow") for hint in usage.hints)] if usage.hints else []
 
 
-def _gpu_cells(replica: UsedView) -> tuple[str, str]:
+def _gpu_cells(replica: ReplicaUsage) -> tuple[str, str]:
     if replica.over:
         return _NOTHING, _NOTHING
     return (
         _percents(gpu.busy for gpu in replica.gpus),
-        _sizes(replica.gpus, lambda gpu: gpu.memory),
+        _sizes(replica.gpus, lambda gpu: gpu.memory_bytes),
     )
 
 
 def _percents(busy: Iterable[float | None]) -> str:
     """`97% 85%`: a GPU each."""
-    return " ".join(_NOTHING if one is None else f"{one:.0%}" for one in busy) or _NOTHING
+    return " ".join(_NOTHING if share is None else f"{share:.0%}" for share in busy) or _NOTHING
 
 
-def _sizes(gpus: tuple[GpuView, ...], size: Callable[[GpuView], int]) -> str:
+def _sizes(gpus: Sequence[GpuUsage], size: Callable[[GpuUsage], int | None]) -> str:
     """`5.0 GiB of 16.0 GiB`, of all GPUs together."""
-    total = sum(gpu.total for gpu in gpus)
-    return f"{gibibytes(sum(map(size, gpus)))} of {gibibytes(total)}" if total else _NOTHING
+    total = sum(gpu.total_memory_bytes or 0 for gpu in gpus)
+    used = sum(size(gpu) or 0 for gpu in gpus)
+    return f"{gibibytes(used)} of {gibibytes(total)}" if total else _NOTHING
 
 
 def _share(cpus: float, vcpus: float) -> str:

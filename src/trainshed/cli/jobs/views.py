@@ -17,7 +17,7 @@ from trainshed.core.names import Api
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1 import timeline
 from trainshed.wire.trainshed_v1.capacity import Waiting
-from trainshed.wire.trainshed_v1.record import plain, read
+from trainshed.wire.trainshed_v1.record import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ReplicaView:
             incarnation=replica.incarnation,
             started=parse_moment(replica.start_time),
             ended=parse_moment(replica.exit.end_time) if replica.exit else 0,
-            how=how(plain(replica.exit) or {}),
+            how=how(replica.exit),
             restarts=tuple(replica.restarts.items()),
             leaving=replica.leaving,
         )
@@ -256,7 +256,11 @@ class TimelineView:
     @staticmethod
     def parse(found: Mapping[str, Any]) -> "TimelineView":
         """Read one of the `entries`. Raises ValueError for something else."""
-        entry = read(found, timeline.TimelineEntry)
+        return TimelineView.of(read(found, timeline.TimelineEntry))
+
+    @staticmethod
+    def of(entry: timeline.TimelineEntry) -> "TimelineView":
+        """One of a timeline's `entries`."""
         return TimelineView(
             parse_moment(entry.at),
             entry.kind,
@@ -266,17 +270,18 @@ class TimelineView:
         )
 
 
-def how(ending: Mapping[str, Any]) -> str:
-    """How a program ended, by its `exit`; "" for an empty one."""
-    if not ending:
+def how(ending: records.ReplicaExit | timeline.IncarnationExit | None) -> str:
+    """How a program ended; "" for one that has not."""
+    if ending is None:
         return ""
-    if ending["outOfMemory"]:
+    if ending.out_of_memory:
         return "out of memory"
-    # Only the story knows it; of a job's replicas the next life has begun by then.
-    if ending.get("stalled"):
-        return "stalled"
-    if ending.get("outOfDisk"):
-        return "out of disk"
-    if ending["signal"] is not None:
-        return f"signal {ending['signal']}"
-    return f"exit {ending['exitCode']}"
+    if isinstance(ending, timeline.IncarnationExit):
+        # Only the timeline knows it; of a job's replicas the next life has begun by then.
+        if ending.stalled:
+            return "stalled"
+        if ending.out_of_disk:
+            return "out of disk"
+    if ending.signal is not None:
+        return f"signal {ending.signal}"
+    return f"exit {ending.exit_code}"
