@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from starlette.types import Message
 
 from trainshed.buckets.authentication import CALLER, LISTENER, Listener
 from trainshed.buckets.callers import Caller, Kind, encode_caller
@@ -20,6 +19,7 @@ from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.rest.access_log import AccessLine, AccessLog
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.rest.calls import VerbatimName
+from trainshed.httpd.messages import Message
 
 OWNER = Caller(Kind.PERSON, "owner@test")
 UPLOAD = "/upload/storage/v1/b/bucket/o"

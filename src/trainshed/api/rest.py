@@ -12,37 +12,31 @@ that has no such id yet is told by what only a client of `ml` v1 sends.
 
 import asyncio
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call, Handlers, permitted
 from trainshed.api.calls.checks import Checks, completed
-from trainshed.api.calls.errors import Refusal
 from trainshed.api.calls.http import (
     LARGE,
-    Receive,
-    Scope,
-    Send,
-    header,
+    json_answer,
     most_of,
-    raw_path,
+    no_such_method,
     read_aside,
-    read_body,
-    send_error,
-    send_json,
-    send_refusal,
+    refusal_answer,
 )
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
+from trainshed.httpd.messages import Request, Response
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import Bound, bind
 from trainshed.wire.routes import Route
-from trainshed.wire.status import StatusCode, WireError
+from trainshed.wire.status import WireError
 
 _BELOW_UI: Final = frozenset(
     {
@@ -63,8 +57,8 @@ _APICLIENT = "gdcl/"
 """In `x-goog-api-client`: the generic client of discovery documents, by which everybody uses `ml` v1."""
 
 
-class RestTransport:
-    """The public APIs as one ASGI application."""
+class RestSurface:
+    """The public APIs: what answers their requests."""
 
     def __init__(
         self,
@@ -80,48 +74,39 @@ class RestTransport:
         self._table = routes.route_table()
         self._table_of_ml = routes.route_table("ml_v1", "aiplatform_v1", "logging_v2")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = raw_path(scope)
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        client = header(scope, b"x-goog-api-client") or ""
-        host = header(scope, b"host") or ""
-        matched = self._match(scope["method"], path, {name for name, _ in query}, client, host)
+    async def answer(self, request: Request) -> Response:
+        """Raises whatever is wrong with it, in `request.api`'s words."""
+        path = request.raw_path
+        matched = self._match(request)
         if matched is None:
-            await self._refuse(scope, send, path)
-            return
+            return self._refuse(request)
         route, variables = matched
-        try:
-            principal = self._authenticate(header(scope, b"authorization"))
-            body = await read_body(scope, receive, most_of(route.method))
-            answer = await self._call(
-                principal, route, variables, query, body, version=_version(path)
-            )
-        except Exception as error:
-            await send_error(send, error, route.api, f"{scope['method']} {path}")
-            return
-        await send_json(send, answer)
+        request.api = route.api
+        principal = self._authenticate(request.headers.get("authorization"))
+        body = await request.body(most_of(route.method))
+        query = request.parameters
+        return json_answer(
+            await self._call(principal, route, variables, query, body, version=_version(path))
+        )
 
-    async def _refuse(self, scope: Scope, send: Send, path: str) -> None:
+    def _refuse(self, request: Request) -> Response:
         """Answer a request that nothing serves: whether the public APIs have it decides what it is told."""
-        verb = scope["method"]
+        verb, path = request.method, request.raw_path
         known = known_methods.by_request(verb, _plain(path)) or known_methods.by_request(verb, path)
         if known is None:
-            text = f"There is no method {verb} {path} in the APIs that are served here."
-            await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
-            return
-        try:
-            self._authenticate(header(scope, b"authorization"))
-            raise not_served(known, self._handlers)
-        except Exception as error:
-            await send_error(send, error, "", f"{verb} {path}")
+            return refusal_answer(no_such_method(request, " in the APIs that are served here"))
+        self._authenticate(request.headers.get("authorization"))
+        raise not_served(known, self._handlers)
 
-    def _match(
-        self, verb: str, path: str, parameters: set[str], client: str, host: str
-    ) -> tuple[Route, dict[str, str]] | None:
+    def _match(self, request: Request) -> tuple[Route, dict[str, str]] | None:
+        verb, path = request.method, request.raw_path
         if path.startswith("/ui/"):
             found = self._table.match(verb, "/v1/" + path[4:])
             return found if found is not None and found[0].service in _BELOW_UI else None
         path = _plain(path)
+        parameters = {name for name, _ in request.parameters}
+        client = request.headers.get("x-goog-api-client", "")
+        host = request.headers.get("host", "")
         of_ml = is_request_of_ml(verb, path, parameters, client, host)
         return (self._table_of_ml if of_ml else self._table).match(verb, path)
 
@@ -130,7 +115,7 @@ class RestTransport:
         principal: Principal,
         route: Route,
         variables: dict[str, str],
-        query: list[tuple[str, str]],
+        query: Sequence[tuple[str, str]],
         body: bytes,
         *,
         version: Version,
@@ -166,7 +151,7 @@ class RestTransport:
         call: Call,
         route: Route,
         variables: dict[str, str],
-        query: list[tuple[str, str]],
+        query: Sequence[tuple[str, str]],
         body: bytes,
     ) -> Bound:
         """The request, if it can be read, and a large one if it is right as far as a check without the store

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import httptools
 import msgspec
-from starlette.types import Receive, Scope, Send
 
 from trainshed.buckets.callers import Caller, encode_caller, split_key
 from trainshed.buckets.errors import BucketsError, Unavailable
@@ -24,6 +23,7 @@ from trainshed.buckets.rest.calls import IDENTITY_HEADER, VerbatimName
 from trainshed.buckets.rest.views import error_view
 from trainshed.buckets.sockets import reachable
 from trainshed.eventloop.background import joined
+from trainshed.httpd.messages import CHALLENGE, JSON, Receive, Response, Scope, Send, sized
 
 PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")
 _READ = 1 << 18
@@ -110,7 +110,7 @@ class BucketsGateway:
             caller = self._identify(header, split_key(raw_path)[0])
             await self._forward(scope, receive, send, _head_of(scope, caller))
         except BucketsError as error:
-            await _answer_error(send, error)
+            await _refused(error).send(receive, send)
 
     async def close(self) -> None:
         """Close the idle connections."""
@@ -259,18 +259,13 @@ def _head_of(scope: Scope, caller: Caller) -> _Head:
     return _Head(b"\r\n".join([*lines, b"", b""]), chunked, chunked or has_body)
 
 
-async def _answer_error(send: Send, error: BucketsError) -> None:
-    body = msgspec.json.encode(error_view(error))
-    headers = [
-        (b"content-type", b"application/json; charset=UTF-8"),
-        (b"content-length", str(len(body)).encode()),
-    ]
+def _refused(error: BucketsError) -> Response:
+    more: list[tuple[bytes, bytes]] = []
     if error.status == 401:
-        headers.append((b"www-authenticate", b'Bearer realm="trainshed"'))
+        more.append(CHALLENGE)
     if error.status == 503:
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        more.append((b"retry-after", b"1"))
+    return sized(msgspec.json.encode(error_view(error)), JSON, error.status, more)
 
 
 def _restarting() -> Unavailable:

@@ -1,1 +1,1 @@
-"""How HTTP reaches the service: limits on heads, bodies and connections; TLS; which hosts may call."""
+"""How HTTP reaches handlers: limits, TLS and hosts that may call; the router, requests and answers."""

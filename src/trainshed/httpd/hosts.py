@@ -9,16 +9,18 @@ is of no browser.
 from __future__ import annotations
 
 import ipaddress
-import json
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from trainshed.httpd.messages import (
+    JSON,
+    Application,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    error_body,
+)
 
 ANY = "*"
 _ALWAYS = ("localhost", "*.localhost", "host.docker.internal", "gateway.docker.internal")
@@ -73,7 +75,7 @@ class Checked:
         if port is None:
             return None
         host = origin = None
-        headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
+        headers: Headers = scope["headers"]
         for key, value in headers:
             if key == b"host":
                 host = value.decode("latin-1")
@@ -124,8 +126,7 @@ def _is_named(name: str, pattern: str) -> bool:
 
 
 async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
-    error = {"code": status, "message": text, "status": "PERMISSION_DENIED"}
-    body = json.dumps({"error": error}, indent=2).encode() + b"\n"
+    body = error_body(status, text, "PERMISSION_DENIED")
     kind = "http.response"
     if scope["type"] == "websocket":
         if "websocket.http.response" not in scope.get("extensions", {}):
@@ -133,7 +134,7 @@ async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
             return
         kind = "websocket.http.response"
     headers = [
-        (b"content-type", b"application/json; charset=UTF-8"),
+        (b"content-type", JSON),
         (b"content-length", str(len(body)).encode()),
     ]
     await send({"type": f"{kind}.start", "status": status, "headers": headers})

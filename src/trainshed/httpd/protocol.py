@@ -6,12 +6,12 @@ Counts bytes as they arrive, before anything is kept of them. Knows no path and 
 from __future__ import annotations
 
 import asyncio
-import json
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from trainshed.httpd.connections import Connections, Reason
 from trainshed.httpd.limits import Limits
+from trainshed.httpd.messages import JSON, error_body
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
@@ -205,9 +205,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 return
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        error = {"code": status, "message": text, "status": "INVALID_ARGUMENT"}
-        body = json.dumps({"error": error}, indent=2).encode() + b"\n"
-        head = b"content-type: application/json; charset=UTF-8\r\nconnection: close\r\n"
+        body = error_body(status, text, "INVALID_ARGUMENT")
+        head = b"content-type: %b\r\nconnection: close\r\n" % JSON
         self.transport.write(
             b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], head, len(body), body)
         )

@@ -134,11 +134,10 @@ class Router(Generic[T]):
     def match(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:
         """What answers `method` at the encoded `path` (no query), with the decoded variables; None if nothing
         does."""
-        parts = path.split("/")
-        if parts[0] or len(parts) < 2:
+        if not path.startswith("/"):
             return None
-        del parts[0]
-        head, colon, custom = parts[-1].rpartition(":")
+        parts = path.split("/")[1:] if path != "/" else []
+        head, colon, custom = parts[-1].rpartition(":") if parts else ("", "", "")
         found = None
         if colon and (self._colon_is_verb or custom in self._customs):
             last, parts[-1] = parts[-1], head

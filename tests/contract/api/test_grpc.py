@@ -15,7 +15,7 @@ from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job, ml_job, package, pool
 from trainshed.api.calls import call as api_call
 from trainshed.api.calls.call import Call
-from trainshed.api.rest import RestTransport
+from trainshed.api.rest import RestSurface
 from trainshed.core.errors import InvalidRequest, PermissionDenied, Violation
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool as wire_pool
@@ -314,8 +314,8 @@ async def test_a_handler_sees_the_json_of_a_value_as_it_was_sent(
         return
 
     monkeypatch.setattr(api_call, "authorize", allow)
-    rest = RestTransport({method: create}, {}, house.services, house.tokens.authenticate)
-    monkeypatch.setitem(getattr(house.app, "_surfaces"), "v1", rest)  # noqa: B009  a seam for this test
+    rest = RestSurface({method: create}, {}, house.services, house.tokens.authenticate)
+    monkeypatch.setitem(getattr(house.app, "_surfaces"), "v1", rest.answer)  # noqa: B009  a seam for this test
     body = (
         b'{"displayName": "x", "trainingTaskInputs": {"a": 1.0, "b": 1, "c": 12345678901234567890}}'
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainshed.core import errors as core
+from trainshed.httpd.messages import BodyTooLarge
 from trainshed.wire.status import StatusCode, Violation, WireError, told
 
 
@@ -26,6 +27,7 @@ CODES: Final[Mapping[type[Exception], StatusCode]] = {
     core.Unavailable: StatusCode.UNAVAILABLE,
     NotServed: StatusCode.UNIMPLEMENTED,
     WireError: StatusCode.INVALID_ARGUMENT,
+    BodyTooLarge: StatusCode.INVALID_ARGUMENT,
 }
 
 _REASONS: Final[Mapping[type[Exception], str]] = {core.PermissionDenied: "IAM_PERMISSION_DENIED"}
@@ -50,6 +52,8 @@ def refusal(error: Exception, api: str) -> Refusal | None:
         return None
     if isinstance(error, WireError):
         return Refusal(code, str(error), told(error.violations))
+    if isinstance(error, BodyTooLarge):
+        return Refusal(code, str(error), (Violation("", str(error)),))
     if isinstance(error, core.InvalidRequest):
         violations = told(tuple(Violation(v.field, v.description) for v in error.violations))
         return Refusal(code, _listed(violations, api), violations)

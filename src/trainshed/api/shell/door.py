@@ -20,15 +20,7 @@ from importlib.resources import files
 from typing import Any, Final, cast
 
 from trainshed.api.calls.errors import Refusal, refusal
-from trainshed.api.calls.http import (
-    Receive,
-    Scope,
-    Send,
-    read_body,
-    send_error,
-    send_json,
-    send_refusal,
-)
+from trainshed.api.calls.http import json_answer, refusal_answer
 from trainshed.api.calls.services import Services, Shells, Terminal
 from trainshed.api.calls.tickets import Ticket
 from trainshed.api.shell.opening import live_replica, open_shell, where
@@ -37,6 +29,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import MOST_ROWS, TerminalRequest
 from trainshed.eventloop.background import joined
+from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, sized
+from trainshed.httpd.routing import Router, Template
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, WireError
 
@@ -44,9 +38,9 @@ _PATIENCE: Final = 10.0
 """Seconds that a client has to send its ticket."""
 _MOST: Final = 4096
 """Bytes of a request for a ticket, which anybody may send."""
-_HTML: Final = "text/html; charset=utf-8"
-_SCRIPT: Final = "text/javascript; charset=utf-8"
-_STYLE: Final = "text/css; charset=utf-8"
+_HTML: Final = b"text/html; charset=utf-8"
+_SCRIPT: Final = b"text/javascript; charset=utf-8"
+_STYLE: Final = b"text/css; charset=utf-8"
 _PARTS: Final = {
     "": ("page.html", _HTML),
     "page.js": ("page.js", _SCRIPT),
@@ -72,38 +66,47 @@ GOING_AWAY: Final = 1001
 REFUSED: Final = 1008
 
 
-class ShellDoor:
-    """`/shell` as an ASGI application; needs no token but those that it speaks of."""
+_ROUTER: Final = Router(
+    (
+        ("POST", Template.parse("/shell/ticket"), "ticket"),
+        *((method, Template.parse("/shell"), "redirect") for method in ("GET", "HEAD")),
+        *((method, Template.parse("/shell/{part}"), "part") for method in ("GET", "HEAD")),
+    ),
+    empty_names=True,
+)
+
+
+class ShellSurface:
+    """`/shell`: what answers its requests, and its WebSocket. Needs no token but those that it speaks of."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope["path"]
-        if scope["type"] == "websocket":
-            await self._connect(scope, receive, send)
-        elif path == "/shell/ticket" and scope["method"] == "POST":
-            await self._give_ticket(scope, receive, send)
-        elif path == "/shell" and scope["method"] in ("GET", "HEAD"):
-            await _redirect(send)
-        elif path.removeprefix("/shell/") in _PARTS and scope["method"] in ("GET", "HEAD"):
-            body, kind = _part(path.removeprefix("/shell/"))
-            await _send_part(send, b"" if scope["method"] == "HEAD" else body, kind)
-        else:
-            text = f"There is nothing at {scope['method']} {path}; the page of a shell is /shell/."
-            await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
+    async def answer(self, request: Request) -> Response:
+        """Raises whatever is wrong with a request for a ticket."""
+        match _ROUTER.match(request.method, request.raw_path):
+            case "ticket", _:
+                return await self._give_ticket(request)
+            case "redirect", _:
+                return Response(b"", 308, [(b"location", b"/shell/"), (b"content-length", b"0")])
+            case "part", {"part": name} if name in _PARTS:
+                body, kind = _part(name)
+                return sized(b"" if request.method == "HEAD" else body, kind, more=_GUARDS)
+            case _:
+                text = (
+                    f"There is nothing at {request.method} {request.path}; the page of a shell is "
+                    "/shell/."
+                )
+                return refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
 
-    async def _give_ticket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            given = decode_text(await read_body(scope, receive, _MOST))
-            ticket, title = await self._ticket_by_link(
-                cast(dict[str, Any], given) if isinstance(given, dict) else {}
-            )
-            token, _ = _shells(self._services).tickets.issue(ticket)
-        except Exception as error:
-            await send_error(send, error, "trainshed_v1", "POST /shell/ticket")
-            return
-        await send_json(send, encode_text({"token": token, "title": title}))
+    async def _give_ticket(self, request: Request) -> Response:
+        request.api = "trainshed_v1"
+        given = decode_text(await request.body(_MOST))
+        ticket, title = await self._ticket_by_link(
+            cast(dict[str, Any], given) if isinstance(given, dict) else {}
+        )
+        token, _ = _shells(self._services).tickets.issue(ticket)
+        return json_answer(encode_text({"token": token, "title": title}))
 
     async def _ticket_by_link(self, given: Mapping[str, Any]) -> tuple[Ticket, str]:
         """The ticket that a job's link is good for now. Raises PermissionDenied, FailedPrecondition."""
@@ -128,7 +131,8 @@ class ShellDoor:
         ticket = Ticket(uid, replica, _BY_LINK)
         return ticket, f"{where(job, ticket)}, {job.display_name or job.name.job_id}"
 
-    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket."""
         await receive()  # That it wants to connect.
         if scope["path"] != "/shell/connect":
             await hang_up(send, REFUSED)  # Before it is accepted this answers 403.
@@ -201,19 +205,7 @@ async def _refuse(send: Send, text: str) -> None:
     await hang_up(send, REFUSED)
 
 
-async def _redirect(send: Send) -> None:
-    headers = [(b"location", b"/shell/"), (b"content-length", b"0")]
-    await send({"type": "http.response.start", "status": 308, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _send_part(send: Send, body: bytes, kind: str) -> None:
-    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": [*headers, *_GUARDS]})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _part(name: str) -> tuple[bytes, str]:
+def _part(name: str) -> tuple[bytes, bytes]:
     file, kind = _PARTS[name]
     return files("trainshed.api.shell").joinpath("page", file).read_bytes(), kind
 

@@ -7,28 +7,19 @@ A path is a collection (`nodes`), or one of its things (`nodes/node-1`), perhaps
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
-from urllib.parse import parse_qs
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import project_in
-from trainshed.api.calls.errors import Refusal
 from trainshed.api.calls.http import (
     MAX_BODY,
     NDJSON,
     SMALL_BODY,
     TAR,
-    Receive,
-    Scope,
-    Send,
-    header,
-    raw_path,
+    json_answer,
+    no_such_method,
     read_aside,
-    read_body,
-    send_error,
-    send_json,
-    send_refusal,
-    send_stream,
+    refusal_answer,
 )
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
@@ -47,9 +38,10 @@ from trainshed.api.trainshed_v1 import (
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import NotFound, PermissionDenied
+from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
 from trainshed.wire.json import decode_text, encode_text
-from trainshed.wire.status import StatusCode, Violation, WireError
+from trainshed.wire.status import Violation, WireError
 from trainshed.wire.trainshed_v1 import capacity
 from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan
 from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
@@ -143,39 +135,31 @@ _ROUTER: Final = Router(
 )
 
 
-class TrainshedTransport:
-    """`/trainshed/v1/...` as an ASGI application."""
+class TrainshedSurface:
+    """`/trainshed/v1/...`: what answers its requests."""
 
     def __init__(self, services: Services, authenticate: Callable[[str | None], Principal]) -> None:
         self._services = services
         self._authenticate = authenticate
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = raw_path(scope)
-        matched = _ROUTER.match(scope["method"], path)
+    async def answer(self, request: Request) -> Response:
+        """Raises whatever is wrong with it."""
+        matched = _ROUTER.match(request.method, request.raw_path)
         if matched is None:
-            text = f"There is no method {scope['method']} {path}."
-            await send_refusal(send, Refusal(StatusCode.NOT_FOUND, text))
-            return
+            return refusal_answer(no_such_method(request))
+        request.api = "trainshed_v1"
         method, variables = matched
         target = next(iter(variables.values()), "")
-        try:
-            principal = self._authenticate(header(scope, b"authorization"))
-            authorize(principal, method.name)
-            query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-            body = await _body(scope, receive, method.most)
-            call = JsonCall(principal, self._services, target, query, body, method.body)
-            if principal.project:
-                await _authorize(call, method.name)
-            lines = await method.stream(call) if method.stream is not None else None
-            answer = await method.answer(call) if method.answer is not None else Nothing()
-        except Exception as error:
-            await send_error(send, error, "trainshed_v1", f"{scope['method']} {path}")
-            return
-        if lines is not None:
-            await send_stream(receive, send, lines, self._services.closing, method.kind)
-        else:
-            await send_json(send, encode_text(plain(answer)))
+        principal = self._authenticate(request.headers.get("authorization"))
+        authorize(principal, method.name)
+        body = await _body(request, method.most)
+        call = JsonCall(principal, self._services, target, request.values, body, method.body)
+        if principal.project:
+            await _authorize(call, method.name)
+        if method.stream is not None:
+            return Streamed(await method.stream(call), self._services.closing, method.kind)
+        answer = await method.answer(call) if method.answer is not None else Nothing()
+        return json_answer(encode_text(plain(answer)))
 
 
 async def _authorize(call: JsonCall, method: str) -> None:
@@ -207,12 +191,12 @@ def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
     return tuple(filter(None, named))
 
 
-async def _body(scope: Scope, receive: Receive, most: int) -> dict[str, Any]:
-    """The JSON object that came; {} where none belongs. Raises WireError. Where none belongs nothing is
-    received: a stream listens there for the caller's leaving."""
-    if scope["method"] not in _WITH_BODY:
+async def _body(request: Request, most: int) -> dict[str, Any]:
+    """The JSON object that came; {} where none belongs. Raises WireError, BodyTooLarge. Where none belongs
+    nothing is received: a stream listens there for the caller's leaving."""
+    if request.method not in _WITH_BODY:
         return {}
-    text = await read_body(scope, receive, most)
+    text = await request.body(most)
     value = await read_aside(len(text), lambda: decode_text(text))
     if not isinstance(value, dict):
         wrong = "Invalid JSON payload received. The body must be an object: {...}."

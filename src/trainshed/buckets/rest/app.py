@@ -1,4 +1,4 @@
-"""The storage API as an ASGI application: dispatches a request, turns errors into public JSON.
+"""The storage API as a surface: who calls, whether he may, which method; errors in the public form.
 
 An unknown path is a 404, a verb that is not served a 400, with the public error body, never an empty success.
 """
@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from urllib.parse import unquote
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+import msgspec
 
 from trainshed.buckets import callers
 from trainshed.buckets.admission import admit, wanted
@@ -41,12 +38,14 @@ from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.rest import bucket_methods, object_methods
 from trainshed.buckets.rest.access_log import AccessLine, AccessLog
-from trainshed.buckets.rest.calls import IDENTITY_HEADER, Call, error_answer
+from trainshed.buckets.rest.calls import IDENTITY_HEADER, Call, answer, error_answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.multipart import InnerRequest, answer_batch
 from trainshed.buckets.rest.upload_methods import upload
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.routes import Endpoint, parse_target
+from trainshed.httpd.front import Front
+from trainshed.httpd.messages import Message, Receive, Request, Response, Scope, Send
 
 _THREADS = 32
 """Workers for blocking file work: more than cores, since most of the time is spent in fsync."""
@@ -75,55 +74,33 @@ class BucketsApp:
         self._store = store
         self._sessions = UploadSessions(store)
         self._access_log = access_log
-        self._doorkeeper = authenticator
+        self._authenticator = authenticator
         self._metadata = metadata
         self._liveness = liveness
+        self._front = Front(self)
         self._pool = pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request (and the server's start and stop)."""
-        if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        started = self._store.now()
-        call, key = self._call(scope, receive)
-        status = 0
+        """Answer one HTTP request."""
+        if scope["type"] == "http":
+            await self._front(scope, receive, send)
 
-        async def counted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            response = await self._answer(call, lambda: self._caller(call, key))
-            await response(scope, receive, counted)
-        except ClientDisconnect:
-            _log.debug("client went away: %s %s", call.request.method, call.path)
-        finally:
-            self._note(call, started, status)
-
-    def _call(self, scope: Scope, receive: Receive) -> tuple[Call, str]:
-        """The call, and the key that its address has in it."""
-        asked: bytes = scope.get("raw_path") or scope["path"].encode()
+    def begin(self, request: Request) -> Call:
+        """The call that a request is."""
+        asked: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(asked)
-        prefix = asked[: len(asked) - len(path)].decode() if key else ""
-        plain: Scope = {**scope, "raw_path": path, "path": unquote(path.decode("latin-1"))}
-        listener = listener_of(scope.get("state", {}))
-        call = Call(
-            Request(plain, receive),
+        return Call(
+            request.at(path),
             parse_target(path),
             self._store,
             self._sessions,
             self._pool,
-            listener=listener,
-            prefix=prefix,
+            listener=listener_of(request.scope.get("state", {})),
+            prefix=asked[: len(asked) - len(path)].decode() if key else "",
+            key=key,
         )
-        return call, key
 
-    async def _caller(self, call: Call, key: str) -> Caller:
+    async def _caller(self, call: Call) -> Caller:
         """Who calls, as far as the way in is believed. Raises Unauthenticated, Unavailable."""
         headers = call.request.headers
         match call.listener:
@@ -133,13 +110,13 @@ class BucketsApp:
                 said = headers.get(IDENTITY_HEADER)
                 return decode_caller(said.encode("latin-1")) if said else UNKNOWN
             case Listener.PORT:
-                return await self._at_port(headers.get("authorization"), key)
+                return await self._at_port(headers.get("authorization"), call.key)
 
     async def _at_port(self, authorization: str | None, key: str) -> Caller:
         """Raises Unauthenticated, Unavailable."""
-        if self._doorkeeper is None:
+        if self._authenticator is None:
             return ANONYMOUS
-        caller = self._doorkeeper.caller(authorization, key)
+        caller = self._authenticator.caller(authorization, key)
         if caller.kind is Kind.REPLICA and authorization and self._liveness is not None:
             await self._liveness.require(authorization, caller.project)
         return caller
@@ -148,11 +125,9 @@ class BucketsApp:
         """The answer to a program that asks for metadata; None: it asks for something else."""
         if self._metadata is None or call.listener is not Listener.REPLICA:
             return None
-        query, headers = call.request.url.query, call.request.headers
-        answer = self._metadata.answer(call.path, query, headers, call.caller, call.request.method)
-        if answer is None:
-            return None
-        return Response(answer.body, answer.status, dict(answer.headers))
+        query, headers = call.request.raw_query, call.request.headers
+        said = self._metadata.answer(call.path, query, headers, call.caller, call.request.method)
+        return answer(said.body, said.status, dict(said.headers)) if said is not None else None
 
     async def _exchanged(self, call: Call) -> Response:
         """The answer to a client that wants a token for the one that it has."""
@@ -166,39 +141,43 @@ class BucketsApp:
             except BucketsError:
                 return False
 
-        status, answer = await exchanged(body, is_known)
-        return JSONResponse(answer, status)
+        status, said = await exchanged(body, is_known)
+        return answer(msgspec.json.encode(said), status, kind="application/json")
 
-    async def _answer(self, call: Call, who: Callable[[], Awaitable[Caller]]) -> Response:
-        try:
-            if call.path == callers.PATH and call.request.method == "POST":
-                return await self._exchanged(call)
-            call.caller = await who()
-            if (told := self._told(call)) is not None:
-                return told
-            self._admit(call)
-            return await self._dispatch(call)
-        except RangeNotSatisfiable as error:
-            response = error_answer(error)
-            response.headers["Content-Range"] = f"bytes */{error.size}"
-            return response
-        except BucketsError as error:
-            return error_answer(error)
-        except ClientDisconnect:
-            raise
-        except PermissionError as error:
-            return error_answer(Forbidden(f"The bucket's files refuse this: {error.strerror}."))
-        except OSError as error:
-            _log.exception("file error: %s %s", call.request.method, call.path)
-            if error.errno in _FULL:
-                text = f"The storage is out of room: {error.strerror}. Free some and try again."
-                return error_answer(Unavailable(text))
-            return error_answer(BucketsError(f"Internal error: {error.strerror}. Try again."))
-        except Exception:
-            # The last frame that knows the request: a fault of ours is an answer, and a traceback in the log.
-            _log.exception("request failed: %s %s", call.request.method, call.path)
-            text = "Internal error, see the bucket service's log. Try again."
-            return error_answer(BucketsError(text))
+    async def answer(self, call: Call) -> Response:
+        """Raises whatever is wrong with it."""
+        if call.path == callers.PATH and call.request.method == "POST":
+            return await self._exchanged(call)
+        if not call.is_part:
+            call.caller = await self._caller(call)
+        if (told := self._told(call)) is not None:
+            return told
+        self._admit(call)
+        return await self._dispatch(call)
+
+    def refuse(self, call: Call, error: Exception) -> Response:
+        """The public form of an error; a fault of ours is an answer, and a traceback in the log."""
+        match error:
+            case RangeNotSatisfiable():
+                response = error_answer(error)
+                response.headers.append((b"content-range", b"bytes */%d" % error.size))
+                return response
+            case BucketsError():
+                return error_answer(error)
+            case PermissionError():
+                return error_answer(Forbidden(f"The bucket's files refuse this: {error.strerror}."))
+            case OSError():
+                what = (call.request.method, call.path)
+                _log.error("file error: %s %s", *what, exc_info=error)
+                if error.errno in _FULL:
+                    text = f"The storage is out of room: {error.strerror}. Free some and try again."
+                    return error_answer(Unavailable(text))
+                return error_answer(BucketsError(f"Internal error: {error.strerror}. Try again."))
+            case _:
+                what = (call.request.method, call.path)
+                _log.error("request failed: %s %s", *what, exc_info=error)
+                text = "Internal error, see the bucket service's log. Try again."
+                return error_answer(BucketsError(text))
 
     def _admit(self, call: Call) -> None:
         """Raise unless the caller may do all that the call asks for. Raises Unauthenticated, Forbidden."""
@@ -234,21 +213,17 @@ class BucketsApp:
             # Before it is read. Each part would be refused.
             raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
 
-        async def same() -> Caller:
-            return call.caller
-
-        async def answer(inner: InnerRequest) -> Response:
+        async def answer_part(inner: InnerRequest) -> Response:
             inner_call = self._inner(call, inner)
-            started = self._store.now()
             allowed = inner_call.target.endpoint is Endpoint.METADATA
             if not allowed or inner_call.query.get("alt") == "media":
                 response = error_answer(InvalidRequest("Content does not go through a batch."))
             else:
-                response = await self._answer(inner_call, same)
-            self._note(inner_call, started, response.status_code)
+                response = await self._front.respond(inner_call)
+            self.ended(inner_call, response.status)
             return response
 
-        return await answer_batch(call, answer)
+        return await answer_batch(call, answer_part)
 
     def _inner(self, call: Call, inner: InnerRequest) -> Call:
         """A batch's part as a call of its own; who asks and at which address is the batch's."""
@@ -266,14 +241,17 @@ class BucketsApp:
         async def receive() -> Message:
             return {"type": "http.request", "body": inner.body, "more_body": False}
 
-        return self._call(scope, receive)[0]
+        part = self.begin(Request(scope, receive))
+        part.is_part, part.caller = True, call.caller
+        return part
 
-    def _note(self, call: Call, started: int, status: int) -> None:
+    def ended(self, call: Call, status: int) -> None:
+        """Write its line into the access log."""
         if self._access_log is not None:
             self._access_log.write(
                 AccessLine(
-                    time=started,
-                    duration=self._store.now() - started,
+                    time=call.started,
+                    duration=self._store.now() - call.started,
                     method=call.request.method,
                     operation=call.operation,
                     bucket=call.target.bucket,
@@ -311,11 +289,3 @@ def _require_read(call: Call) -> None:
             f"{call.request.method} at {call.path} is not supported: the XML API is "
             "served for reading only. Use the JSON API."
         )
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

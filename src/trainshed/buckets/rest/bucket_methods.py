@@ -8,14 +8,13 @@ import binascii
 import re
 from typing import Any, cast
 
-from starlette.responses import Response
-
 from trainshed.buckets.admission import admit_project, held, nobody
 from trainshed.buckets.callers import Kind
 from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotSupported
 from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.views import bucket_view, layout_view, policy_view
+from trainshed.httpd.messages import Response
 
 _MAX_RESULTS = 1000
 _PROJECT = re.compile(r"[A-Za-z0-9.:_-]{1,100}")
@@ -44,7 +43,7 @@ async def bucket(call: Call) -> Response:
             record = await call.run(catalog.patch, name, await call.json(), call.conditions())
         case "DELETE":
             await call.run(catalog.delete, name, call.conditions())
-            return Response(status_code=204)
+            return Response(status=204)
         case method:
             raise NotSupported(f"{method} on a bucket is not supported.")
     return json_answer(bucket_view(call.base, record))
@@ -132,7 +131,7 @@ def _names(catalog: BucketCatalog, project: str | None, prefix: str) -> list[str
 
 def _held(call: Call) -> list[str]:
     """Those of the permissions asked about that the caller has."""
-    asked = call.request.query_params.getlist("permissions")
+    asked = call.request.values.get("permissions", ())
     holding = call.store.catalog.holding(call.target.bucket)
     return held(call.caller, asked, holding) if holding is not None else []
 

@@ -13,8 +13,6 @@ from typing import Any, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 
 from trainshed.buckets.authentication import Listener
 from trainshed.buckets.callers import UNKNOWN
@@ -26,6 +24,7 @@ from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.views import error_view
 from trainshed.buckets.routes import Target
 from trainshed.core.names import project_number
+from trainshed.httpd.messages import CHALLENGE, Disconnected, Request, Response
 
 IDENTITY_HEADER = "x-trainshed-identity"
 """What the gateway says of the caller; no client can set it."""
@@ -59,21 +58,27 @@ class Call:
         *,
         listener: Listener = Listener.PORT,
         prefix: str = "",
+        key: str = "",
     ) -> None:
-        """`prefix`: what the client's address has before the paths of the API."""
+        """`prefix`: what the client's address has before the paths of the API; `key`: the key in it."""
         self.request = request
         self.target = target
         self.store = store
         self.sessions = sessions
         self._pool = pool
-        self.query: Mapping[str, str] = request.query_params
+        self.query = request.query
         self.moved = 0
         self.object = target.object
         self.operation = "metadata"
         self.listener = listener
+        self.key = key
+        #: When it began (ns since the epoch).
+        self.started = store.now()
+        #: Known before a handler sees the call.
         self.caller = UNKNOWN
-        """Known before a handler sees the call."""
-        scheme = request.url.scheme
+        #: Whether it is a part of a batch, whose caller is the batch's.
+        self.is_part = False
+        scheme: str = request.scope.get("scheme", "http")
         if listener is Listener.GATEWAY:
             scheme = request.headers.get("x-forwarded-proto", scheme)
         self.base = f"{scheme}://{request.headers.get('host', 'localhost')}{prefix}"
@@ -81,7 +86,7 @@ class Call:
     @property
     def path(self) -> str:
         """The request's path, without what stands before the API's."""
-        return self.request.scope["path"]
+        return self.request.path
 
     @property
     def project(self) -> str:
@@ -105,12 +110,12 @@ class Call:
         """The body in blocks of about ``BLOCK`` bytes.
 
         When the client goes away in the middle, what has come is yielded first, so that a
-        resumable upload loses nothing; then Starlette's ``ClientDisconnect`` follows.
+        resumable upload loses nothing; then `Disconnected` follows.
         """
         pending = bytearray()
         total = 0
         try:
-            async for chunk in self.request.stream():
+            async for chunk in self.request.blocks():
                 pending += chunk
                 total += len(chunk)
                 if limit is not None and total > limit:
@@ -118,7 +123,7 @@ class Call:
                 if len(pending) >= BLOCK:
                     yield bytes(pending)
                     pending.clear()
-        except ClientDisconnect:
+        except Disconnected:
             if pending:
                 yield bytes(pending)
             raise
@@ -151,9 +156,27 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
+def answer(
+    body: bytes = b"",
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    kind: str = "",
+) -> Response:
+    """A response with the headers that follow from its body. `kind`: its media type."""
+    raw = [
+        (name.lower().encode(), text.encode("latin-1")) for name, text in (headers or {}).items()
+    ]
+    names = {name for name, _ in raw}
+    if status not in (204, 304) and b"content-length" not in names:
+        raw.append((b"content-length", str(len(body)).encode()))
+    if kind and b"content-type" not in names:
+        raw.append((b"content-type", kind.encode()))
+    return Response(body, status, raw)
+
+
 def json_answer(value: Mapping[str, Any], status: int = 200) -> Response:
     """A JSON response that no cache keeps."""
-    return Response(
+    return answer(
         msgspec.json.encode(value),
         status,
         {"Cache-Control": "no-cache, no-store, max-age=0, must-revalidate"},
@@ -164,16 +187,16 @@ def json_answer(value: Mapping[str, Any], status: int = 200) -> Response:
 def error_answer(error: BucketsError) -> Response:
     """The public form of an error; a 304 has no body."""
     if error.status == 304:
-        return Response(status_code=304)
-    answer = json_answer(error_view(error), error.status)
+        return Response(status=304)
+    refused = json_answer(error_view(error), error.status)
     if error.status == 401:
-        answer.headers["WWW-Authenticate"] = 'Bearer realm="trainshed"'
-    return answer
+        refused.headers.append(CHALLENGE)
+    return refused
 
 
 def with_header(response: Response, name: str, value: str) -> Response:
     """Add a header whose name keeps its capitals."""
-    response.raw_headers.append((VerbatimName(name.encode()), value.encode("latin-1")))
+    response.headers.append((VerbatimName(name.encode()), value.encode("latin-1")))
     return response
 
 

@@ -6,15 +6,13 @@ import re
 import zlib
 from collections.abc import AsyncIterator
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
 from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.content import BLOCK
 from trainshed.buckets.errors import NotModified, RangeNotSatisfiable
 from trainshed.buckets.port import ObjectRecord, Opened
-from trainshed.buckets.rest.calls import Call, header_text
+from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import etag_of, hash_header
+from trainshed.httpd.messages import Receive, Response, Send
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _HASH_LIMIT = 64 << 20
@@ -59,7 +57,7 @@ def _answer(call: Call, opened: Opened) -> Response:
         content = _content(call, opened, start, end)
     if call.request.method == "HEAD":
         opened.close()
-        return Response(status_code=status, headers=headers)
+        return answer(status=status, headers=headers)
     return ContentResponse(call, opened, content, status, headers)
 
 
@@ -74,26 +72,19 @@ class ContentResponse(Response):
         status: int,
         headers: dict[str, str],
     ) -> None:
-        super().__init__(status_code=status, headers=headers)
-        if "Content-Length" not in headers:
-            del self.headers["content-length"]  # the empty body's: the length is not known yet
+        raw = [(name.lower().encode(), text.encode("latin-1")) for name, text in headers.items()]
+        super().__init__(status=status, headers=raw)
         self._call = call
         self._opened = opened
         self._content = content
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def send(self, receive: Receive, send: Send) -> None:
         """Send head and content; stops reading once the client is gone."""
         try:
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
+            await self.start(send)
             async for block in self._content:
                 await send({"type": "http.response.body", "body": block, "more_body": True})
-                if await self._call.request.is_disconnected():
+                if await self._call.request.is_gone():
                     return
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

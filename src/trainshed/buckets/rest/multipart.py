@@ -11,10 +11,9 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from starlette.responses import Response
-
 from trainshed.buckets.errors import InvalidRequest
-from trainshed.buckets.rest.calls import Call
+from trainshed.buckets.rest.calls import Call, answer
+from trainshed.httpd.messages import Response
 
 _BOUNDARY = re.compile(r"""boundary=("[^"]*"|'[^']*'|[^;\s]+)""", re.IGNORECASE)
 _MAX_HEAD = 1 << 20
@@ -147,7 +146,7 @@ class InnerRequest:
 Answerer = Callable[[InnerRequest], Awaitable[Response]]
 
 
-async def answer_batch(call: Call, answer: Answerer) -> Response:
+async def answer_batch(call: Call, answer_part: Answerer) -> Response:
     """Answer each request of a batch in turn; raises ``InvalidRequest`` if it cannot be read."""
     body = b"".join([block async for block in call.blocks(limit=_MAX_BYTES)])
     kind = call.request.headers.get("content-type", "")
@@ -155,23 +154,23 @@ async def answer_batch(call: Call, answer: Answerer) -> Response:
     boundary = f"batch_{os.urandom(12).hex()}"
     parts: list[bytes] = []
     for inner in requests:
-        response = await answer(inner)
+        response = await answer_part(inner)
         lines = [
             f"--{boundary}",
             "Content-Type: application/http",
             f"Content-ID: <response-{inner.content_id.strip('<>')}>",
             "",
-            f"HTTP/1.1 {response.status_code} {_phrase(response.status_code)}",
+            f"HTTP/1.1 {response.status} {_phrase(response.status)}",
             *(
                 f"{name.decode('latin-1')}: {value.decode('latin-1')}"
-                for name, value in response.raw_headers
+                for name, value in response.headers
             ),
             "",
             "",
         ]
-        parts += ["\r\n".join(lines).encode("latin-1"), bytes(response.body), b"\r\n"]
+        parts += ["\r\n".join(lines).encode("latin-1"), response.body, b"\r\n"]
     parts.append(f"--{boundary}--\r\n".encode())
-    return Response(b"".join(parts), 200, media_type=f'multipart/mixed; boundary="{boundary}"')
+    return answer(b"".join(parts), kind=f'multipart/mixed; boundary="{boundary}"')
 
 
 def parse_batch(content_type: str, body: bytes) -> list[InnerRequest]:

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from starlette.responses import Response
-
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.errors import InvalidRequest, NotSupported, require_object
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, Query
@@ -17,6 +15,7 @@ from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.views import EDITABLE, custom_metadata, editable_fields, object_view
 from trainshed.buckets.transfers import Source, compose, copy, move
+from trainshed.httpd.messages import Response
 
 _HASH_LIMIT = 1 << 30
 """Bytes up to which a get computes missing checksums (some seconds of work): a larger file that was
@@ -90,7 +89,7 @@ async def item(call: Call) -> Response:
         case "DELETE":
             call.operation = "delete"
             await call.run(objects.delete, bucket, name, call.generation(), call.conditions())
-            return Response(status_code=204)
+            return Response(status=204)
         case method:
             raise NotSupported(f"{method} on an object is not supported.")
     return json_answer(object_view(call.base, bucket, name, record))

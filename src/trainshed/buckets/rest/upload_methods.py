@@ -7,17 +7,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response
-
 from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.content import Checksums, Staged, parse_goog_hash
 from trainshed.buckets.errors import InvalidRequest, NotSupported, UploadCancelled
 from trainshed.buckets.port import Draft, ObjectRecord
-from trainshed.buckets.rest.calls import Call, json_answer, parse_json, with_header
+from trainshed.buckets.rest.calls import Call, answer, json_answer, parse_json, with_header
 from trainshed.buckets.rest.multipart import MultipartReader
 from trainshed.buckets.rest.uploads import Committed, UploadSpec, UploadWriter
 from trainshed.buckets.rest.views import custom_metadata, editable_fields, object_view
+from trainshed.httpd.messages import Disconnected, Response
 
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
@@ -123,11 +121,11 @@ async def _start(call: Call) -> Response:
         read_digits(total, "X-Upload-Content-Length") if total.isdecimal() else None,
     )
     upload_id = await call.run(call.sessions.start, spec)
-    path = call.request.scope["raw_path"].decode("latin-1")
+    path = call.request.raw_path
     location = f"{call.base}{path}?uploadType=resumable&upload_id={upload_id}"
-    answer = Response(b"", 200)
-    with_header(answer, "X-GUploader-UploadID", upload_id)
-    return with_header(answer, "Location", location)
+    response = answer()
+    with_header(response, "X-GUploader-UploadID", upload_id)
+    return with_header(response, "Location", location)
 
 
 async def _continue(call: Call, upload_id: str) -> Response:
@@ -162,11 +160,11 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
         record = await call.run(writer.commit, _expected(call, {}))
         return _finished(call, writer.spec, record)
     await call.run(writer.sync)
-    answer = Response(b"", 308)
-    with_header(answer, "X-GUploader-UploadID", writer.upload_id)
+    response = answer(status=308)
+    with_header(response, "X-GUploader-UploadID", writer.upload_id)
     if writer.offset:
-        with_header(answer, "Range", f"bytes=0-{writer.offset - 1}")
-    return answer
+        with_header(response, "Range", f"bytes=0-{writer.offset - 1}")
+    return response
 
 
 async def _append(call: Call, writer: UploadWriter, first: int) -> None:
@@ -182,7 +180,7 @@ async def _append(call: Call, writer: UploadWriter, first: int) -> None:
             if fresh:
                 call.moved += len(fresh)
                 await call.run(writer.write, fresh)
-    except ClientDisconnect:
+    except Disconnected:
         await call.run(writer.sync)
         raise
 

@@ -1,0 +1,234 @@
+"""One HTTP request, and the answers to it, as the surfaces see them. ASGI, with no framework in between: a
+job is submitted within a fraction of a millisecond."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from trainshed.eventloop.background import joined
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+JSON: Final = b"application/json; charset=UTF-8"
+CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="trainshed"')
+"""With a realm: httplib2, below Google's API client library, cannot read a challenge without parameters."""
+_DRAIN_SECONDS: Final = 2.0
+_DRAIN_BYTES: Final = 10 << 20
+
+
+class Disconnected(Exception):
+    """The client went away before its request was complete."""
+
+
+class BodyTooLarge(Exception):
+    """A body has more bytes than its request may have."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"Request payload size exceeds the limit: {most} bytes.")
+
+
+class Request:
+    """One HTTP request. Its body is read once, by `body` or by `blocks`."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        #: In whose form its errors are told (a set of `wire.pool`, say), once that is known.
+        self.api = ""
+        self._receive = receive
+        self._is_complete = False
+        self._is_gone = False
+
+    def at(self, path: bytes) -> Request:
+        """The same request, as if it had been sent to this encoded path."""
+        decoded = unquote(path.decode("latin-1"))
+        return Request({**self.scope, "raw_path": path, "path": decoded}, self._receive)
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return self.scope["method"]
+
+    @property
+    def path(self) -> str:
+        """The path, percent-decoded."""
+        return self.scope["path"]
+
+    @cached_property
+    def raw_path(self) -> str:
+        """The path as it came, still percent-encoded and without the query."""
+        raw: bytes | None = self.scope.get("raw_path")
+        return raw.partition(b"?")[0].decode("latin-1") if raw is not None else self.path
+
+    @cached_property
+    def headers(self) -> Mapping[str, str]:
+        """By name in lower case; of several with one name the first."""
+        sent: Headers = self.scope["headers"]
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(sent)}
+
+    @property
+    def raw_query(self) -> str:
+        """The query as it came."""
+        return self.scope["query_string"].decode("latin-1")
+
+    @cached_property
+    def parameters(self) -> Sequence[tuple[str, str]]:
+        """The decoded pairs of the query in their order, those without a value, too."""
+        return parse_qsl(self.raw_query, keep_blank_values=True)
+
+    @cached_property
+    def values(self) -> Mapping[str, Sequence[str]]:
+        """The parameters by name, each with all its values."""
+        values: dict[str, list[str]] = {}
+        for name, value in self.parameters:
+            values.setdefault(name, []).append(value)
+        return values
+
+    @cached_property
+    def query(self) -> Mapping[str, str]:
+        """The parameters by name; of several with one name the last."""
+        return dict(self.parameters)
+
+    async def body(self, most: int) -> bytes:
+        """The whole body, as far as it came. Raises BodyTooLarge if it has more than `most` bytes: unread
+        where it says so itself."""
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and (len(length) > 18 or int(length) > most):
+            if "expect" not in self.headers:
+                await self._drain()
+            raise BodyTooLarge(most)
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        parts, size = [body], len(body)
+        while message.get("more_body") and size <= most:
+            message = await self._receive()
+            part: bytes = message.get("body", b"")
+            parts.append(part)
+            size += len(part)
+        if size > most:
+            parts.clear()
+            await self._drain()
+            raise BodyTooLarge(most)
+        return b"".join(parts)
+
+    async def _drain(self) -> None:
+        """Pass over what a caller is still sending, within reason: he reads no answer before he has sent
+        it."""
+        size = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while size < _DRAIN_BYTES and (message := await self._receive()).get("more_body"):
+                    size += len(message.get("body", b""))
+
+    async def blocks(self) -> AsyncIterator[bytes]:
+        """The body, piece by piece as it comes. Raises Disconnected if it ends before its end."""
+        while not self._is_complete:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._is_gone = True
+                raise Disconnected
+            self._is_complete = not message.get("more_body", False)
+            if body := message.get("body", b""):
+                yield body
+
+    async def is_gone(self) -> bool:
+        """Whether the client has gone away. What it still sends is passed over."""
+        if not self._is_gone:
+            with contextlib.suppress(TimeoutError):
+                # What is there already is there at once.
+                async with asyncio.timeout(0):
+                    self._is_gone = (await self._receive())["type"] == "http.disconnect"
+        return self._is_gone
+
+
+class Response:
+    """An answer whose body is known before it is sent."""
+
+    def __init__(self, body: bytes = b"", status: int = 200, headers: Headers = ()) -> None:
+        """`headers`: all of them."""
+        self.body = body
+        self.status = status
+        self.headers = list(headers)
+
+    async def send(self, receive: Receive, send: Send) -> None:
+        """Send it. `receive` tells of the client, whose request was read."""
+        await self.start(send)
+        await send({"type": "http.response.body", "body": self.body})
+
+    async def start(self, send: Send) -> None:
+        """Send status and headers."""
+        start = {
+            "type": "http.response.start",
+            "status": self.status,
+            "headers": self.headers,
+        }
+        await send(start)
+
+
+def error_body(status: int, text: str, name: str) -> bytes:
+    """An error that has no more to say than its status, as the public APIs write it. `name`: of the
+    google.rpc.Code."""
+    error = {"code": status, "message": text, "status": name}
+    return json.dumps({"error": error}, indent=2).encode() + b"\n"
+
+
+def sized(body: bytes, kind: bytes, status: int = 200, more: Headers = ()) -> Response:
+    """An answer of a media type."""
+    length = (b"content-length", str(len(body)).encode())
+    return Response(body, status, [(b"content-type", kind), length, *more])
+
+
+class Streamed(Response):
+    """Lines, or other parts of a whole, that are sent until they end, the caller goes away, or the server
+    shuts down."""
+
+    def __init__(self, parts: AsyncGenerator[bytes], closing: asyncio.Event, kind: bytes) -> None:
+        super().__init__(headers=[(b"content-type", kind), (b"cache-control", b"no-store")])
+        self._parts = parts
+        self._closing = closing
+
+    async def send(self, receive: Receive, send: Send) -> None:
+        await self.start(send)
+
+        async def pump() -> None:
+            async for part in self._parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                # What has much to send, to somebody who reads fast, would never wait for anything.
+                await asyncio.sleep(0)
+
+        async def gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        pumping = joined(pump())
+        enders = (joined(gone()), joined(self._closing.wait()))
+        try:
+            await asyncio.wait((pumping, *enders), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (pumping, *enders):
+                task.cancel()
+            await asyncio.gather(pumping, *enders, return_exceptions=True)
+            await self._parts.aclose()
+        if not pumping.cancelled() and (fault := pumping.exception()) is not None:
+            # The status line is out; an unfinished body is how the caller learns that parts are missing. The
+            # server logs it.
+            raise fault
+        await send({"type": "http.response.body", "body": b""})
