@@ -27,6 +27,7 @@ from trainshed.eventloop.background import Crew, in_turns
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 from trainshed.replica.system import durable
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +157,8 @@ class Autopsies:
             directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             slot.rename(directory)
         except OSError as error:
-            log.warning("what %s of job %s left is not kept: %s", replica, job_uid, error)
+            subject = about(log, job_uid, attempt=attempt, replica=replica)
+            subject.warning("autopsy not kept: %s", error)
             return
         self._take_up(key, directory)
 

@@ -13,6 +13,7 @@ from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import Crew
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
+from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +79,7 @@ class Reconciler:
                 # A full disk, say: the end cannot be written down yet, and so must not be told. That it is
                 # silent is not its fault.
                 slot_handle.count_as_alive()
-                log.warning(
-                    "%s cannot be looked into: %s; once more in a second", slot_handle.slot, error
-                )
+                _log(slot_handle).warning("slot not read: %s; once more in a second", error)
                 await asyncio.sleep(_PAUSE)
                 continue
             match finding:
@@ -122,9 +121,7 @@ class Reconciler:
             try:
                 finding = await asyncio.to_thread(_close, slot_handle.directory, incarnation, cause)
             except OSError as error:
-                log.warning(
-                    "%s cannot be given up: %s; once more in a second", slot_handle.slot, error
-                )
+                _log(slot_handle).warning("slot not given up: %s; once more in a second", error)
             if not isinstance(finding, findings.Changing):
                 slot_handle.settle(incarnation, finding)
                 return
@@ -137,8 +134,7 @@ class Reconciler:
         """Its start found the disk full, so that nothing of it ran: have it tried again once there is room,
         or never if it is stopped meanwhile."""
         if not slot_handle.shortages:
-            told = "job %d: %s is not started: the disk is full; it is tried again"
-            log.warning(told, slot_handle.job_uid, slot_handle.slot.replica)
+            _log(slot_handle).warning("not started: the disk is full; it is tried again")
         slot_handle.shortages += 1
         while True:
             await asyncio.sleep(_PAUSE)
@@ -179,9 +175,7 @@ class Reconciler:
                     _end, slot_handle.directory, incarnation, lease
                 )
             except OSError as error:
-                log.warning(
-                    "%s cannot be cleared: %s; once more in a second", slot_handle.slot, error
-                )
+                _log(slot_handle).warning("slot not cleared: %s; once more in a second", error)
                 began, finding = True, findings.Changing()
             if not began:
                 await self._renew(slot_handle.zygote)
@@ -206,13 +200,17 @@ class Reconciler:
             return False
         self._evicting.discard((slot_handle, incarnation))
         if slot_handle.expects(incarnation):
-            told = "job %d: nobody took up the start of %s within its lease; it is asked for again"
-            log.warning(told, slot_handle.job_uid, slot_handle.slot.replica)
+            _log(slot_handle).warning("start not taken up within its lease; it is asked for again")
             slot_handle.retries_left -= 1
             slot_handle.was_given_on = True
             slot_handle.count_as_alive()
             await self._ask(slot_handle, incarnation)
         return True
+
+
+def _log(slot_handle: SlotHandle) -> logging.LoggerAdapter[logging.Logger]:
+    job_uid, attempt, replica = slot_handle.key
+    return about(log, job_uid, attempt=attempt, replica=replica)
 
 
 def _has_begun(slot: Path, incarnation: int) -> bool:

@@ -19,6 +19,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_writer
+from trainshed.telemetry.lines import about
 
 T = TypeVar("T")
 
@@ -113,8 +114,14 @@ def set_aside(
             connection.execute("ROLLBACK")
         raise
     for record in moved:
-        log.error("one record was set aside: %s", record)
+        _log(record).error("record set aside: %s", record)
     return moved
+
+
+def _log(record: RecordSetAside) -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
+    if record.source == "jobs" or _KEYS[record.source][0] == "job_uid":
+        return about(log, int(record.key.partition("/")[0]))
+    return log
 
 
 def all_set_aside(connection: sqlite3.Connection) -> tuple[RecordSetAside, ...]:
