@@ -140,7 +140,7 @@ DECIDING: Final = (
     ),
     Mutant(
         "leftovers kept",
-        _CONTROLLER + "engine_events.py",
+        _CONTROLLER + "leftovers.py",
         "                if stored(uid) is None:\n",
         "                if uid == 0:\n",
         "Slots, and programs, of jobs that ended just before the service did stay for ever.",

@@ -13,7 +13,7 @@ _OBJECTS = tests("tests/unit/test_buckets_objects.py")
 KEEPING: Final = (
     Mutant(
         "state without its timeline",
-        _SQLITE + "ledger.py",
+        _SQLITE + "jobs.py",
         "            append_timeline(connection, job.uid, commit.timeline)\n",
         "            if not commit.consumed_intents:\n"
         "                append_timeline(connection, job.uid, commit.timeline)\n",
@@ -22,7 +22,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "cancel lost at the end",
-        _SQLITE + "ledger.sql",
+        _SQLITE + "jobs.sql",
         "  AND (:is_live = 1 OR NOT EXISTS (SELECT 1 FROM intents WHERE job_uid = :uid AND seq > "
         ":consumed))\n",
         "",
@@ -31,7 +31,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "intents consumed too far",
-        _SQLITE + "ledger.sql",
+        _SQLITE + "jobs.sql",
         "DELETE FROM intents WHERE job_uid = :uid AND seq <= :consumed;",
         "DELETE FROM intents WHERE job_uid = :uid;",
         "A cancel that comes while a drill is being stored goes with it.",
@@ -47,7 +47,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "etag not checked",
-        _SQLITE + "intake.py",
+        _SQLITE + "jobs.py",
         '            if etag not in ("", current):\n',
         '            if etag == "*":\n',
         "Who changes labels undoes what another has changed meanwhile.",
@@ -71,7 +71,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "generation not guarded",
-        _SQLITE + "ledger.sql",
+        _SQLITE + "jobs.sql",
         "  AND generation = :expected_generation\n",
         "",
         "A step is written over another one that it does not know.",
@@ -79,7 +79,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "fence of the leader ignored",
-        _SQLITE + "ledger.sql",
+        _SQLITE + "jobs.sql",
         "  AND EXISTS (SELECT 1 FROM leader WHERE id = 1 AND epoch = :epoch)\n",
         "",
         "A service that was superseded goes on writing.",
@@ -87,7 +87,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "way out of a final state",
-        _SQLITE + "ledger.sql",
+        _SQLITE + "jobs.sql",
         "  AND (is_live = 1 OR state = :state)\n",
         "",
         "A job that is over begins again.",

@@ -15,8 +15,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.engines.port import Engine
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Progress
-from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey
-from trainshed.store.logs.severity import Severity, Stream
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey, Severity, Stream
 from trainshed.store.notices import Notices
 from trainshed.store.port import Ledger, Store
 from trainshed.testing.engine.streams import Journals

@@ -13,8 +13,7 @@ from tests.unit.jobs import job
 from trainshed.api.logging_v2.entry import Entry, message, replica_entry, service_entries
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
-from trainshed.store.logs.lines import LogLine
-from trainshed.store.logs.severity import Severity, Stream
+from trainshed.store.logs.lines import LogLine, Severity, Stream
 from trainshed.wire.json import render
 
 NAME = JobName(Api.ML, "p1", "", "job_a")

@@ -8,7 +8,7 @@ from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import Entry
 from trainshed.api.logging_v2.filters import FOREVER, compile_log_filter
 from trainshed.core.names import Api, JobName
-from trainshed.store.logs.severity import Severity
+from trainshed.store.logs.lines import Severity
 
 SECOND = 10**9
 ENTRY = Entry(

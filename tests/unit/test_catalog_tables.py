@@ -2,14 +2,7 @@
 
 import pytest
 
-from trainshed.core.catalog import (
-    accelerators,
-    images,
-    machines,
-    ml_units,
-    regions,
-    runtime_versions,
-)
+from trainshed.core.catalog import accelerators, images, machines, regions, runtime_versions
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.names import Api
 
@@ -77,7 +70,7 @@ def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
         total = 0.0
         for pool in pools:
             assert pool.machine_type in machines.machine_types()
-            units = ml_units.units_per_hour(
+            units = machines.units_per_hour(
                 pool.machine_type, pool.accelerator_type, pool.accelerator_count
             )
             assert units is not None
@@ -87,13 +80,13 @@ def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
 
 def test_consumed_units() -> None:
     """facts/machines#ml-units: whole minutes, ten node-minutes at least, as seen on a job of 6m26s."""
-    minute = ml_units.MINUTE
-    assert ml_units.consumed_units([0.3878], 386 * minute // 60) == 0.06
-    assert ml_units.consumed_units([0.3878] * 3, 5 * minute) == 0.1
-    assert ml_units.consumed_units([0.3878], 60 * minute) == 0.39
-    assert ml_units.consumed_units([0.3878], 0) == 0
-    assert ml_units.consumed_units([], minute) == 0
-    assert ml_units.units_per_hour("n4-standard-4") is None
+    minute = machines.MINUTE
+    assert machines.consumed_units([0.3878], 386 * minute // 60) == 0.06
+    assert machines.consumed_units([0.3878] * 3, 5 * minute) == 0.1
+    assert machines.consumed_units([0.3878], 60 * minute) == 0.39
+    assert machines.consumed_units([0.3878], 0) == 0
+    assert machines.consumed_units([], minute) == 0
+    assert machines.units_per_hour("n4-standard-4") is None
 
 
 def test_every_listed_image_is_read() -> None:

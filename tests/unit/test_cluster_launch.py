@@ -28,8 +28,16 @@ from tests.unit.specs_requests import (
     package,
 )
 from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
-from trainshed.core.cluster import Endpoint, cluster_spec, hostname, rank, tf_config
-from trainshed.core.environment import Gang, arguments, environment, expand
+from trainshed.core.cluster import Endpoint, hostname
+from trainshed.core.environment import (
+    Gang,
+    arguments,
+    cluster_spec,
+    environment,
+    expand,
+    rank,
+    tf_config,
+)
 from trainshed.core.job.spec import Disk, JobSpec, Program
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Replica

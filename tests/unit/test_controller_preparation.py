@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.controller import preparation as module
-from trainshed.controller.preparation import BuildOutput
+from trainshed.controller import carrier as module
+from trainshed.controller.carrier import BuildOutput
 from trainshed.core.lifecycle.events import Event, PreparationAdvanced
 from trainshed.core.names import SERVICE, JobUid
 from trainshed.engines.streams import FileStreams, ServiceStreams
+from trainshed.store.logs.lines import Severity
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
-from trainshed.store.logs.severity import Severity
 
 pytestmark = pytest.mark.anyio
 UID = JobUid(7)

@@ -9,8 +9,7 @@ from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import DrillTriggered, Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.store.logs.lines import LogCursor, LogLine, LogPage
-from trainshed.store.logs.severity import Severity, Stream
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, Severity, Stream
 
 
 class Log:

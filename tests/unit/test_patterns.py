@@ -91,7 +91,7 @@ def test_half_a_character_is_no_error() -> None:
 
 BOUNDED = {
     "trainshed.buckets.listing": "reads at most as many characters as an object's name has",
-    "trainshed.store.logs.severity": "reads the first 400 characters of a line",
+    "trainshed.store.logs.lines": "reads the first 400 characters of a line",
     "trainshed.serve.local_run.program_files": "reads the operator's own files",
 }
 """Modules whose patterns never see a long text of a stranger."""

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs import segments
-from trainshed.store.logs.lines import LogCursor, LogLine, advanced
+from trainshed.store.logs.lines import LogCursor, LogLine, Severity, Stream, advanced
 from trainshed.store.logs.reader import LogReader
-from trainshed.store.logs.severity import Severity, Stream
 
 UID = JobUid(5)
 T0 = 1_763_612_345_000_000_000

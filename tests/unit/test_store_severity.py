@@ -3,7 +3,7 @@ facts/program#files)."""
 
 import pytest
 
-from trainshed.store.logs.severity import Reading, Severity, Stream, read_line
+from trainshed.store.logs.lines import Reading, Severity, Stream, read_line
 
 OUT, ERR, SERVICE = Stream.STDOUT, Stream.STDERR, Stream.SERVICE
 DEBUG, INFO, NOTICE = Severity.DEBUG, Severity.INFO, Severity.NOTICE

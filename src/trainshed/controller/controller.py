@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
-from trainshed.controller.carrier import JobCarrier
-from trainshed.controller.engine_events import (
+from trainshed.controller.carrier import JobCarrier, preparation_message, ready
+from trainshed.controller.leftovers import (
     lost_without_slots,
     settle_leftovers,
     settle_unknown,
@@ -21,7 +21,6 @@ from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms, Mailbox, Mailb
 from trainshed.controller.parents import Parents, ParentStores, parent_of
 from trainshed.controller.pipelines import PipelineReconciler
 from trainshed.controller.ports import Ports
-from trainshed.controller.preparation import preparation_message, ready
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers
 from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting

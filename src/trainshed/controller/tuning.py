@@ -22,9 +22,9 @@ from trainshed.core.study.records import Trial
 from trainshed.core.study.spec import Algorithm, Limits
 from trainshed.core.tuning import machine, timeline
 from trainshed.core.tuning.machine import Sight
-from trainshed.core.tuning.new_trials import BegunTrial, begin
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.tuning.transition import Transition
+from trainshed.core.tuning.trial_jobs import BegunTrial, begin
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork

@@ -1,10 +1,11 @@
-"""What a replica's program is given: its environment and its command line (spec/program#arguments,
-facts/program#variables, facts/program#arguments).
+"""What a replica's program is given: its environment, with its place in the cluster, and its command line
+(spec/program#arguments, facts/program#variables, facts/program#arguments).
 
 Pure: the same job and endpoints give the same values. What only the slot knows (HOME, PATH, storage
 endpoints) is added by the engine.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -12,7 +13,16 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from trainshed.core import reduction, secrets
-from trainshed.core.cluster import Endpoints, cluster_spec, is_reducer, rank, tf_config
+from trainshed.core.cluster import (
+    EVALUATOR_POOL,
+    PS_POOL,
+    WORKER_POOL,
+    Endpoints,
+    has_reducers,
+    is_container_job,
+    is_reducer,
+    role,
+)
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.requests import snake_case
@@ -238,3 +248,98 @@ def service_account(project_id: str, spec: JobSpec) -> str:
 
 def _dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A replica's place in a PyTorch process group of one process per replica (facts/program#variables)."""
+
+    rank: int
+    world_size: int
+
+
+def cluster_spec(spec: JobSpec, endpoints: Endpoints, replica: ReplicaId) -> dict[str, Any] | None:
+    """CLUSTER_SPEC of a replica, or None where the public service sets none (spec/program#cluster_spec).
+
+    Vertex: for every replica, keyed by pool. `ml`: for container jobs, keyed by role. Positions without
+    replicas are absent.
+    """
+    if spec.api is Api.VERTEX:
+        cluster = _by_pool(
+            spec, endpoints, {pool.position: f"workerpool{pool.position}" for pool in spec.pools}
+        )
+        task: dict[str, Any] = {"type": f"workerpool{replica.pool}", "index": replica.index}
+    elif is_container_job(spec):
+        cluster = _by_pool(spec, endpoints, _roles(spec))
+        task = {"type": role(spec, replica), "index": replica.index}
+    else:
+        return None
+    return {
+        "cluster": cluster,
+        "environment": "cloud",
+        "task": task | _trial(spec),
+        "job": json.loads(spec.job_json),
+    }
+
+
+def tf_config(
+    spec: JobSpec, endpoints: Endpoints, replica: ReplicaId, *, project_id: str
+) -> dict[str, Any] | None:
+    """TF_CONFIG of a replica, or None where there is none (spec/program#tf_config, facts/program#tf_config).
+
+    Vertex: for jobs of more than one replica. `ml`: always. Evaluators have a task and are in no cluster;
+    reducers have none and are in none.
+    """
+    if spec.api is Api.VERTEX and len(spec.replicas()) == 1:
+        return None
+    if is_reducer(spec, replica.pool):
+        return None
+    roles = _roles(spec)
+    roles.pop(EVALUATOR_POOL, None)
+    if has_reducers(spec):
+        roles.pop(PS_POOL)
+    return {
+        "cluster": _by_pool(spec, endpoints, roles),
+        "environment": "cloud",
+        "task": {
+            "type": role(spec, replica),
+            "index": replica.index,
+            **_trial(spec),
+            "cloud": tenant_id(spec.api, project_id),
+        },
+        "job": json.loads(spec.job_json),
+    }
+
+
+def rank(spec: JobSpec, replica: ReplicaId) -> Rank | None:
+    """Primary first, then the workers; parameter servers, reducers and evaluators have none
+    (spec/program#ranks)."""
+    workers = next((p.replica_count for p in spec.pools if p.position == WORKER_POOL), 0)
+    if replica.pool > WORKER_POOL:
+        return None
+    return Rank(0 if replica.pool == 0 else 1 + replica.index, 1 + workers)
+
+
+def tenant_id(api: Api, project_id: str) -> str:
+    """The id of the service's own project for `project_id`, in the form seen on the public services."""
+    digest = hashlib.sha256(b"tenant:%d" % project_number(project_id)).hexdigest()[:16]
+    return f"w{digest}-{'ml' if api is Api.ML else 'tp'}"
+
+
+def _trial(spec: JobSpec) -> dict[str, str]:
+    """`task.trial` of every replica of a trial: its number as text (facts/program#cluster_spec,
+    facts/program#tf_config)."""
+    return {"trial": spec.trial} if spec.trial else {}
+
+
+def _roles(spec: JobSpec) -> dict[int, str]:
+    return {pool.position: role(spec, ReplicaId(pool.position, 0)) for pool in spec.pools}
+
+
+def _by_pool(spec: JobSpec, endpoints: Endpoints, names: Mapping[int, str]) -> dict[str, list[str]]:
+    """Endpoints of the named pools, each list ascending by index."""
+    return {
+        names[pool.position]: [str(endpoints[replica]) for replica in pool.replicas()]
+        for pool in spec.pools
+        if pool.position in names
+    }

@@ -16,7 +16,7 @@ from trainshed.access.job_tokens import JobClaims
 from trainshed.api.calls.call import projects_of
 from trainshed.api.registry import handlers
 from trainshed.core.names import project_number
-from trainshed.store.logs.severity import Severity, Stream, read_line
+from trainshed.store.logs.lines import Severity, Stream, read_line
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
 

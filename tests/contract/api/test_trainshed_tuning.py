@@ -20,9 +20,9 @@ from trainshed.core.lifecycle.records import Outcome
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
-from trainshed.core.tuning.new_trials import begin
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition
+from trainshed.core.tuning.trial_jobs import begin
 from trainshed.core.works import Work
 from trainshed.store.port import NO_JOB, NewWork
 

@@ -21,7 +21,7 @@ from trainshed.store.port import JobQuery, Store, StoreInUse, StoreTooNew, open_
 from trainshed.store.sqlite import studies
 from trainshed.store.sqlite.connections import load_statements, open_writer
 from trainshed.store.sqlite.database import DATABASE_FILE
-from trainshed.store.sqlite.intake import SqliteIntake
+from trainshed.store.sqlite.jobs import SqliteIntake
 from trainshed.store.sqlite.reader import SqliteReader, list_statement
 from trainshed.store.sqlite.schema import migrate, scripts
 from trainshed.store.sqlite.setting_aside import FileSettingAside
@@ -30,7 +30,7 @@ from trainshed.store.sqlite.writer import Writer
 from trainshed.store.sqlite.writes import add_trial
 
 DOORS = (
-    *("deleting", "intake", "ledger", "models", "operations", "reader", "studies", "trials"),
+    *("deleting", "jobs", "models", "operations", "reader", "studies", "trials"),
     "works",
 )
 
@@ -57,12 +57,12 @@ def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> Non
     # their own indexes, intents that wait, settings.
     allowed = {
         "deleting.hidden_studies": ["SCAN trial_numbers", "SCAN set_aside"],
-        "ledger.load_live": ["SCAN jobs USING INDEX jobs_live"],
-        "ledger.load_all_intents": ["SCAN intents"],
-        "intake.append_cancel": ["SCAN CONSTANT ROW"],
+        "jobs.load_live": ["SCAN jobs USING INDEX jobs_live"],
+        "jobs.load_all_intents": ["SCAN intents"],
+        "jobs.append_cancel": ["SCAN CONSTANT ROW"],
         "reader.drained_nodes": ["SCAN drained_nodes"],
         "reader.quotas": ["SCAN quotas"],
-        "ledger.why_stale": ["SCAN CONSTANT ROW"],
+        "jobs.why_stale": ["SCAN CONSTANT ROW"],
         "operations.running_operations": ["SCAN operations USING INDEX operations_running"],
     }
     assert sorted_or_scanned == allowed.get(name, [])

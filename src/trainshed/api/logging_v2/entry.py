@@ -17,8 +17,7 @@ from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import SERVICE_TASK, JobName, JobUid, log_task_name
 from trainshed.core.works import Work
-from trainshed.store.logs.lines import LogLine
-from trainshed.store.logs.severity import Severity
+from trainshed.store.logs.lines import LogLine, Severity
 from trainshed.wire import pool
 
 RESOURCE_TYPE: Final = "ml_job"

@@ -22,7 +22,7 @@ from trainshed.api.filters.syntax import (
     parse_filter,
 )
 from trainshed.api.logging_v2.entry import RESOURCE_TYPE, Entry
-from trainshed.store.logs.severity import Severity
+from trainshed.store.logs.lines import Severity
 
 EntryTest = Callable[[Entry], bool]
 FOREVER: Final = 2**63 - 1

@@ -9,7 +9,7 @@ from typing import Any, Final, assert_never
 from google.protobuf.message import Message
 
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.core.catalog.ml_units import consumed_units, units_per_hour
+from trainshed.core.catalog.machines import consumed_units, units_per_hour
 from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState

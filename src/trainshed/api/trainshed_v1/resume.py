@@ -18,8 +18,7 @@ from trainshed.core.names import Api, ReplicaId, log_task_name
 from trainshed.core.resume.report import Finding, Hit, Progress, find, hits, result
 from trainshed.core.resume.steps import Series, Step, learned, series_by
 from trainshed.core.resume.traffic import FileSeen, Traffic, folders, prefixes, traffic
-from trainshed.store.logs.lines import LogCursor, LogLine
-from trainshed.store.logs.severity import Stream
+from trainshed.store.logs.lines import LogCursor, LogLine, Stream
 from trainshed.wire.trainshed_v1 import drills as records
 
 _PAGE: Final = 2000

@@ -1,4 +1,4 @@
-"""Machine types: what each name stands for, and how much of its memory a replica may use.
+"""Machine types: what each name stands for, how much of its memory a replica may use, and what it costs.
 
 facts/machines#accelerators. Published gigabytes are GiB. Figures for TPU hosts that the facts do not know are
 0.
@@ -20,6 +20,8 @@ EVICTION_RESERVE = 100 * 2**20
 _RESERVED = ((4, 25), (4, 20), (8, 10), (112, 6))
 """(GiB of this tier, per cent of it that the platform keeps); above all tiers 2 per cent."""
 _RESERVED_ABOVE = 2
+MINUTE = 60 * 10**9
+_MINIMUM_NODE_MINUTES = 10
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -168,3 +170,36 @@ def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
         )
         for name, pools in table("tiers")["tiers"].items()
     }
+
+
+def units_per_hour(
+    machine_type: str, accelerator_type: str = "", accelerator_count: int = 0
+) -> float | None:
+    """ML units that one node costs in an hour by the public table of November 2019 (facts/machines#ml-units);
+    None = the table has no price for it.
+
+    A legacy type's price includes its accelerators.
+    """
+    data = table("ml_units")
+    if machine_type in data["legacy"]:
+        return data["legacy"][machine_type]
+    base = data["computeEngine"].get(machine_type)
+    if base is None or accelerator_count == 0:
+        return base
+    device = data["accelerators"].get(accelerator_type)
+    return None if device is None else base + device * accelerator_count
+
+
+def consumed_units(nodes: Iterable[float], running: int) -> float:
+    """ML units of a job, as `ml` v1 reports them; its `nodes` (units per hour each) ran for `running`
+    nanoseconds.
+
+    Whole minutes, at least ten node-minutes for the job; two decimals, as the service was seen to round.
+    """
+    rates = list(nodes)
+    minutes = -(-max(running, 0) // MINUTE)
+    node_minutes = minutes * len(rates)
+    if node_minutes == 0:
+        return 0.0
+    units = sum(rates) * minutes / 60
+    return round(units * max(1.0, _MINIMUM_NODE_MINUTES / node_minutes), 2)

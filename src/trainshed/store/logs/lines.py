@@ -1,12 +1,44 @@
-"""Log lines, pages of them, and the two ways to remember a place: a cursor in the merged order of all
-replicas, and a vector of positions, one per replica."""
+"""Log lines: what is read of them, pages of them, and the two ways to remember a place, a cursor in the
+merged order of all replicas and a vector of positions, one per replica. Pure.
 
+How bad a line is says (spec/logs#severity, facts/lifecycle#executor and facts/program#files): the `severity`
+of a one-line JSON object; else the level that the program itself wrote at the line's beginning; else the
+stream: stdout INFO, stderr ERROR. Lines of progress bars are INFO as well, since nobody means them as errors.
+The service's own lines in a replica's log are NOTICE.
+"""
+
+import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from trainshed.core.names import SERVICE, JobUid, ReplicaId
-from trainshed.store.logs.severity import Severity, Stream
+
+
+class Stream(enum.StrEnum):
+    """Where a line came from. SERVICE: the service itself."""
+
+    STDOUT = "o"
+    STDERR = "e"
+    SERVICE = "b"
+
+
+class Severity(enum.StrEnum):
+    """The names of the public logging API, in ascending order."""
+
+    DEFAULT = "DEFAULT"
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    NOTICE = "NOTICE"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+    ALERT = "ALERT"
+    EMERGENCY = "EMERGENCY"
+
 
 OrderKey = tuple[int, int, int, int, int]
 """(time, pool, index, attempt, line number): the one order of all lines of a job."""
@@ -26,7 +58,7 @@ class LogLine:
     stream: Stream
     text: str
     severity: Severity
-    #: See `severity.Reading`.
+    #: See `Reading`.
     payload: dict[str, Any] | None = None
     #: The next line of the replica goes on with the same line of the program (a line over 64 KiB comes in
     #: parts).
@@ -97,3 +129,161 @@ def advanced(position: LogPosition, lines: tuple[LogLine, ...]) -> LogPosition:
         if place > moved.get(line.replica, (-1, -1)):
             moved[line.replica] = place
     return moved
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one line of a program says."""
+
+    severity: Severity
+    #: The message that people read.
+    text: str
+    #: The JSON object of the line without its `severity`; None = the line is plain or holds a message only.
+    payload: dict[str, Any] | None = None
+
+
+_LEVELS = {
+    **{severity.value: severity for severity in Severity},
+    "TRACE": Severity.DEBUG,
+    "FINE": Severity.DEBUG,
+    "VERBOSE": Severity.DEBUG,
+    "INFORMATION": Severity.INFO,
+    "SUCCESS": Severity.INFO,
+    "WARN": Severity.WARNING,
+    "ERR": Severity.ERROR,
+    "EXCEPTION": Severity.ERROR,
+    "SEVERE": Severity.ERROR,
+    "CRIT": Severity.CRITICAL,
+    "FATAL": Severity.CRITICAL,
+    "PANIC": Severity.CRITICAL,
+    "EMERG": Severity.EMERGENCY,
+}
+_LETTERS = {
+    "D": Severity.DEBUG,
+    "V": Severity.DEBUG,
+    "I": Severity.INFO,
+    "W": Severity.WARNING,
+    "E": Severity.ERROR,
+    "C": Severity.CRITICAL,
+    "F": Severity.CRITICAL,
+}
+_NUMBERS = dict(zip(range(0, 801, 100), Severity, strict=True))
+"""The public API's enum numbers: DEFAULT 0, DEBUG 100, ... EMERGENCY 800, NOTICE 300 among them."""
+
+_WORD = "(TRACE|DEBUG|VERBOSE|INFO|NOTICE|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|ALERT|EMERGENCY|PANIC)"
+_DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d\d)"
+_TIME = r"\d\d:\d\d[:.]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+# Possessive, so that a hostile line costs no backtracking.
+_GAP = r"[\s\-|:,\[\](]++"
+_TOKEN = r"[^\s|,\[\](]++"
+_RANK = r"(?:\[rank ?\d+\]:? ?)?"
+
+_UPPER_CASE_STYLES = re.compile(
+    "|".join(
+        (
+            # ERROR:root:text · WARNING: text · INFO:     text
+            rf"{_RANK}{_WORD}(?=:)",
+            # [INFO] text · [ERROR ] text · [INFO rank=0] text
+            rf"{_RANK}\[{_WORD}\b",
+            # 2026-11-20 05:54:33,123 - name - INFO - text · [11/20/26 05:54:33] INFO text · 05:54:33 WARN
+            # text 2026-11-20T05:54:33Z INFO text · [2026-11-20 05:54:33 ERROR name] text · ... | INFO     |
+            # text
+            rf"{_RANK}\[?(?:{_DATE}[T ])?{_TIME}(?:{_GAP}{_TOKEN}){{0,3}}?{_GAP}{_WORD}(?!\w|-\w)",
+            # The same minute again, its time left blank: INFO under the message above.
+            rf"\s{{8,}}{_WORD}\s{{2,}}",
+            # host:12:34 [0] NCCL INFO text
+            rf"\S+:\d+:\d+ \[\d+\] (?:[\w/.:-]+ )?NCCL {_WORD}\b",
+            # INFO 2026-11-20 05:54:33 text · INFO     text (padded to a column)
+            rf"{_RANK}{_WORD}(?:\s+\[?{_DATE}|\s{{4,}}\S)",
+        )
+    )
+)
+_LETTER_STYLES = re.compile(
+    "|".join(
+        (
+            # E1120 05:54:33.123456 12 file.cc:1] text, alone or in brackets
+            rf"{_RANK}\[?([DVIWECF])\d{{4}} {_TIME}",
+            # 2026-11-20 05:54:33.123456: I tensorflow/core/... text
+            rf"{_DATE} {_TIME}: ([IWEF]) ",
+            # [I 2026-11-20 05:54:33,123] text · [W 05:54:33.123 Name] text · [W file.cpp:12] text
+            rf"\[([DVIWECF]) (?:{_DATE} )?(?:{_TIME}|[\w./]+\.(?:cpp|cc|h|cu):\d+)",
+        )
+    )
+)
+_ANY_CASE_STYLES = re.compile(
+    "|".join(
+        (
+            # 2026-11-20 05:54:33 [warning  ] text · 2026/11/20 05:54:33 [error] text · [info] text
+            rf"(?:{_DATE}[T ]{_TIME}\s+)?\[(trace|debug|info|notice|warn|warning|error|critical|fatal)\s*\]",
+            # ts=... level=warn msg=...
+            r"(?:.{0,120}?[\s,])?(?:level|lvl|severity)=\"?([A-Za-z]+)\b",
+        )
+    )
+)
+_WORD_BEFORE_COLON = re.compile(
+    r"(trace|debug|info|notice|warning|warn|error|fatal)(?=: )", re.IGNORECASE
+)
+_PYTHON_WARNING = re.compile(r"\S+:\d+: (?:\w+\.)*\w*Warning: |(?:\w+\.)*\w+Warning: ")
+_PROGRESS_BAR = re.compile(r".{0,80}\b\d{1,3}%\s?\|.*\|\s|.{0,80}\b\d+it \[\d\d:\d\d, ")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_HEAD = 400
+"""Characters of a line in which a level is looked for."""
+
+
+def read_line(stream: Stream, text: str) -> Reading:
+    """What to show of one line (without its newline), and how bad it is."""
+    if text.startswith("{") and text.endswith("}") and (found := _structured(stream, text)):
+        return found
+    return Reading(_severity(stream, text), text)
+
+
+def _severity(stream: Stream, text: str) -> Severity:
+    if stream is Stream.SERVICE:
+        return Severity.NOTICE
+    head = text[:_HEAD]
+    if "\x1b" in head:
+        head = _COLOUR.sub("", head)
+    if match := _UPPER_CASE_STYLES.match(head):
+        return _LEVELS[match[match.lastindex or 0]]
+    if match := _LETTER_STYLES.match(head):
+        return _LETTERS[match[match.lastindex or 0]]
+    if (match := _ANY_CASE_STYLES.match(head)) and (
+        level := _LEVELS.get(match[match.lastindex or 0].upper())
+    ):
+        return level
+    if stream is Stream.STDOUT:
+        return Severity.INFO
+    # On stdout these would be guesses ("error: 0.03" is a metric); on stderr they can only make it milder.
+    if match := _WORD_BEFORE_COLON.match(head):
+        return _LEVELS[match[1].upper()]
+    if _PYTHON_WARNING.match(head):
+        return Severity.WARNING
+    if _PROGRESS_BAR.match(head):
+        return Severity.INFO
+    return Severity.ERROR
+
+
+def _structured(stream: Stream, text: str) -> Reading | None:
+    """The reading of a line that is one JSON object; None if it is not."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    payload = cast("dict[str, Any]", value)
+    message = payload.get("message")
+    shown = message if isinstance(message, str) else text
+    level = _level_of(payload.pop("severity", None))
+    for key in ("level", "levelname"):
+        level = level or _level_of(payload.get(key))
+    if level is None:
+        level = _severity(stream, shown if shown is not text else "")
+    only_message = payload.keys() == {"message"} and shown is not text
+    return Reading(level, shown, None if only_message else payload)
+
+
+def _level_of(value: Any) -> Severity | None:
+    if isinstance(value, str):
+        return _LEVELS.get(value.upper())
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _NUMBERS.get(value)
+    return None

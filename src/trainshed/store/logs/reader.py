@@ -14,10 +14,17 @@ from typing import TypeVar
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Streams
-from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, LogPosition, OrderKey
+from trainshed.store.logs.lines import (
+    LogCursor,
+    LogLine,
+    LogPage,
+    LogPosition,
+    OrderKey,
+    Stream,
+    read_line,
+)
 from trainshed.store.logs.reduction import ReplicaReduction, read_reduction
 from trainshed.store.logs.segments import Entry, ReplicaLog
-from trainshed.store.logs.severity import Stream, read_line
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
 T = TypeVar("T")

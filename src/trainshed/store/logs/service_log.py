@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trainshed.core.names import SERVICE_TASK, JobUid
 from trainshed.replica.observe.segments import Segments
-from trainshed.store.logs.severity import Stream
+from trainshed.store.logs.lines import Stream
 
 
 class ServiceLog:

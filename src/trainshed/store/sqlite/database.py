@@ -15,8 +15,7 @@ from trainshed.store.sqlite.connections import (
     require_not_emptied,
     require_sound,
 )
-from trainshed.store.sqlite.intake import SqliteIntake
-from trainshed.store.sqlite.ledger import SqliteLedger
+from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate

@@ -15,8 +15,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_memory
-from trainshed.store.sqlite.intake import SqliteIntake
-from trainshed.store.sqlite.ledger import SqliteLedger
+from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
