@@ -15,7 +15,6 @@ from trainshed.api.aiplatform_v1 import (
 from trainshed.api.aiplatform_v1 import locations as vertex_locations
 from trainshed.api.aiplatform_v1 import operations as vertex_operations
 from trainshed.api.aiplatform_v1 import studies as vertex_studies
-from trainshed.api.aiplatform_v1 import trials as vertex_trials
 from trainshed.api.calls.call import Handler, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.logging_v2 import entries, writing
@@ -37,7 +36,6 @@ def handlers() -> Handlers:
             vertex_locations,
             vertex_operations,
             vertex_studies,
-            vertex_trials,
             jobs,
             locations,
             operations,
