@@ -17,8 +17,9 @@ from trainshed.api.aiplatform_v1 import operations as vertex_operations
 from trainshed.api.aiplatform_v1 import studies as vertex_studies
 from trainshed.api.calls.call import Handler, Handlers
 from trainshed.api.calls.checks import Checks
-from trainshed.api.logging_v2 import entries, writing
-from trainshed.api.ml_v1 import jobs, locations, operations, project_config
+from trainshed.api.logging_v2 import entries
+from trainshed.api.ml_v1 import jobs, operations
+from trainshed.api.ml_v1 import projects as ml_projects
 from trainshed.api.ml_v1 import studies as ml_studies
 
 
@@ -37,11 +38,9 @@ def handlers() -> Handlers:
             vertex_operations,
             vertex_studies,
             jobs,
-            locations,
+            ml_projects,
             operations,
-            project_config,
             entries,
-            writing,
             iam,
             ml_studies,
             projects,

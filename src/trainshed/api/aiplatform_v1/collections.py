@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import operation_views
+from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call, Handler
 from trainshed.api.calls.paging import Page, list_jobs, page_size
@@ -57,7 +57,7 @@ def deleting(collection: Collection) -> Handler:
 
     async def delete(call: Call, request: Any) -> Message:
         name = read_vertex_name(request.name, collection)
-        return operation_views.finished(await delete_for_user(call.services, name))
+        return operations.finished(await delete_for_user(call.services, name))
 
     return delete
 

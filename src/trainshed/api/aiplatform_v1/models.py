@@ -2,16 +2,17 @@
 deleted (facts/resources#pipelines). Serving, evaluating, exporting and copying them is not there."""
 
 import asyncio
+import itertools
 import json
-from collections.abc import Iterable
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import model_messages, operation_views
+from trainshed.api.aiplatform_v1 import model_messages, operations
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.model_lists import list_models, list_versions
 from trainshed.api.aiplatform_v1.model_messages import (
     DEFAULT,
     check_merge,
@@ -21,8 +22,18 @@ from trainshed.api.aiplatform_v1.model_messages import (
     read_version_name,
 )
 from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import (
+    SCAN_LIMIT,
+    Mask,
+    Scan,
+    decode_number,
+    encode_token,
+    page_size,
+)
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
+from trainshed.api.filters.matching import compile_tree, label_test, text_test
+from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
 from trainshed.api.resources.submission import checked
 from trainshed.core.errors import (
     Aborted,
@@ -36,13 +47,27 @@ from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
+from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.aiplatform.v1.ModelService"
 _UPLOADED: Final = "google.cloud.aiplatform.v1.UploadModelResponse"
 _ATTEMPTS: Final = 5
 """How often a version's number is chosen anew because another upload took it."""
+_PAGE: Final = 100
 _OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAliases"})
 """Of a model's public JSON: what its record keeps beside it."""
+
+ModelTest = Callable[[ModelVersion], bool]
+_ORDERS: Final[Mapping[str, Callable[[ModelVersion], Any]]] = {
+    "display_name": lambda record: record.display_name,
+    "create_time": lambda record: record.created,
+    "update_time": lambda record: record.updated,
+}
+_TEXTS: Final[Mapping[str, Callable[[ModelVersion], str]]] = {
+    "model": lambda record: record.name.model_id,
+    "display_name": lambda record: record.display_name,
+    "displayName": lambda record: record.display_name,
+}
 
 
 async def _check_artifacts(services: Services, uri: str) -> None:
@@ -86,7 +111,7 @@ async def upload(call: Call, request: Any) -> Message:
                     "make a new version of it."
                 ) from None
             continue
-        return operation_views.finished(done)
+        return operations.finished(done)
     raise Aborted(f"Others upload versions of {name} at the same time; send the request again.")
 
 
@@ -151,7 +176,7 @@ async def delete(call: Call, request: Any) -> Message:
         raise InvalidRequest((Violation("name", text),))
     done = _operation(call.services, OperationKind.DELETE, name, str(name))
     await call.services.models.delete_model(name, done)
-    return operation_views.finished(done)
+    return operations.finished(done)
 
 
 async def delete_version(call: Call, request: Any) -> Message:
@@ -159,7 +184,32 @@ async def delete_version(call: Call, request: Any) -> Message:
     number = (await call.services.models.version(name, wanted)).version
     done = _operation(call.services, OperationKind.DELETE, name, f"{name}@{number}")
     await call.services.models.delete_version(name, number, done)
-    return operation_views.finished(done)
+    return operations.finished(done)
+
+
+async def list_models(call: Call, request: Any) -> Message:
+    """The default version of each model, newest model first unless `order_by` says otherwise. At most
+    SCAN_LIMIT models are ordered and filtered."""
+    parent = known_location(request.parent)
+    found = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
+    page = await _page(found, request, str(parent))
+    mask = Mask(request.read_mask, model_messages.MODEL)
+    return pool.message_class(f"{_V1}.ListModelsResponse")(
+        models=[mask.apply(model_messages.model(record)) for record in page.records],
+        next_page_token=page.next_token,
+    )
+
+
+async def list_versions(call: Call, request: Any) -> Message:
+    """The versions of a model, newest first unless `order_by` says otherwise."""
+    name, _ = read_model_name(request.name)
+    found = await call.services.models.versions(name)
+    page = await _page(found, request, str(name))
+    mask = Mask(request.read_mask, model_messages.MODEL)
+    return pool.message_class(f"{_V1}.ListModelVersionsResponse")(
+        models=[mask.apply(model_messages.model(r, versioned=True)) for r in page.records],
+        next_page_token=page.next_token,
+    )
 
 
 HANDLERS: Final[Handlers] = {
@@ -241,3 +291,69 @@ def _operation(services: Services, kind: OperationKind, name: ModelName, target:
         created=now,
         updated=now,
     )
+
+
+_V1: Final = "google.cloud.aiplatform.v1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    records: tuple[ModelVersion, ...]
+    next_token: str
+
+
+async def _page(found: tuple[ModelVersion, ...], request: Any, what: str) -> _Page:
+    """One page of what passes the request's filter, in its order; a token says where it ended."""
+    passes, ordered = _compile(request.filter), _ordered(found, request.order_by)
+    size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
+    question = (what, request.filter, request.order_by)
+    start = decode_number(request.page_token, *question)
+    # Without a limit of time, since a token counts what passes; names are short, and a filter's tests are
+    # counted.
+    verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
+    passing = list(itertools.compress(ordered, verdicts))
+    more = len(passing) > start + size
+    return _Page(
+        tuple(passing[start : start + size]),
+        encode_token(str(start + size), *question) if more else "",
+    )
+
+
+def _ordered(found: tuple[ModelVersion, ...], order_by: str) -> list[ModelVersion]:
+    """Sorted by `display_name, create_time desc`, the first one first. Raises InvalidRequest."""
+    ordered = list(found)
+    for part in reversed(
+        [part.split() for part in order_by.split(",")] if order_by.strip() else []
+    ):
+        match part:
+            case [field, *direction] if field in _ORDERS and direction in ([], ["asc"], ["desc"]):
+                ordered.sort(key=_ORDERS[field], reverse=direction == ["desc"])
+            case _:
+                text = (
+                    f"{' '.join(part)!r} is no order; use {', '.join(_ORDERS)}, each with or without desc,"
+                    " separated by commas."
+                )
+                raise InvalidRequest((Violation("order_by", text),))
+    return ordered
+
+
+def _compile(text: str) -> ModelTest:
+    """The predicate of a list filter. Raises InvalidRequest."""
+    try:
+        return compile_tree(parse_filter(text), _leaf)
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
+
+
+def _leaf(leaf: Comparison | Term) -> ModelTest:
+    if leaf.path[0] == "labels":
+        labelled = label_test(leaf)
+        return lambda record: labelled(record.labels)
+    text_of = _TEXTS.get(leaf.name)
+    if text_of is None or isinstance(leaf, Term):
+        raise FilterError(
+            f"models cannot be filtered by {leaf.name!r}; compare model or display_name, or ask for "
+            "labels.KEY"
+        )
+    test = text_test(leaf)
+    return lambda record: test(text_of(record))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import operation_views
+from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import decode_token, encode_token, page_size
@@ -66,7 +66,7 @@ async def create(call: Call, request: Any) -> Message:
     )
     done = _operation(call.services, parent, OperationKind.CREATE, record)
     await call.services.models.create_persistent_resource(record, done)
-    return operation_views.finished(done)
+    return operations.finished(done)
 
 
 async def get(call: Call, request: Any) -> Message:
@@ -112,7 +112,7 @@ async def update(call: Call, request: Any) -> Message:
     )
     done = _operation(call.services, parent, OperationKind.UPDATE, record)
     await call.services.models.replace_persistent_resource(record, done)
-    return operation_views.finished(done)
+    return operations.finished(done)
 
 
 async def reboot(call: Call, request: Any) -> Message:
@@ -122,7 +122,7 @@ async def reboot(call: Call, request: Any) -> Message:
     record = replace(found, updated=call.services.now())
     done = _operation(call.services, parent, OperationKind.UPDATE, record)
     await call.services.models.replace_persistent_resource(record, done)
-    return operation_views.finished(done)
+    return operations.finished(done)
 
 
 async def delete(call: Call, request: Any) -> Message:
@@ -137,7 +137,7 @@ async def delete(call: Call, request: Any) -> Message:
         updated=now,
     )
     await services.models.delete_persistent_resource(request.name, done)
-    return operation_views.finished(done)
+    return operations.finished(done)
 
 
 HANDLERS: Final[Handlers] = {

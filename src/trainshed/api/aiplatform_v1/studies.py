@@ -3,7 +3,7 @@ spec/clients#surface)."""
 
 from typing import Any, Final
 
-from trainshed.api.aiplatform_v1 import operation_views, study_views
+from trainshed.api.aiplatform_v1 import operations, study_views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
@@ -45,7 +45,7 @@ _VERTEX: Final = vizier.Dialect(
     study_id=lambda uid, _: str(uid),
     study=study_views.study,
     trial=study_views.trial,
-    operation=operation_views.operation,
+    operation=operations.operation_view,
     given_parameters=study_views.given_parameters,
     given_measurement=study_views.given_measurement,
     claim=_claim,

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import pipeline_views
+from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.locations import known_location
@@ -148,7 +148,7 @@ async def create(call: Call, request: Any) -> Message:
     await _require_new_model(services, parent, asked.parsed)
     pipeline, job = _new(services, parent, uid, asked)
     await store_works(services, call.principal.email, pipeline, job)
-    return pipeline_views.training_pipeline(pipeline)
+    return views.training_pipeline(pipeline)
 
 
 async def get(call: Call, request: Any) -> Message:
@@ -160,10 +160,10 @@ async def get(call: Call, request: Any) -> Message:
 async def list_(call: Call, request: Any) -> Message:
     passes = compile_job_filter(
         request.filter,
-        pipeline_views.STATES,
+        views.PIPELINE_STATES,
         {"training_task_definition": _by_definition, "trainingTaskDefinition": _by_definition},
     )
-    mask = Mask(request.read_mask, pipeline_views.PIPELINE)
+    mask = Mask(request.read_mask, views.PIPELINE)
     page = await page_of(call, request, _COLLECTION, passes)
     return pool.message_class("google.cloud.aiplatform.v1.ListTrainingPipelinesResponse")(
         training_pipelines=[
@@ -294,7 +294,7 @@ def _by_definition(leaf: Comparison) -> JobTest:
     test = text_test(leaf)
 
     def passes(work: Work) -> bool:
-        return isinstance(work, Pipeline) and test(pipeline_views.definition(work))
+        return isinstance(work, Pipeline) and test(views.definition(work))
 
     return passes
 
@@ -322,7 +322,7 @@ def _beside(
 
 
 def _shown(call: Call, pipeline: Pipeline) -> Message:
-    return pipeline_views.training_pipeline(with_error_due(call.services, pipeline))
+    return views.training_pipeline(with_error_due(call.services, pipeline))
 
 
 def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs:

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import tuning_views, views
+from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
-from trainshed.api.aiplatform_v1.tuning_views import NOTHING_TRIED, Evidence
+from trainshed.api.aiplatform_v1.views import NOTHING_TRIED, Evidence
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.calls.paging import Mask
@@ -85,7 +85,7 @@ async def create(call: Call, request: Any) -> Message:
         public=public,
     )
     await store_works(services, call.principal.email, job)
-    tuning_views.set_outputs(asked, job, NOTHING_TRIED)
+    views.set_tuning_outputs(asked, job, NOTHING_TRIED)
     return asked
 
 
@@ -99,7 +99,7 @@ async def get(call: Call, request: Any) -> Message:
 
 async def list_(call: Call, request: Any) -> Message:
     passes = compile_job_filter(request.filter, views.STATES)
-    mask = Mask(request.read_mask, tuning_views.TUNING_JOB)
+    mask = Mask(request.read_mask, views.TUNING_JOB)
     page = await page_of(call, request, _COLLECTION, passes)
     with_trials = mask.shows("trials")
     shown: list[Message] = []
@@ -127,7 +127,7 @@ CHECKS: Final[Checks] = {f"{_SERVICE}.CreateHyperparameterTuningJob": check_crea
 
 async def _shown(call: Call, job: TuningJob, found: Evidence) -> Message:
     shown = with_error_due(call.services, job)
-    view: Any = await asyncio.to_thread(tuning_views.tuning_job, shown, found)
+    view: Any = await asyncio.to_thread(views.tuning_job, shown, found)
     if view.trial_job_spec.enable_web_access:
         add_to_trials(call, job, view.trials)
     return view

@@ -1,21 +1,27 @@
 """Records as `aiplatform` v1 messages: the created resource, plus what became of it
-(facts/resources#pipelines).
+(facts/resources#pipelines,
+facts/resources#tuning-jobs).
 
-What is shown of all that clients create, wait for and cancel, and the custom job itself; tuning jobs and
-pipelines have modules of their own.
+Of all that clients create, wait for and cancel: custom jobs, tuning jobs with their trials, training
+pipelines.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
 
+from trainshed.api.aiplatform_v1.study_views import set_trial
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
+from trainshed.core.pipelines.records import Pipeline, Task
+from trainshed.core.study.records import Measurement, Trial
+from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
@@ -35,8 +41,16 @@ STATES: Final[Mapping[str, JobState | None]] = {
     "JOB_STATE_PARTIALLY_SUCCEEDED": None,
 }
 """Public state names; None for those that no job here is ever in."""
+PIPELINE_STATES: Final[Mapping[str, PipelineState | None]] = {
+    **{f"PIPELINE_STATE_{state}": state for state in PipelineState},
+    "PIPELINE_STATE_UNSPECIFIED": None,
+    "PIPELINE_STATE_PAUSED": None,
+}
+"""Public state names; None for those that no pipeline here is ever in."""
 
 CUSTOM_JOB: Final = "google.cloud.aiplatform.v1.CustomJob"
+TUNING_JOB: Final = "google.cloud.aiplatform.v1.HyperparameterTuningJob"
+PIPELINE: Final = "google.cloud.aiplatform.v1.TrainingPipeline"
 
 
 def custom_job(job: Job) -> Message:
@@ -83,3 +97,86 @@ def job_state_numbers() -> dict[JobState, int]:
     assert field.enum_type is not None
     numbers = field.enum_type.values_by_name
     return {state: numbers[name].number for name, state in STATES.items() if state is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a tuning job has tried."""
+
+    #: Ascending by number.
+    trials: Sequence[Trial]
+    #: By the trial's number.
+    measurements: Mapping[int, Sequence[Measurement]]
+
+
+NOTHING_TRIED: Final = Evidence((), {})
+
+
+def tuning_job(record: TuningJob, found: Evidence) -> Message:
+    """The HyperparameterTuningJob message of a stored job."""
+    view = wire_json.from_public(TUNING_JOB, json.loads(record.public_json))
+    set_tuning_outputs(view, record, found)
+    return view
+
+
+def set_tuning_outputs(view: Any, record: TuningJob, found: Evidence) -> None:
+    """Put the output fields, and the labels as they are now, into a HyperparameterTuningJob with its input
+    fields set."""
+    view.state = job_state_numbers()[record.state]
+    set_common_outputs(view, record)
+    study = StudyName(record.name.project_id, record.name.location, str(record.study))
+    for trial in found.trials:
+        job = sibling_name(record.name, trial.job, Collection.CUSTOM_JOBS)
+        set_trial(view.trials.add(), study, trial, found.measurements.get(trial.number, ()), job)
+
+
+def training_pipeline(record: Pipeline) -> Message:
+    """The TrainingPipeline message of a stored pipeline."""
+    view = wire_json.from_public(PIPELINE, json.loads(record.public_json))
+    set_pipeline_outputs(view, record)
+    return view
+
+
+def set_pipeline_outputs(view: Any, record: Pipeline) -> None:
+    """Put the output fields, and the labels as they are now, into a TrainingPipeline with its input fields
+    set."""
+    view.state = _pipeline_state_numbers()[record.state]
+    set_common_outputs(view, record)
+    for key, name in _backing_jobs(record):
+        view.training_task_metadata.struct_value.fields[key].string_value = name
+    if record.model:
+        model, _, version = record.model.rpartition("@")
+        view.model_to_upload.name = model
+        view.model_to_upload.version_id = version
+
+
+def definition(record: Pipeline) -> str:
+    """The trainingTaskDefinition that the pipeline was created with."""
+    return str(json.loads(record.public_json).get("trainingTaskDefinition", ""))
+
+
+def _backing_jobs(record: Pipeline) -> Iterator[tuple[str, str]]:
+    """Which jobs did the pipeline's work, as far as that is known; the SDK follows the first of them."""
+    match record.spec.task:
+        case Task.CUSTOM:
+            names = (("backingCustomJob", record.job, Collection.CUSTOM_JOBS),)
+        case Task.TUNING:
+            names = (
+                ("backingHyperparameterTuningJob", record.job, Collection.TUNING_JOBS),
+                ("bestTrialBackingCustomJob", record.best_job, Collection.CUSTOM_JOBS),
+            )
+        case _:
+            assert_never(record.spec.task)
+    for key, uid, collection in names:
+        if name := sibling_name(record.name, uid, collection):
+            yield key, name
+
+
+@cache
+def _pipeline_state_numbers() -> dict[PipelineState, int]:
+    field = pool.message_descriptor(PIPELINE).fields_by_name["state"]
+    assert field.enum_type is not None
+    numbers = field.enum_type.values_by_name
+    return {
+        state: numbers[name].number for name, state in PIPELINE_STATES.items() if state is not None
+    }

@@ -1,11 +1,16 @@
-"""Logging v2 `entries:list` (facts/packaging#endpoints, spec/clients#log-pages): replicas' lines and the
-service's own, in one order.
+"""Logging v2 `entries:list` and `entries:write` (facts/packaging#endpoints, spec/clients#log-pages).
 
-Readers page by time and drop what comes behind it, so an answer about a job that still runs stops short of
-the last moment, in which a line of another replica may still be on its way to its file.
+Listed are replicas' lines and the service's own, in one order. Readers page by time and drop what comes
+behind it, so an answer about a job that still runs stops short of the last moment, in which a line of another
+replica may still be on its way to its file.
+
+What a program writes by google-cloud-logging becomes lines of its own replica's log. There it stands beside
+what the program prints, with its severity and payload, in the order in which it came: names of logs,
+resources and times of its own are not kept. Who is no program has no log to write to.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+import json
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,13 +22,22 @@ from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import Entry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
-from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.names import Api, JobName, JobUid, project_number
+from trainshed.core.errors import (
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    Violation,
+)
+from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, Reader
+from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.logging.v2.LoggingServiceV2"
+_DIAGNOSTIC: Final = "logging.googleapis.com/diagnostic"
+"""By an entry of this alone client libraries say which they are, once for each program."""
 _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 1_000
 _SCAN_LIMIT: Final = 20_000
@@ -56,7 +70,37 @@ async def list_(call: Call, request: Any) -> Message:
     )
 
 
-HANDLERS: Final[Handlers] = {f"{_SERVICE}.ListLogEntries": list_}
+async def write(call: Call, request: Any) -> Message:
+    """Returns when every line can be read."""
+    program = call.principal.program
+    if program is None:
+        raise FailedPrecondition(
+            "Log entries are taken of programs of jobs, which write to their own log: this token is a "
+            "person's. `trainshed jobs logs JOB` and entries:list read them."
+        )
+    if not all(entry.log_name or request.log_name for entry in request.entries):
+        raise InvalidRequest(
+            (
+                Violation(
+                    "log_name", "Name a log, here or in each entry: projects/PROJECT/logs/LOG."
+                ),
+            )
+        )
+    if call.services.program_logs is None:
+        raise Unavailable("This service has no way into the logs of programs.")
+    told = (entry for entry in request.entries if set(entry.json_payload) != {_DIAGNOSTIC})
+    lines = [_line(entry, dict(request.labels)) for entry in told]
+    if lines and not request.dry_run:
+        await call.services.program_logs.write(
+            JobUid(program.job_uid), program.attempt, ReplicaId.parse(program.replica), lines
+        )
+    return pool.message_class("google.logging.v2.WriteLogEntriesResponse")()
+
+
+HANDLERS: Final[Handlers] = {
+    f"{_SERVICE}.ListLogEntries": list_,
+    f"{_SERVICE}.WriteLogEntries": write,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +251,31 @@ def _position(token: str, question: tuple[str, ...]) -> Position | None:
         return None
     at, _, insert_id = decode_token(token, *question).partition(":")
     return position_number(at), insert_id
+
+
+def _line(entry: Any, labels: dict[str, str]) -> str:
+    """As a program would print it: one JSON object, of which the log knows `severity` and `message`."""
+    kind = entry.proto_payload.type_url.rpartition("/")[2]
+    entry.ClearField("proto_payload")  # Which type it is of, only its sender knows.
+    public = wire_json.to_public(entry)
+    said = {"severity": public.get("severity", "DEFAULT")}
+    if kind:
+        said["message"] = f"(an entry of the type {kind}, which is not read here)"
+    said |= dict(_content(entry, public))
+    if labels := {**labels, **entry.labels}:
+        said.setdefault("labels", labels)
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+
+
+def _content(entry: Any, public: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    match entry.WhichOneof("payload"):
+        case "text_payload":
+            yield "message", entry.text_payload
+        case "json_payload":
+            payload: dict[str, Any] = public["jsonPayload"]
+            yield from (each for each in payload.items() if each[0] != "severity")
+        case _:
+            pass
+    for name in ("httpRequest", "sourceLocation", "trace", "spanId"):
+        if name in public:
+            yield name, public[name]

@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
-from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.ml_v1 import study_views
+from trainshed.api.ml_v1.projects import known_location
 from trainshed.api.resources import vizier
 from trainshed.api.resources.studies import is_of_ml
-from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.names import Api, StudyName
+from trainshed.core.names import StudyName
 from trainshed.core.specs.ml import parse_ml_study
 from trainshed.core.specs.study import ParsedStudy
 from trainshed.core.study.reading import Claim
@@ -33,7 +32,7 @@ async def read_operation(services: Services, name: str) -> Operation:
 
 
 def _parse(call: Call, request: Any) -> ParsedStudy:
-    _known_location(request.parent)
+    known_location(request.parent)
     wrong: tuple[Violation, ...] = ()
     if request.study_id.isdecimal():
         text = (
@@ -48,16 +47,6 @@ def _parse(call: Call, request: Any) -> ParsedStudy:
     if wrong:
         raise InvalidRequest(wrong)
     return parsed
-
-
-def _known_location(name: str) -> LocationName:
-    location = LocationName.parse(name)
-    if location.location not in regions(Api.ML):
-        raise NotFound(
-            f"Location {location.location!r} was not found; use a region of AI Platform Training such "
-            "as us-central1 (projects.locations.list names them all)."
-        )
-    return location
 
 
 def _operations(study: Study, what: str) -> str:
@@ -78,7 +67,7 @@ def _check_suggestion(request: Any) -> None:
 _ML: Final = vizier.Dialect(
     package="google.cloud.ml.v1",
     of_ml=True,
-    location=_known_location,
+    location=known_location,
     parse_study=_parse,
     study_id=lambda _, request: request.study_id,
     study=study_views.study,

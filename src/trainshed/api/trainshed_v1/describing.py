@@ -11,7 +11,6 @@ from typing import Any, Final, assert_never
 from msgspec import structs
 
 from trainshed.access.principals import Principal
-from trainshed.api.aiplatform_v1 import pipeline_views, tuning_views
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.calls.services import Services
 from trainshed.api.ml_v1 import views as ml
@@ -257,18 +256,18 @@ async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str
         case Job():
             message = vertex.custom_job(work)
         case TuningJob():
-            shown = tuning_views.NOTHING_TRIED
+            shown = vertex.NOTHING_TRIED
             if whole:
                 trials = await services.studies.history((work.study,))
                 measured: dict[int, tuple[Measurement, ...]]
                 measured = await services.studies.measurements(work.study)
-                shown = tuning_views.Evidence(trials, measured)
+                shown = vertex.Evidence(trials, measured)
             # A second's work for a thousand trials: everybody else goes on meanwhile.
             return await asyncio.to_thread(
-                lambda: wire_json.to_public(tuning_views.tuning_job(work, shown))
+                lambda: wire_json.to_public(vertex.tuning_job(work, shown))
             )
         case Pipeline():
-            message = pipeline_views.training_pipeline(work)
+            message = vertex.training_pipeline(work)
         case _:
             assert_never(work)
     return wire_json.to_public(message)
