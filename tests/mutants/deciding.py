@@ -74,7 +74,7 @@ DECIDING: Final = (
     ),
     Mutant(
         "gang started in part",
-        _CORE + "lifecycle/instructions.py",
+        _CORE + "lifecycle/transition.py",
         "    if due := _due(job):\n",
         "    if due := _due(job)[:1]:\n",
         "One replica waits for peers that are started only after it.",
@@ -184,7 +184,7 @@ DECIDING: Final = (
     Mutant(
         "decision of yesterday",
         _CONTROLLER + "capacity.py",
-        "                return set(standing.places) == set(nodes)\n",
+        "                return set(state.places) == set(nodes)\n",
         "                return True\n",
         "Room that was given to another meanwhile is taken all the same.",
         tests("tests/sim/test_restarts.py"),
@@ -201,7 +201,7 @@ DECIDING: Final = (
         "quota not released",
         _SCHEDULER + "snapshot.py",
         "            meter.used -= value\n",
-        "            meter.used -= 0 if entry.standing.leaving else value\n",
+        "            meter.used -= 0 if entry.state.leaving else value\n",
         "A project comes to its quota by jobs that are long over.",
         SIMULATION,
     ),

@@ -21,11 +21,10 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
     TimelineEntry,
 )
-from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
-from trainshed.core.lifecycle.transition import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy, instructions
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 

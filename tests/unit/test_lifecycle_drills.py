@@ -12,9 +12,9 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
-from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.states import AttemptState, JobState
+from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import ReplicaId
 
 FAULTS = [DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV]

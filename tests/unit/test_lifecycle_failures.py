@@ -25,10 +25,9 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
-from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.machine import deadlines, give_up, step
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
-from trainshed.core.lifecycle.transition import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy, instructions
 from trainshed.core.names import ReplicaId
 
 DISABLED = Scheduling(disable_retries=True)

@@ -23,9 +23,9 @@ from trainshed.core.lifecycle.events import (
     StartReplicas,
     StopReplicas,
 )
-from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import Api
 
 PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))

@@ -35,7 +35,6 @@ from trainshed.core.lifecycle.events import (
     RuntimePrepared,
     StopReplicas,
 )
-from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import (
@@ -44,7 +43,7 @@ from trainshed.core.lifecycle.states import (
     JobState,
     ReplicaState,
 )
-from trainshed.core.lifecycle.transition import FailurePolicy
+from trainshed.core.lifecycle.transition import FailurePolicy, instructions
 from trainshed.core.names import ReplicaId
 
 NOW = CREATED + 100 * SECOND

@@ -37,8 +37,8 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
-from trainshed.core.lifecycle.instructions import instructions
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import JobUid
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected, SecretMissing

@@ -1,19 +1,37 @@
-"""One transition of a job: the job as an event finds it and as it becomes, and the entries of its timeline.
+"""One step of a job: how an event changes it, with the entries of its timeline, and the instructions that
+follow from what it has become (docs/adr/0004).
 
-Every change of a state goes through a transition table here. The object lives as long as one `step`; what
+Every change of a state goes through a transition table here. A `Transition` lives as long as one step; what
 comes out of it is frozen.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainshed.core import reduction
 from trainshed.core.failure.rules import Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
 from trainshed.core.lifecycle import tables
-from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.events import (
+    DropReducers,
+    InjectFault,
+    Instruction,
+    PrepareRuntime,
+    ReleaseSlots,
+    StartReplicas,
+    StopReplica,
+    StopReplicas,
+    TimelineEntry,
+)
 from trainshed.core.lifecycle.records import Job, Replica
-from trainshed.core.lifecycle.states import AttemptTrigger, JobTrigger, ReplicaTrigger
+from trainshed.core.lifecycle.states import (
+    AttemptState,
+    AttemptTrigger,
+    JobTrigger,
+    ReplicaState,
+    ReplicaTrigger,
+)
 from trainshed.core.names import ReplicaId
 
 
@@ -107,3 +125,63 @@ class Transition:
             )
         for entry in self._entries:
             yield f"{entry.kind}: {entry.message}"
+
+
+def instructions(job: Job) -> tuple[Instruction, ...]:
+    """What a stored job demands, in the order in which it is to be done now; doing it again harms nothing."""
+    match job.phase:
+        case AttemptState.WAITING | AttemptState.OVER:
+            return (ReleaseSlots(job.attempt),) if job.attempt else ()
+        case AttemptState.PREPARING:
+            return (PrepareRuntime(job.attempt),)
+        case AttemptState.STARTING | AttemptState.RUNNING:
+            return tuple(_while_running(job))
+        case AttemptState.STOPPING:
+            return (StopReplicas(job.attempt, _unseen(job)),)
+
+
+def _while_running(job: Job) -> Iterator[Instruction]:
+    for replica in job.replicas:
+        if replica.state is ReplicaState.STOPPING:
+            yield StopReplica(job.attempt, replica.id, replica.incarnation)
+    if lost := _lost_reducers(job):
+        yield DropReducers(job.attempt, lost)
+    if due := _due(job):
+        yield StartReplicas(job.attempt, due)
+    for drill in job.drills:
+        if drill.kind.is_of_process and drill.fired and not drill.done:
+            yield InjectFault(
+                drill.number, drill.kind, drill.attempt, drill.replica, drill.incarnation
+            )
+
+
+def _lost_reducers(job: Job) -> tuple[ReplicaId, ...]:
+    """Those that the job goes on without, however they ended."""
+    reducers = reduction.reducers(job.spec)
+    return tuple(r.id for r in job.replicas if r.id in reducers and r.state.is_over)
+
+
+def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
+    """Incarnations of which nobody knows whether they have started, those that were to leave their node among
+    them."""
+    leaving = tuple(
+        (replica.id, replica.incarnation)
+        for replica in job.replicas
+        if replica.state is ReplicaState.STOPPING and not replica.started
+    )
+    return _waiting(job) + leaving
+
+
+def _due(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
+    """Of those that wait, the ones that are to be started now."""
+    paused = {replica.id for replica in job.replicas if replica.not_before}
+    return tuple(each for each in _waiting(job) if each[0] not in paused)
+
+
+def _waiting(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
+    """Incarnations that have a place and no process yet, as far as is known."""
+    return tuple(
+        (replica.id, replica.incarnation)
+        for replica in job.replicas
+        if replica.state is ReplicaState.WAITING and replica.node
+    )
