@@ -11,11 +11,11 @@ from trainshed.scheduler.model import (
     Admit,
     Demand,
     Gang,
+    GangState,
     NodeCapacity,
     Plan,
     Policy,
     Preempt,
-    Standing,
 )
 from trainshed.scheduler.planning import plan
 from trainshed.scheduler.snapshot import Snapshot
@@ -80,7 +80,7 @@ def apply(snapshot: Snapshot, made: Plan, now: int) -> None:
         if isinstance(decision, Admit):
             whole = snapshot.entries[decision.uid].gang
             until = now + whole.longest
-            snapshot.put(Standing(whole, places=decision.nodes, until=until))
+            snapshot.put(GangState(whole, places=decision.nodes, until=until))
         elif isinstance(decision, Preempt):
             snapshot.remove(decision.uid)
 
@@ -101,7 +101,7 @@ def measure(nodes_count: int = NODES, jobs: int = JOBS) -> dict[str, float]:
     snapshot.set_policy(Policy(strict=True))
     snapshot.set_nodes(rooms)
     for item in gangs:
-        snapshot.put(Standing(item, waiting_since=NOW))
+        snapshot.put(GangState(item, waiting_since=NOW))
     found["build"] = time.perf_counter() - begun
 
     made, found["first"] = timed(snapshot, NOW)

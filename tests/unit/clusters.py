@@ -9,13 +9,13 @@ from trainshed.scheduler.model import (
     Admit,
     Demand,
     Gang,
+    GangState,
     NodeCapacity,
     Place,
     Plan,
     Policy,
     Preempt,
     Quotas,
-    Standing,
     StockOut,
 )
 from trainshed.scheduler.planning import plan
@@ -75,8 +75,8 @@ def node(
 
 
 class World:
-    """Standings, and a snapshot that is told of each change. `check` counts all anew, from the standings
-    alone."""
+    """The states of gangs, and a snapshot that is told of each change. `check` counts all anew, from the
+    states alone."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class World:
         self.snapshot = Snapshot()
         self.policy = policy
         self.quotas = quotas or {}
-        self.standings: dict[JobUid, Standing] = {}
+        self.states: dict[JobUid, GangState] = {}
         self.snapshot.set_policy(policy)
         self.snapshot.set_quotas(self.quotas)
         self.set_nodes(nodes)
@@ -96,13 +96,13 @@ class World:
         self.nodes = {room.name: room for room in nodes}
         self.snapshot.set_nodes(list(self.nodes.values()))
 
-    def put(self, standing: Standing) -> None:
-        self.standings[standing.gang.uid] = standing
-        self.snapshot.put(standing)
+    def put(self, state: GangState) -> None:
+        self.states[state.gang.uid] = state
+        self.snapshot.put(state)
 
     def wait(self, *gangs: Gang, since: int = NOW, not_before: int = 0) -> None:
         for item in gangs:
-            self.put(Standing(item, waiting_since=since, not_before=not_before))
+            self.put(GangState(item, waiting_since=since, not_before=not_before))
 
     def run(self, item: Gang, *nodes: str, until: int = 0, leaving: bool = False) -> None:
         """It runs on these nodes, one replica after the other; the last one takes the rest."""
@@ -110,10 +110,10 @@ class World:
         places = tuple(
             (replica, name) for (replica, _), name in zip(item.replicas, names, strict=True)
         )
-        self.put(Standing(item, places=places, until=until, leaving=leaving))
+        self.put(GangState(item, places=places, until=until, leaving=leaving))
 
     def end(self, uid: int) -> None:
-        del self.standings[JobUid(uid)]
+        del self.states[JobUid(uid)]
         self.snapshot.remove(JobUid(uid))
 
     def plan(self, now: int = NOW) -> Plan:
@@ -130,18 +130,18 @@ class World:
     def carry_out(self, made: Plan, now: int) -> None:
         """What a controller does with a plan; a stock-out leaves the queue."""
         for decision in made.decisions:
-            standing = self.standings[decision.uid]
-            item = standing.gang
+            state = self.states[decision.uid]
+            item = state.gang
             match decision:
                 case Admit(nodes=nodes):
                     until = now + item.longest if item.longest else 0
-                    self.put(Standing(item, places=nodes, until=until))
+                    self.put(GangState(item, places=nodes, until=until))
                 case Place(replica=replica, node=name):
-                    places = (*standing.places, (replica, name))
-                    lost = tuple(h for h in standing.unplaced if h[0] != replica)
-                    self.put(Standing(item, places, lost, until=standing.until))
+                    places = (*state.places, (replica, name))
+                    lost = tuple(h for h in state.unplaced if h[0] != replica)
+                    self.put(GangState(item, places, lost, until=state.until))
                 case Preempt():
-                    self.put(Standing(item, standing.places, leaving=True, until=standing.until))
+                    self.put(GangState(item, state.places, leaving=True, until=state.until))
                 case StockOut():
                     self.end(item.uid)
 
@@ -158,19 +158,19 @@ class World:
         quota: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         running = 0
         gangs = 0
-        for standing in self.standings.values():
-            item = standing.gang
-            if not standing.places and not standing.unplaced:
+        for state in self.states.values():
+            item = state.gang
+            if not state.places and not state.unplaced:
                 continue
-            placed = [replica for replica, _ in standing.places]
-            named = sorted([*placed, *(replica for replica, _ in standing.unplaced)])
+            placed = [replica for replica, _ in state.places]
+            named = sorted([*placed, *(replica for replica, _ in state.unplaced)])
             assert named == [replica for replica, _ in item.replicas]
             running += len(item.replicas)
             gangs += 1
             for metric, amount in item.quota:
                 quota[item.project_id, item.region, metric] += amount
             demands = dict(item.replicas)
-            for replica, name in standing.places:
+            for replica, name in state.places:
                 demand = demands[replica]
                 used[name, "cpus"] += demand.vcpus
                 used[name, "memory"] += demand.memory_bytes

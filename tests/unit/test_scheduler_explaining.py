@@ -9,7 +9,7 @@ from trainshed.core.capacity import NodeCondition, Preflight, QuotaKey, Waiting,
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.explaining import node_statuses, preflight, quota_statuses, why
 from trainshed.scheduler.fair_share import position
-from trainshed.scheduler.model import Policy, Standing
+from trainshed.scheduler.model import GangState, Policy
 
 CPUS = "cpus_n1_e2"
 PATIENT = STRICT.patience
@@ -127,7 +127,7 @@ def test_it_pauses_or_it_is_not_its_turn() -> None:
 def test_a_replica_without_a_place_says_so() -> None:
     """spec/failures#maintenance."""
     world = World([node("a", 4), node("b", 4)])
-    world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
+    world.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     world.run(gang(2, 2), "b")
     assert said(world, 1) == Waiting(
         WaitReason.CAPACITY,
@@ -142,7 +142,7 @@ def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
     drained = NodeCondition.DRAINED
     world = World([node("a", 4, condition=drained), node("b", 4, condition=drained)])
     lost = ((ReplicaId(0, 0), "a"), (ReplicaId(1, 0), "b"))
-    world.put(Standing(gang(1, 4, replicas=2), unplaced=lost))
+    world.put(GangState(gang(1, 4, replicas=2), unplaced=lost))
     assert said(world, 1) == Waiting(
         WaitReason.NO_NODE,
         "2 replicas wait for another place: workerpool0-0 lost its place on a;"

@@ -10,10 +10,10 @@ from trainshed.scheduler.model import (
     Admit,
     Demand,
     Gang,
+    GangState,
     Place,
     Policy,
     Preempt,
-    Standing,
     StockOut,
 )
 
@@ -303,7 +303,7 @@ def test_a_plan_starts_so_many_jobs_and_the_next_one_the_others(
 def test_a_homeless_replica_comes_before_all_that_wait_and_goes_elsewhere() -> None:
     """spec/failures#maintenance: on another node if its node is gone or draining."""
     world = World([node("a", 4), node("b", 4)])
-    world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
+    world.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     world.wait(gang(2, 4, priority=9))
     assert world.plan().decisions == (
         Place(JobUid(1), ReplicaId(0, 0), "b"),
@@ -315,7 +315,7 @@ def test_a_homeless_replica_comes_before_all_that_wait_and_goes_elsewhere() -> N
 def test_a_replica_goes_back_only_where_there_is_no_other_node(policy: Policy) -> None:
     """spec/failures."""
     world = World([node("a", 4)], policy)
-    world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
+    world.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     assert world.plan().decisions == (Place(JobUid(1), ReplicaId(0, 0), "a"),)
     world.set_nodes([node("a", 4, condition=NodeCondition.DRAINED)])
     assert world.plan().decisions == ()
@@ -325,7 +325,7 @@ def test_room_is_kept_for_a_homeless_replica_at_once() -> None:
     """spec/queue#order: what runs already is not held up by what waits."""
     drained = node("a", 4, condition=NodeCondition.DRAINED)
     world = World([drained, node("b", 4)])
-    world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
+    world.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     world.run(gang(2, 2), "b")
     world.wait(gang(3, 1), gang(4, 2))
     assert world.plan().decisions == ()  # on b it would be in the way of job 1
@@ -335,7 +335,7 @@ def test_a_replica_goes_back_where_it_was_if_that_takes_work_again_and_no_other_
     """spec/failures#maintenance: a node that is undrained while its replicas wait for another one."""
     drained = node("a", 4, condition=NodeCondition.DRAINED)
     world = World([drained, node("b", 4)])
-    world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
+    world.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     world.run(gang(2, 2), "b")
     assert world.plan().decisions == ()
     world.set_nodes([node("a", 4), node("b", 4)])
@@ -345,7 +345,7 @@ def test_a_replica_goes_back_where_it_was_if_that_takes_work_again_and_no_other_
 def test_a_homeless_replica_that_no_node_could_take_is_a_stock_out() -> None:
     """spec/queue#capacity."""
     world = World([node("b", 2)])
-    world.put(Standing(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
+    world.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     reason = "needs 4 CPUs on one node; the largest node has 2"
     assert world.plan().decisions == (StockOut(JobUid(1), reason),)
 

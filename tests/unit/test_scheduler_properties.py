@@ -15,11 +15,11 @@ from trainshed.scheduler.model import (
     Admit,
     Demand,
     Gang,
+    GangState,
     NodeCapacity,
     Place,
     Policy,
     Preempt,
-    Standing,
     StockOut,
 )
 from trainshed.scheduler.planning import plan
@@ -93,9 +93,9 @@ def worlds(draw: st.DrawFn) -> World:
     first = draw(st.integers(0, count))
     world.wait(*items[:first], since=NOW)
     world.carry_out(world.plan(NOW), NOW)
-    for standing in list(world.standings.values()):
-        if standing.places and draw(st.booleans()) and draw(st.booleans()):
-            lose(world, standing, draw(st.integers(0, len(standing.places) - 1)))
+    for state in list(world.states.values()):
+        if state.places and draw(st.booleans()) and draw(st.booleans()):
+            lose(world, state, draw(st.integers(0, len(state.places) - 1)))
     delays = st.sampled_from([0, 0, 0, NOW + 10 * SECOND])
     for item in items[first:]:
         since = NOW - draw(st.sampled_from([0, 1, 2])) * PATIENCE
@@ -103,11 +103,11 @@ def worlds(draw: st.DrawFn) -> World:
     return world
 
 
-def lose(world: World, standing: Standing, at: int) -> None:
-    lost = standing.places[at]
-    kept = tuple(place for place in standing.places if place != lost)
-    if not standing.leaving:
-        world.put(Standing(standing.gang, kept, (lost,), until=standing.until))
+def lose(world: World, state: GangState, at: int) -> None:
+    lost = state.places[at]
+    kept = tuple(place for place in state.places if place != lost)
+    if not state.leaving:
+        world.put(GangState(state.gang, kept, (lost,), until=state.until))
 
 
 def books(snapshot: Snapshot) -> Any:
@@ -152,19 +152,19 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
     assert len(preempted) == len(set(preempted))
     assert admitted.isdisjoint(preempted)
     for decision in made.decisions:
-        standing = world.standings[decision.uid]
+        state = world.states[decision.uid]
         match decision:
             case Admit(nodes=nodes):
-                assert standing.not_before <= NOW
-                assert not standing.places
-                assert [r for r, _ in nodes] == [r for r, _ in standing.gang.replicas]
+                assert state.not_before <= NOW
+                assert not state.places
+                assert [r for r, _ in nodes] == [r for r, _ in state.gang.replicas]
                 chosen = [name for _, name in nodes]
             case Place(replica=replica, node=name):
-                assert replica in dict(standing.unplaced)
+                assert replica in dict(state.unplaced)
                 chosen = [name]
             case Preempt():
-                assert standing.gang.spot
-                assert standing.places or standing.unplaced
+                assert state.gang.spot
+                assert state.places or state.unplaced
                 chosen = []
             case StockOut():
                 chosen = []
@@ -178,8 +178,8 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
 def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
     """However it came about, the same state gives the same plan."""
     anew = World(reversed(list(world.nodes.values())), world.policy, world.quotas)
-    for standing in sorted(world.standings.values(), key=lambda s: -s.gang.uid):
-        anew.put(standing)
+    for state in sorted(world.states.values(), key=lambda s: -s.gang.uid):
+        anew.put(state)
     world.set_nodes([node("passing", 99), *world.nodes.values()])
     world.nodes.pop("passing")
     world.set_nodes(list(world.nodes.values()))
@@ -191,7 +191,7 @@ def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
 def test_equal_jobs_start_in_the_order_of_their_ages(world: World) -> None:
     """spec/queue#order: of two jobs that differ in nothing but age, the younger one never starts alone."""
     admitted = {d.uid for d in world.plan().decisions if isinstance(d, Admit)}
-    waiting = [s for s in world.standings.values() if not (s.places or s.unplaced)]
+    waiting = [s for s in world.states.values() if not (s.places or s.unplaced)]
     for older in waiting:
         for younger in waiting:
             a, b = older.gang, younger.gang
@@ -213,15 +213,15 @@ def test_every_victim_is_needed(world: World) -> None:
     if len(takers) != 1 or any(isinstance(d, Admit | Place) for d in made):
         return  # with several at work nothing can be said from outside
     victims = [d.uid for d in made if isinstance(d, Preempt)]
-    (taker,) = (s.gang for s in world.standings.values() if s.gang.name in takers)
-    if world.standings[taker.uid].unplaced:
+    (taker,) = (s.gang for s in world.states.values() if s.gang.name in takers)
+    if world.states[taker.uid].unplaced:
         return
     for spared in victims:
         trial = World(world.nodes.values(), world.policy, world.quotas)
-        for standing in world.standings.values():
-            runs = standing.places and not standing.leaving
-            if runs and (standing.gang.uid == spared or standing.gang.uid not in victims):
-                trial.put(standing)
+        for state in world.states.values():
+            runs = state.places and not state.leaving
+            if runs and (state.gang.uid == spared or state.gang.uid not in victims):
+                trial.put(state)
         trial.wait(replace(taker, spot=True))  # it asks nobody
         assert taker.uid not in trial.admitted()
 
@@ -233,26 +233,26 @@ def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None
     world.set_nodes([node("big", 64, 1, 24, T4), node("vee", 64, 1, 24, V100)])
     world.quotas = dict.fromkeys(world.quotas, 99.0)
     world.snapshot.set_quotas(world.quotas)
-    for standing in list(world.standings.values()):  # their nodes are no more
-        if standing.places or standing.unplaced:
-            world.end(standing.gang.uid)
+    for state in list(world.states.values()):  # their nodes are no more
+        if state.places or state.unplaced:
+            world.end(state.gang.uid)
     ends: dict[JobUid, int] = {}
     now = NOW
     for _ in range(400):
-        if not world.standings:
+        if not world.states:
             return
         now += 5 * SECOND
-        for uid in [uid for uid, end in ends.items() if end <= now and uid in world.standings]:
+        for uid in [uid for uid, end in ends.items() if end <= now and uid in world.states]:
             world.end(uid)
         for decision in world.step(now).decisions:
             assert not isinstance(decision, StockOut)
             if isinstance(decision, Admit):
                 ends[decision.uid] = now + spans[decision.uid % 40] * SECOND
             if isinstance(decision, Preempt):  # it has left by the next plan, and waits again
-                item = world.standings[decision.uid].gang
+                item = world.states[decision.uid].gang
                 world.wait(item, since=now)
                 ends.pop(decision.uid, None)
-    raise AssertionError(f"{len(world.standings)} jobs never ended")
+    raise AssertionError(f"{len(world.states)} jobs never ended")
 
 
 @settings(max_examples=20, deadline=None)

@@ -36,11 +36,11 @@ from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     Admit,
     Decision,
+    GangState,
     NodeCapacity,
     Place,
     Policy,
     Preempt,
-    Standing,
     StockOut,
     gang,
 )
@@ -80,18 +80,18 @@ class CapacityTracker:
         if job.state.is_final:
             self.forget(job.uid)
             return
-        before = self._standing(job.uid)
-        standing = standing_of(job, before)
-        if standing != before:
-            self._snapshot.put(standing)
+        before = self._state(job.uid)
+        state = gang_state(job, before)
+        if state != before:
+            self._snapshot.put(state)
             self._changed = True
 
     def gives_back(self, job: Job) -> bool:
         """Whether the job, as it is about to be stored, holds less capacity than was told last."""
-        before = self._standing(job.uid)
+        before = self._state(job.uid)
         if before is None:
             return False
-        now = standing_of(job, before)
+        now = gang_state(job, before)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
 
     def forget(self, uid: JobUid) -> None:
@@ -144,18 +144,18 @@ class CapacityTracker:
         """Whether the decision that `event` reports still counts; True for events that report none. If not,
         its capacity may be another job's by now, and whatever is true instead has been, or will be, decided
         anew."""
-        standing = self._standing(uid)
-        if standing is None:
+        state = self._state(uid)
+        if state is None:
             return True  # the job is over, and takes no notice
         match event:
             case JobAdmitted(nodes):
-                return set(standing.places) == set(nodes)
+                return set(state.places) == set(nodes)
             case ReplicaPlaced(replica=replica, node=node):
-                return (replica, node) in standing.places
+                return (replica, node) in state.places
             case Preempted():
-                return standing.leaving
+                return state.leaving
             case CapacityRefused():
-                return standing.not_before == _NEVER
+                return state.not_before == _NEVER
             case _:
                 return True
 
@@ -211,26 +211,24 @@ class CapacityTracker:
 
     # --- inside ---
 
-    def _standing(self, uid: JobUid) -> Standing | None:
+    def _state(self, uid: JobUid) -> GangState | None:
         """What was told of a job, or decided since."""
         entry = self._snapshot.entries.get(uid)
-        return entry.standing if entry else None
+        return entry.state if entry else None
 
     def _count(self, decision: Decision) -> None:
-        before = self._snapshot.entries[decision.uid].standing
+        before = self._snapshot.entries[decision.uid].state
         match decision:
             case Admit(_, nodes):
-                standing = replace(before, places=nodes, unplaced=())
+                state = replace(before, places=nodes, unplaced=())
             case Place(_, replica, node):
                 unplaced = tuple(one for one in before.unplaced if one[0] != replica)
-                standing = replace(
-                    before, places=(*before.places, (replica, node)), unplaced=unplaced
-                )
+                state = replace(before, places=(*before.places, (replica, node)), unplaced=unplaced)
             case Preempt():
-                standing = replace(before, leaving=True)
+                state = replace(before, leaving=True)
             case StockOut():
-                standing = replace(before, not_before=_NEVER)
-        self._snapshot.put(standing)
+                state = replace(before, not_before=_NEVER)
+        self._snapshot.put(state)
 
     def _refresh_nodes(self) -> None:
         self._snapshot.set_nodes([self._node_room(node) for node in self._nodes.values()])
@@ -242,11 +240,11 @@ class CapacityTracker:
         return NodeCapacity(node.name, node.vcpus, node.memory_bytes, node.accelerators, condition)
 
 
-def standing_of(job: Job, before: Standing | None) -> Standing:
+def gang_state(job: Job, before: GangState | None) -> GangState:
     """A job as the scheduler sees it."""
     asked = before.gang if before and job.memory_factor == 1.0 else gang(job)
     if not job.is_placed:
-        return Standing(
+        return GangState(
             asked,
             waiting_since=max(job.created, job.not_before),
             not_before=job.not_before,
@@ -257,7 +255,7 @@ def standing_of(job: Job, before: Standing | None) -> Standing:
     end = job.started + job.spec.scheduling.timeout if job.started else 0
     # While it is shut down nothing of it is placed: its next attempt asks, once it has begun.
     stopping = job.phase is AttemptState.STOPPING
-    return Standing(
+    return GangState(
         asked,
         tuple((r.id, r.node) for r in job.replicas if r.node),
         () if stopping else tuple((r.id, r.avoid) for r in job.replicas if not r.node),

@@ -6,7 +6,7 @@ from weakref import WeakValueDictionary
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.scheduler.model import Demand, Gang, Standing
+from trainshed.scheduler.model import Demand, Gang, GangState
 from trainshed.scheduler.resources import ENDLESS, Kind, Kinds, Placement, thousandths
 
 REPLICAS = "replicas"
@@ -100,20 +100,20 @@ class Entry:
         "meters",
         "project",
         "shape",
-        "standing",
+        "state",
         "takes",
     )
 
     def __init__(
         self,
-        standing: Standing,
+        state: GangState,
         shape: Shape,
         kinds: tuple[Kind, ...],
         meters: tuple[tuple[Meter, int], ...],
         project: Project,
     ) -> None:
-        gang = standing.gang
-        self.standing = standing
+        gang = state.gang
+        self.state = state
         self.gang = gang
         self.shape = shape
         #: The sort of each of its replicas, in their order.
@@ -123,7 +123,7 @@ class Entry:
         self.project = project
         self.age: Age = (gang.created, gang.uid)
         #: From when on it could have been placed (ns); its patience counts from here.
-        self.eligible_at = max(standing.waiting_since, standing.not_before)
+        self.eligible_at = max(state.waiting_since, state.not_before)
         self.takes = _takes(shape.kinds)
         #: What it has on each node.
         self.held: dict[str, list[Kind]] = {}
@@ -131,18 +131,18 @@ class Entry:
     @property
     def is_placed(self) -> bool:
         """Whether it runs, in part at least: a gang that lost every place still has its turn behind it."""
-        return bool(self.standing.places or self.standing.unplaced)
+        return bool(self.state.places or self.state.unplaced)
 
     @property
     def waits(self) -> bool:
-        return not self.is_placed and not self.standing.leaving
+        return not self.is_placed and not self.state.leaving
 
     @property
     def over_at(self) -> int:
         """When what it holds is free again at the latest, as far as is known (ns)."""
-        if self.standing.leaving:
+        if self.state.leaving:
             return 0
-        return self.standing.until or ENDLESS
+        return self.state.until or ENDLESS
 
 
 def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[ReplicaId, str], ...]:

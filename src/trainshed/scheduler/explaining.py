@@ -25,7 +25,7 @@ from trainshed.scheduler.feasibility import (
     memory,
     nodes_that_hold,
 )
-from trainshed.scheduler.model import Admit, Demand, Gang, Preempt, Standing
+from trainshed.scheduler.model import Admit, Demand, Gang, GangState, Preempt
 from trainshed.scheduler.planning import plan
 from trainshed.scheduler.resources import (
     Kind,
@@ -48,11 +48,11 @@ def why(snapshot: Snapshot, uid: JobUid, now: int) -> Waiting | None:
     Says what is true after the last plan; costs no plan.
     """
     entry = snapshot.entries.get(uid)
-    if entry is None or entry.standing.leaving:
+    if entry is None or entry.state.leaving:
         return None
     if entry.waits:
         return _waiting(snapshot, entry, now)
-    return _unplaced(snapshot, entry) if entry.standing.unplaced else None
+    return _unplaced(snapshot, entry) if entry.state.unplaced else None
 
 
 def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
@@ -64,7 +64,7 @@ def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
         )
     notices = _notices(snapshot, gang)
     in_force = snapshot.reservations
-    snapshot.put(Standing(gang, waiting_since=now))
+    snapshot.put(GangState(gang, waiting_since=now))
     try:
         place = position(snapshot, gang.uid)
         planned = plan(snapshot, now)
@@ -87,14 +87,14 @@ def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
 
 
 def _waiting(snapshot: Snapshot, entry: Entry, now: int) -> Waiting:
-    standing = entry.standing
+    state = entry.state
     missing, possible = assess(snapshot, entry.shape.request)
-    if standing.not_before > now:
-        seconds = -(-(standing.not_before - now) // SECOND)
+    if state.not_before > now:
+        seconds = -(-(state.not_before - now) // SECOND)
         cause = f"{missing}; " if missing else ""
         message = f"{cause}is tried again in {seconds} s"
         offer = hint(snapshot, entry) if missing else ""
-        return Waiting(WaitReason.BACK_OFF, message, offer, retry_at=standing.not_before)
+        return Waiting(WaitReason.BACK_OFF, message, offer, retry_at=state.not_before)
     if missing:
         return Waiting(WaitReason.STOCK_OUT, missing, hint(snapshot, entry))
     if not possible:
@@ -113,11 +113,11 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: int) -> Waiting:
 
 
 def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
-    replica, node = entry.standing.unplaced[0]
+    replica, node = entry.state.unplaced[0]
     demand = dict(entry.gang.replicas)[replica]
     kinds = tuple((kind, 1) for kind in entry.kinds if kind.demand == demand)[:1]
     missing, possible = assess_kinds(snapshot, kinds)
-    count = len(entry.standing.unplaced)
+    count = len(entry.state.unplaced)
     all_of_them = f"{count} replicas wait for another place: " if count > 1 else ""
     lost = f"{all_of_them}{replica} lost its place" + (f" on {node}" if node else "")
     if missing:
@@ -364,7 +364,7 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
     """Every node that the engine names, by name. `causes`: why one is in its condition."""
     replicas: dict[str, list[str]] = {}
     for entry in snapshot.entries.values():
-        for replica, node in entry.standing.places:
+        for replica, node in entry.state.places:
             replicas.setdefault(node, []).append(f"{entry.gang.name} {replica}")
     found: list[NodeStatus] = []
     for name, node in sorted(snapshot.nodes.items()):

@@ -44,8 +44,8 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a gang stands now. A replica of a gang that has places but is not among them lost its own place
+class GangState:
+    """Where a gang is now. A replica of a gang that has places but is not among them lost its own place
     and waits for another one."""
 
     gang: Gang

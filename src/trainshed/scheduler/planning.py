@@ -17,7 +17,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.entries import Entry, ResourceRequest, assign_replicas
 from trainshed.scheduler.fair_share import Candidates
 from trainshed.scheduler.feasibility import assess, assess_kinds
-from trainshed.scheduler.model import Admit, Decision, Place, Plan, Preempt, Standing, StockOut
+from trainshed.scheduler.model import Admit, Decision, GangState, Place, Plan, Preempt, StockOut
 from trainshed.scheduler.resources import (
     ENDLESS,
     Kind,
@@ -229,8 +229,8 @@ class _Planner:
         for entry, admitted in self._admitted[len(self._running_now) :]:
             ends = self._transaction.ends(entry)
             until = ends if ends < ENDLESS else 0
-            standing = Standing(entry.gang, places=admitted.nodes, until=until)
-            self._running_now.append(self._snapshot.entry(standing))
+            state = GangState(entry.gang, places=admitted.nodes, until=until)
+            self._running_now.append(self._snapshot.entry(state))
         return self._running_now
 
     def _wake_when_impatient(self, entry: Entry) -> None:
@@ -244,7 +244,7 @@ class _Planner:
 
     def _relocate(self, entry: Entry) -> None:
         sorts = dict(zip((r for r, _ in entry.gang.replicas), entry.kinds, strict=True))
-        lost = dict(entry.standing.unplaced)
+        lost = dict(entry.state.unplaced)
         for kinds in _largest_first([(sorts[replica], replica) for replica in lost]):
             kind, replica = kinds
             node = self._place(entry, kind, lost[replica])

@@ -24,7 +24,7 @@ from trainshed.scheduler.entries import (
     Shapes,
     amount,
 )
-from trainshed.scheduler.model import Gang, NodeCapacity, Policy, Quotas, Reservation, Standing
+from trainshed.scheduler.model import Gang, GangState, NodeCapacity, Policy, Quotas, Reservation
 from trainshed.scheduler.resources import (
     Kind,
     Layout,
@@ -160,9 +160,9 @@ class Queue:
             group = groups[entry.gang.project_id] = Group()
         group.add(entry)
         self.sizes[key] += 1
-        if entry.standing.not_before:
+        if entry.state.not_before:
             self._backing_off[entry.gang.uid] = entry
-            insort(self._back_offs, (entry.standing.not_before, entry.gang.uid))
+            insort(self._back_offs, (entry.state.not_before, entry.gang.uid))
         else:
             group.release(entry)
 
@@ -171,7 +171,7 @@ class Queue:
         groups = self.levels[key]
         group = groups[entry.gang.project_id]
         if self._backing_off.pop(entry.gang.uid, None) is not None:
-            wait = (entry.standing.not_before, entry.gang.uid)
+            wait = (entry.state.not_before, entry.gang.uid)
             del self._back_offs[bisect_left(self._back_offs, wait)]
         else:
             group.withdraw(entry)
@@ -260,15 +260,15 @@ class Snapshot:
         if node is None or node.capacity != capacity:
             self._set_node(capacity.name, capacity)
 
-    def put(self, standing: Standing) -> None:
+    def put(self, state: GangState) -> None:
         """A gang is new, or stands elsewhere than before."""
-        before = self.entries.get(standing.gang.uid)
+        before = self.entries.get(state.gang.uid)
         if before is not None:
-            if before.standing == standing:
+            if before.state == state:
                 return
             self._detach(before)
-        entry = self._entry(standing, before)
-        self.entries[standing.gang.uid] = entry
+        entry = self._entry(state, before)
+        self.entries[state.gang.uid] = entry
         self._attach(entry)
 
     def set_reservations(self, reservations: tuple[Reservation, ...]) -> None:
@@ -298,12 +298,12 @@ class Snapshot:
         """The sort of each of its replicas."""
         return self._shapes.of(gang)[1]
 
-    def entry(self, standing: Standing) -> Entry:
+    def entry(self, state: GangState) -> Entry:
         """A gang as it would be noted, without noting it."""
-        return self._entry(standing, None)
+        return self._entry(state, None)
 
-    def _entry(self, standing: Standing, before: Entry | None) -> Entry:
-        gang = standing.gang
+    def _entry(self, state: GangState, before: Entry | None) -> Entry:
+        gang = state.gang
         if before is not None and before.gang == gang:
             shape, kinds = before.shape, before.kinds
         else:
@@ -317,10 +317,10 @@ class Snapshot:
         project = self.projects.get(gang.project_id)
         if project is None:
             project = self.projects[gang.project_id] = Project(gang.project_id)
-        entry = Entry(standing, shape, kinds, tuple(meters), project)
-        if standing.places:
+        entry = Entry(state, shape, kinds, tuple(meters), project)
+        if state.places:
             sorts = dict(zip((replica for replica, _ in gang.replicas), kinds, strict=True))
-            for replica, node in standing.places:
+            for replica, node in state.places:
                 entry.held.setdefault(node, []).append(sorts[replica])
         return entry
 
@@ -351,12 +351,12 @@ class Snapshot:
         entry.project.add(entry.takes, 1)
         insort(entry.project.running, entry.age)
         insort(self.releases, (entry.over_at, uid))
-        if entry.standing.leaving:
+        if entry.state.leaving:
             self.leaving[uid] = entry
             return
         if entry.gang.spot:
             insort(self.spot, cheapness(entry))
-        if entry.standing.unplaced:
+        if entry.state.unplaced:
             insort(self.unplaced, (-entry.gang.priority, entry.age))
 
     def _detach(self, entry: Entry) -> None:
@@ -375,12 +375,12 @@ class Snapshot:
         entry.project.add(entry.takes, -1)
         _remove(entry.project.running, entry.age)
         _remove(self.releases, (entry.over_at, uid))
-        if entry.standing.leaving:
+        if entry.state.leaving:
             del self.leaving[uid]
             return
         if entry.gang.spot:
             _remove(self.spot, cheapness(entry))
-        if entry.standing.unplaced:
+        if entry.state.unplaced:
             _remove(self.unplaced, (-entry.gang.priority, entry.age))
 
     def _load(self, name: str, entry: Entry, kinds: Sequence[Kind], times: int) -> None:
