@@ -9,6 +9,7 @@ _SEGMENTS = tests("tests/unit/test_replica_segments.py")
 _JOURNAL = tests("tests/unit/test_replica_journal.py")
 _LEASES = tests("tests/unit/test_engine_local_leases.py")
 _CONTRACT = "tests/contract/engines/"
+_CONFORMANCE = "tests/engines/test_conformance.py::TestLocal"
 
 RUNNING: Final = (
     Mutant(
@@ -120,7 +121,7 @@ RUNNING: Final = (
         "            )\n",
         "",
         "A program loses its directory under its feet, and its address goes to another.",
-        tests(_CONTRACT + "test_slots.py", _CONTRACT + "test_stop.py"),
+        tests(_CONFORMANCE),
     ),
     Mutant(
         "stop not written down",
@@ -128,6 +129,6 @@ RUNNING: Final = (
         "            await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)\n",
         "            await asyncio.sleep(0)\n",
         "A start that is under way outlives the stop of its attempt.",
-        tests(_CONTRACT + "test_stop.py"),
+        tests(_CONFORMANCE),
     ),
 )

@@ -37,15 +37,15 @@ def outcome_of(
         ThreadPoolExecutor(3) as pool,
     ):
         runner = Runner(service, place)
-        quick = {
+        small = {
             program: pool.submit(runner.run, program)
             for program in PROGRAMS
-            if program.fast and f"{TEST}[{program.name}]" in selected
+            if program.small and f"{TEST}[{program.name}]" in selected
         }
 
         def outcome(program: Program) -> Outcome:
-            if program in quick:
-                found = quick[program].result()
+            if program in small:
+                found = small[program].result()
             elif program.own_image:
                 found = _in_own_image(program, place)
             else:

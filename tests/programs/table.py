@@ -26,8 +26,10 @@ class Program:
     """Patterns of what else it leaves in the bucket."""
     metric: bool = False
     """It is a tuning job: each of its trials must have a final measurement."""
-    fast: bool = False
-    """Part of `./dev test`: needs only the small runtimes."""
+    small: bool = False
+    """Part of `./dev test-all`: needs only the small runtimes."""
+    quick: bool = False
+    """Part of `./dev test`: one a client, of those that need only the small runtimes."""
     own_image: bool = False
     """Runs in an image of its own, which the runner makes of its Dockerfile's files."""
     fails: str = ""
@@ -51,7 +53,7 @@ _ML, _AI = "gcloud ai-platform", "gcloud ai"
 PROGRAMS = (
     Program(
         "census_pipeline", _ML, "none", "census/model/*/model.joblib", "joblib_model",
-        data=("census.csv",), fast=True,
+        data=("census.csv",), small=True,
     ),
     Program(
         "iris_script", _SDK, _SCIKIT_LEARN, "iris/model/model.joblib", "joblib_model",
@@ -59,30 +61,30 @@ PROGRAMS = (
     ),
     Program(
         "penguins_gcsfs", _AI, _SCIKIT_LEARN, "penguins/output/model/model.pkl", "pickled_model",
-        data=("penguins.csv",), also=("penguins/output/model/confusion.csv",), fast=True,
+        data=("penguins.csv",), also=("penguins/output/model/confusion.csv",), small=True, quick=True,
     ),
     Program(
         "wine_tuning", _AI, _SCIKIT_LEARN, "wine/output/*/model/model.joblib", "joblib_model",
-        metric=True, fast=True,
+        metric=True, small=True,
     ),
     Program(
         "auto_hptuning", _ML, "none", "auto/auto_hptuning_*/*/model.joblib", "joblib_model",
-        data=("housing.csv",), metric=True, fast=True,
+        data=("housing.csv",), metric=True, small=True,
     ),
     Program(
         "lexicon_package", _SDK, _SCIKIT_LEARN, "sentiment/model/model.pkl", "pickled_model",
-        script=_NOTEBOOK, data=("reviews.csv",), fast=True,
+        script=_NOTEBOOK, data=("reviews.csv",), small=True, quick=True,
     ),
     Program(
         "pyproject_package", "gapic, REST", _SCIKIT_LEARN, "concrete/model/model.joblib",
-        "joblib_model", script="submit.py", data=("housing.csv",), fast=True,
+        "joblib_model", script="submit.py", data=("housing.csv",), small=True, quick=True,
     ),
     Program(
-        "several_packages", _ML, "none", "diabetes/model.joblib", "joblib_model", fast=True
+        "several_packages", _ML, "none", "diabetes/model.joblib", "joblib_model", small=True, quick=True
     ),
     Program(
         "apiclient_iris", "API client", "none", "iris/out/model.pkl", "pickled_model",
-        script="submit.py", data=("iris.csv",), fast=True,
+        script="submit.py", data=("iris.csv",), small=True, quick=True,
     ),
     Program(
         "absl_json", _SDK_GRPC, _SCIKIT_LEARN, "clusters/model/model.pkl", "pickled_model",
@@ -94,19 +96,19 @@ PROGRAMS = (
     ),
     Program(
         "lightgbm_script", _SDK, _SCIKIT_LEARN, "lightgbm/model/model.txt", "lightgbm_model",
-        script=_NOTEBOOK, data=("housing.csv",), fast=True,
+        script=_NOTEBOOK, data=("housing.csv",), small=True,
     ),
     Program(
         "shell_in_job", _AI, _SCIKIT_LEARN, "output/model/model.joblib", "joblib_model",
-        data=("housing.csv",), also=("backup/fit.py",), fast=True,
+        data=("housing.csv",), also=("backup/fit.py",), small=True,
     ),
     Program(
         "cloud_imports", _AI, _SCIKIT_LEARN, "cloud/model/model.pkl", "pickled_model",
-        data=("iris.csv",), fast=True,
+        data=("iris.csv",), small=True,
     ),
     Program(
         "upload_in_job", _SDK, _SCIKIT_LEARN, "cancer/model/model.joblib", "joblib_model",
-        script=_NOTEBOOK, fast=True,
+        script=_NOTEBOOK, small=True,
     ),
     Program(
         "shell_container", _SDK, "an image of its own", "mean/model/model.json", "cat",

@@ -23,27 +23,7 @@ from trainshed.engines.port import (
 from trainshed.replica.protocol import Message
 from trainshed.replica.sandbox import levels
 
-COUNTS = """
-import sys, time
-print('up', sys.argv)
-for i in range(40):
-    print(i); time.sleep(0.02)
-"""
 SLEEPS = "import time; print('up'); time.sleep(60)"
-
-
-def test_a_restarted_service_finds_running_programs_and_whole_logs(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python(COUNTS)
-        await house.line(uid, lambda text: text == "3")
-        await house.restart()
-        assert (await house.started(uid)).replica == PRIMARY
-        end = await house.exit(uid)
-        assert end.exit.exit_code == 0
-        assert house.texts(uid)[1:] == [str(i) for i in range(40)]
-        assert len(house.ends(uid)) == 1
-
-    house(test)
 
 
 def test_a_program_that_ended_while_the_service_was_down_is_reported(house: Run) -> None:
@@ -79,48 +59,6 @@ def test_a_fault_is_not_taken_for_done_while_the_shim_does_not_listen(
         await house.started(uid)
         await house.engine.inject(uid, 1, PRIMARY, 1, Fault.KILL)
         assert (await house.exit(uid)).exit.signal == signal.SIGKILL
-
-    house(test)
-
-
-def test_the_same_incarnation_is_never_started_twice(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = house.job()
-        await house.allocate(uid)
-        plan = house.plan(uid, "sh", "-c", "echo ran; exec sleep 60")
-        await house.engine.launch([plan])
-        await house.engine.launch([plan])
-        await house.line(uid, lambda text: text == "ran")
-        await house.engine.launch([plan])
-        await house.restart()
-        await house.engine.launch([plan])
-        await house.started(uid)
-        await house.engine.stop(uid, 1, 0)
-        await house.exit(uid)
-        await house.engine.launch([plan])
-        await house.until(lambda: len(house.ends(uid)) == 2)
-        assert house.texts(uid) == ["ran"]
-
-    house(test)
-
-
-def test_the_next_incarnation_finds_its_work_and_goes_on_in_the_log(house: Run) -> None:
-    """spec/failures#lost-replicas: restarts keep hostname, index and directory."""
-
-    async def test(house: House) -> None:
-        uid = house.job()
-        (slot,) = await house.allocate(uid)
-        first = house.plan(uid, "sh", "-c", "echo one > state; echo first; exit 1")
-        await house.engine.launch([first])
-        await house.exit(uid)
-        await house.engine.launch([house.plan(uid, "cat", "state", incarnation=2)])
-        end = await house.exit(uid, incarnation=2)
-        assert end.exit.exit_code == 0
-        assert [(line["n"], line["m"]) for line in house.log(uid)] == [(0, "first"), (1, "one")]
-        assert end.exit.log_lines == 2
-        assert await house.allocate(uid) == (slot,)
-        await house.engine.launch([first])
-        await house.until(lambda: len(house.ends(uid)) == 2)
 
     house(test)
 
@@ -166,9 +104,10 @@ def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
 ) -> None:
     """More than the socket of a zygote holds that was stopped (SIGSTOP, or swap): the loop goes on turning
     meanwhile, the zygote is replaced, every program starts once, and what ran before runs on."""
-    monkeypatch.setattr(spawner, "PATIENCE", 0.5)
 
     async def test(house: House) -> None:
+        # Not before: a busy machine may take longer to find out what it can do.
+        monkeypatch.setattr(spawner, "PATIENCE", 0.5)
         before = await house.python(SLEEPS)
         await house.line(before, lambda text: text == "up")
         hung = house.zygote()
@@ -201,9 +140,10 @@ def test_a_zygote_that_hangs_is_found_out_long_before_a_lease_is_over(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fits into its socket is handed over all the same: it is asked whether it has taken it up."""
-    monkeypatch.setattr(spawner, "PATIENCE", 0.5)
 
     async def test(house: House) -> None:
+        # Not before, and not less: a busy machine may take so long to find out what it can do.
+        monkeypatch.setattr(spawner, "PATIENCE", 2.0)
         hung = house.zygote()
         os.kill(hung, signal.SIGSTOP)
         uid = await house.run("sh", "-c", "echo ran")

@@ -14,7 +14,6 @@ from trainshed.core.launch import Software
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.port import EngineUnavailable
 
 MEETS = """
 import socket, sys, threading
@@ -255,19 +254,6 @@ def test_released_slots_are_gone_and_logs_stay(house: Run) -> None:
     house(test)
 
 
-def test_slots_of_a_program_that_lives_are_not_given_back(house: Run) -> None:
-    """Its directory and its address would be another's while it uses them."""
-
-    async def test(house: House) -> None:
-        uid = await house.run("sh", "-c", "echo up; exec sleep 60")
-        await house.line(uid, lambda text: text == "up")
-        with pytest.raises(EngineUnavailable, match="still run"):
-            await house.engine.release(uid, 1)
-        assert await house.engine.allocations() == ((uid, 1),)
-
-    house(test)
-
-
 def test_addresses_stay_with_their_replicas_over_a_restart(house: Run) -> None:
     async def test(house: House) -> None:
         uid = house.job()
@@ -292,21 +278,6 @@ def test_sockets_are_reached_however_long_the_data_directorys_path_is(
         await house.line(uid, lambda text: text == "up")
         await house.restart()
         assert (await house.started(uid)).replica == PRIMARY
-
-    house(test)
-
-
-def test_allocations_are_known_until_they_are_released_also_after_a_restart(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = house.job()
-        await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)])
-        assert await house.engine.allocations() == ((uid, 1),)
-        await house.restart()
-        assert await house.engine.allocations() == ((uid, 1),)
-        await house.engine.stop(uid, 1, 0)
-        await house.engine.release(uid, 1)
-        assert await house.engine.allocations() == ()
-        house.forget(uid)
 
     house(test)
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, SECOND, House, Run, processes_marked
+from tests.contract.engines.conftest import SECOND, House, Run, processes_marked
 from trainshed.core.lifecycle.events import ReplicaLost
 from trainshed.core.names import JobUid
 from trainshed.engines.local.layout import Layout
@@ -15,13 +15,6 @@ from trainshed.engines.port import (
     EngineUnavailable,
 )
 
-HANDLES = """
-import signal, sys, time
-def leave(*_):
-    print('saving'); sys.exit(0)
-signal.signal(signal.SIGTERM, leave)
-print('up'); time.sleep(60)
-"""
 IGNORES = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -39,18 +32,6 @@ time.sleep(0.3)
 print('up')
 %s
 """
-
-
-def test_a_program_that_handles_sigterm_ends_by_itself(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python(HANDLES)
-        await house.line(uid, lambda text: text == "up")
-        await house.engine.stop(uid, 1, 10 * SECOND)
-        end = await house.exit(uid)
-        assert end.exit.exit_code == 0
-        assert house.texts(uid) == ["up", "saving"]
-
-    house(test)
 
 
 def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(house: Run) -> None:
@@ -97,21 +78,6 @@ def test_a_stop_reaches_a_replica_that_is_just_starting(house: Run) -> None:
     house(test)
 
 
-def test_a_replica_stopped_before_its_launch_never_starts(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = house.job()
-        await house.allocate(uid)
-        await house.engine.stop(uid, 1, SECOND)
-        first = await house.end(uid)
-        assert first == ReplicaLost(1, PRIMARY, 1, "never started")
-        await house.restart()
-        await house.engine.launch([house.plan(uid, "sh", "-c", "echo ran")])
-        assert await house.end(uid) == first
-        assert house.texts(uid) == []
-
-    house(test)
-
-
 def test_a_stop_that_cannot_be_written_down_ends_what_runs(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,15 +99,5 @@ def test_a_stop_that_cannot_be_written_down_ends_what_runs(
             await house.engine.stop(uid, 1, SECOND)
         assert (await house.exit(uid)).exit.signal == signal.SIGTERM
         await house.engine.stop(uid, 1, SECOND)
-
-    house(test)
-
-
-def test_stopping_again_reports_again(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python("pass")
-        end = await house.exit(uid)
-        await house.engine.stop(uid, 1, SECOND)
-        await house.until(lambda: house.ends(uid) == [end, end])
 
     house(test)
