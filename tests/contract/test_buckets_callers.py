@@ -25,9 +25,9 @@ from trainshed.buckets.callers import Caller, Kind, encode_caller
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.setup import BucketRules
-from trainshed.buckets.sockets import reachable
 from trainshed.cli.connection import Endpoint
 from trainshed.cli.environment import variables
+from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve import clock
 
 RULES = BucketRules("own", frozenset({"shared-1"}))
@@ -66,7 +66,7 @@ class Relay(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(20)
-        with reachable(self._path) as short:
+        with reachable(str(self._path)) as short:
             self.sock.connect(short)
         self.sock.sendall(self._introduction)
 

@@ -32,9 +32,9 @@ from trainshed.buckets.callers import (
     key_of_digest,
 )
 from trainshed.buckets.errors import Unauthenticated, Unavailable
-from trainshed.buckets.sockets import reachable
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.httpd.protocol import GuardedProtocol, Ways, guarded
+from trainshed.replica.system.unix_sockets import reachable
 
 LISTENER = "trainshed.listener"
 CALLER = "trainshed.caller"
@@ -222,7 +222,7 @@ class Liveness:
             f"GET /v1/projects/{project} HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: {authorization}\r\nConnection: close\r\n\r\n"
         )
-        with reachable(self._service) as short:
+        with reachable(str(self._service)) as short:
             reader, writer = await asyncio.open_unix_connection(short)
         try:
             writer.write(question.encode("latin-1"))

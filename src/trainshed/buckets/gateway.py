@@ -21,9 +21,9 @@ from trainshed.buckets.callers import Caller, encode_caller, split_key
 from trainshed.buckets.errors import BucketsError, Unavailable
 from trainshed.buckets.rest.calls import IDENTITY_HEADER, VerbatimName
 from trainshed.buckets.rest.views import error_view
-from trainshed.buckets.sockets import reachable
 from trainshed.eventloop.background import joined
 from trainshed.httpd.messages import CHALLENGE, JSON, Receive, Response, Scope, Send, sized
+from trainshed.replica.system.unix_sockets import reachable
 
 PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")
 _READ = 1 << 18
@@ -186,7 +186,7 @@ class BucketsGateway:
                 return connection, False
             connection.writer.close()
         try:
-            with reachable(self._uds) as short:
+            with reachable(str(self._uds)) as short:
                 reader, writer = await asyncio.open_unix_connection(short, limit=_READ)
         except OSError as error:
             raise _restarting() from error

@@ -1,16 +1,17 @@
 """Says where a service is: to people, to a ready file, to the command line, and to the endpoints of
 replicas."""
 
-import contextlib
 import json
 import os
 import socket
-import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from trainshed.buckets.sockets import listen_unix
 from trainshed.httpd.hosts import Hosts, listed
+from trainshed.replica.system import durable
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
     from trainshed.serve.certificates import Certificates
     from trainshed.serve.grpc_front import GrpcDoors
-from dataclasses import dataclass
-
-from trainshed.buckets.sockets import listen_unix
 
 SERVICE_FILE = "service.json"
 """In the data directory, mode 0600: how `trainshed` commands find the service and its owner's token."""
@@ -86,15 +84,7 @@ def write_private(path: Path, document: dict[str, Any]) -> None:
 def write_private_text(path: Path, text: str) -> None:
     """The same with any text."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
+    durable.write(str(path), text, sync=False, is_shared=True)
 
 
 def write_line(descriptor: int, document: dict[str, Any]) -> None:

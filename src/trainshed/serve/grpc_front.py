@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
-from trainshed.buckets.sockets import reachable
 from trainshed.eventloop.background import begin
 from trainshed.httpd import limits
+from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve.certificates import Certificates
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class GrpcFront:
             listening.append((self._secure, module.Identity(key, chain)))
         for path, shown in listening:
             path.unlink(missing_ok=True)
-            with reachable(path) as short:
+            with reachable(str(path)) as short:
                 server.listen(short, shown)
         await server.start()
         return server
@@ -178,7 +178,7 @@ class Relay:
     async def _connect(self, client: "_Side") -> None:
         """Open the other end of a connection."""
         try:
-            with reachable(await self._target()) as short:
+            with reachable(str(await self._target())) as short:
                 await asyncio.get_running_loop().create_unix_connection(
                     lambda: _Side(client.join, self._open), path=short
                 )

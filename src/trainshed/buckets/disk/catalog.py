@@ -18,7 +18,6 @@ import msgspec
 
 from trainshed.buckets.admission import Holding
 from trainshed.buckets.conditions import ALWAYS, Conditions
-from trainshed.buckets.disk.durable import sync_directory, write_durably
 from trainshed.buckets.disk.tree import DIRECTORY_MODE, Walk
 from trainshed.buckets.errors import (
     Conflict,
@@ -29,6 +28,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.names import validate_bucket_name
 from trainshed.buckets.setup import PLAIN, BucketRules
+from trainshed.replica.system import durable
 
 DEFAULT_LOCATION = "US"
 _FIXED = frozenset(
@@ -90,7 +90,9 @@ class BucketCatalog:
         for table in rules.tables:
             if table.is_remote and not self._record(table.name).exists():
                 record = BucketRecord(table.name, DEFAULT_LOCATION, now(), now())
-                write_durably(self._record(table.name), msgspec.json.encode(record))
+                durable.write(
+                    str(self._record(table.name)), msgspec.json.encode(record), is_shared=True
+                )
 
     def directory(self, bucket: str) -> Path:
         """The visible tree of a bucket, which ``/gcs/BUCKET`` is a bind mount of."""
@@ -186,10 +188,10 @@ class BucketCatalog:
         with self._lock:
             if path.exists() or self.rules.is_remote(bucket):
                 raise _taken(bucket, owner, self.holding(bucket))
-            write_durably(self._record(bucket), msgspec.json.encode(record))
+            durable.write(str(self._record(bucket)), msgspec.json.encode(record), is_shared=True)
             path.mkdir()
             path.chmod(DIRECTORY_MODE)
-            sync_directory(self._root)
+            durable.sync_directory(str(self._root))
         return record
 
     def ensure(
@@ -248,12 +250,12 @@ class BucketCatalog:
                 trash.rename(path)
                 raise
             self._record(bucket).unlink(missing_ok=True)
-            sync_directory(self._root)
+            durable.sync_directory(str(self._root))
             shutil.rmtree(trash, ignore_errors=True)
 
     def _save(self, record: BucketRecord) -> BucketRecord:
         changed = replace(record, metageneration=record.metageneration + 1, updated_ns=self._now())
-        write_durably(self._record(record.name), msgspec.json.encode(changed))
+        durable.write(str(self._record(record.name)), msgspec.json.encode(changed), is_shared=True)
         return changed
 
     def _record(self, bucket: str) -> Path:

@@ -23,7 +23,6 @@ from pathlib import Path
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
-from trainshed.buckets.disk.durable import write_durably
 from trainshed.buckets.disk.files import ObjectFiles, key_of
 from trainshed.buckets.disk.records import RecordStore, RecordTable
 from trainshed.buckets.disk.tree import SHADOW_DIR, Entry, Walk, place_of, prune
@@ -39,6 +38,7 @@ from trainshed.buckets.listing import list_objects
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, Page, Query
 from trainshed.buckets.setup import PLAIN, BucketRules
+from trainshed.replica.system import durable
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ class GenerationSource:
             number = max(self._now() // 1000, self._last + 1)
             if number >= self._ceiling:
                 ceiling = number + _STEP
-                write_durably(self._path, str(ceiling).encode())
+                durable.write(str(self._path), str(ceiling).encode(), is_shared=True)
                 self._ceiling = ceiling
             self._last = number
             return number

@@ -33,8 +33,8 @@ from typing import Any, TypeGuard
 import msgspec
 
 from trainshed.buckets.content import digest_file
-from trainshed.buckets.disk.durable import sync_directory, write_durably
 from trainshed.buckets.port import FileIdentity, ObjectRecord
+from trainshed.replica.system import durable
 
 _ATTRIBUTE = "user.trainshed.object"
 _NO_ATTRIBUTES = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -102,7 +102,7 @@ class RecordStore:
             return
         path = self._sidecar(record.file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, encoded)
+        durable.write(str(path), encoded, is_shared=True)
         self._drop_attribute(fd)
 
     def note(self, key: str, record: ObjectRecord) -> None:
@@ -404,9 +404,9 @@ def _begin(epoch: Epoch, root: Path, state: Path) -> None:
     anchor = state / _ANCHOR
     anchor.unlink(missing_ok=True)
     anchor.touch()
-    sync_directory(state)
+    durable.sync_directory(str(state))
     written = _Written(epoch, _look(anchor), _inode(root))
-    write_durably(state / _FILE, msgspec.json.encode(written))
+    durable.write(str(state / _FILE), msgspec.json.encode(written), is_shared=True)
 
 
 def _look(anchor: Path) -> tuple[int, int]:

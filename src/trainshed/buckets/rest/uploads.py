@@ -19,9 +19,9 @@ import msgspec
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, write_all
 from trainshed.buckets.disk.catalog import state_directory
-from trainshed.buckets.disk.durable import sync_directory, write_durably
 from trainshed.buckets.errors import BucketsError, NotFound, Unavailable
 from trainshed.buckets.port import Buckets, Draft, ObjectRecord
+from trainshed.replica.system import durable
 
 # The public service's: a session can be resumed for a week.
 LIFETIME_NS = 7 * 24 * 3600 * 1_000_000_000
@@ -72,8 +72,8 @@ class UploadSessions:
         directory = self._root / upload_id
         directory.mkdir()
         os.close(os.open(directory / "data", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        write_durably(directory / "session.json", msgspec.json.encode(spec))
-        sync_directory(self._root)
+        durable.write(str(directory / "session.json"), msgspec.json.encode(spec), is_shared=True)
+        durable.sync_directory(str(self._root))
         return upload_id
 
     def resume(self, bucket: str, upload_id: str) -> UploadWriter | Committed:
@@ -264,7 +264,9 @@ class UploadWriter:
             return staged.digest
 
     def _announce(self, record: ObjectRecord) -> None:
-        write_durably(self._directory / "commit.json", msgspec.json.encode(record))
+        durable.write(
+            str(self._directory / "commit.json"), msgspec.json.encode(record), is_shared=True
+        )
 
     def _require(self) -> Staged:
         if self._staged is None:

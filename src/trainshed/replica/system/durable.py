@@ -27,21 +27,22 @@ def read_document(path: str) -> "dict[str, Any] | None":
     return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType]
 
 
-def write(path: str, text: str, sync: bool = True) -> None:
-    """Replace a file in one step: readers see the old text or the new one, also after a crash.
+def write(path: str, content: "str | bytes", sync: bool = True, is_shared: bool = False) -> None:
+    """Replace a file in one step: readers see the old content or the new one, also after a crash.
 
-    Without `sync` that holds for crashes of processes, not for a power cut.
+    Without `sync` that holds for crashes of processes, not for a power cut. `is_shared`: several may write it
+    at once. The file is its owner's alone.
     """
-    unfinished = path + ".new"
+    unfinished = "%s.%s.new" % (path, os.urandom(6).hex()) if is_shared else path + ".new"
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        view = memoryview(text.encode("utf-8"))
+        view = memoryview(content.encode("utf-8") if isinstance(content, str) else content)
         while view:  # A disk that is nearly full takes a part, and only then says so.
             view = view[os.write(handle, view) :]
         if sync:
             os.fsync(handle)
     finally:
         os.close(handle)
-    os.rename(unfinished, path)
+    os.replace(unfinished, path)
     if sync:
         sync_directory(os.path.dirname(path) or ".")

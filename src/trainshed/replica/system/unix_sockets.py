@@ -4,10 +4,15 @@ The kernel takes about a hundred bytes of a path; data directories nest deeper. 
 """
 
 import array
+import contextlib
 import os
 import socket
 
 from trainshed.replica.system import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 _MOST_HANDLES = 16
 
@@ -107,13 +112,28 @@ def connected(path: str, preamble: bytes = b"") -> "socket.socket | None":
 
 
 def connect(connection: socket.socket, path: str) -> None:
-    """Connect to a path of any length: the kernel takes about a hundred bytes. Raises OSError."""
-    if len(os.fsencode(path)) <= _KERNEL_LIMIT or not kernel.LINUX:
-        connection.connect(path)
-        return
+    """Connect to a path of any length. Raises OSError."""
+    with reachable(path) as short:
+        connection.connect(short)
+
+
+@contextlib.contextmanager
+def reachable(path: str) -> "Generator[str]":
+    """A path of legal length to the same socket, valid inside the `with`. The process's working directory
+    stays what it is."""
     directory, name = os.path.split(path)
-    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-    try:
-        connection.connect("/proc/self/fd/%d/%s" % (handle, name))
-    finally:
-        os.close(handle)
+    if len(os.fsencode(path)) <= _KERNEL_LIMIT:
+        yield path
+    elif kernel.LINUX:
+        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield "/proc/self/fd/%d/%s" % (handle, name)
+        finally:
+            os.close(handle)
+    else:
+        import tempfile  # Only here: every replica would hold it.
+
+        with tempfile.TemporaryDirectory(prefix="ts") as short:
+            alias = os.path.join(short, "d")
+            os.symlink(os.path.abspath(directory), alias)
+            yield os.path.join(alias, name)

@@ -12,8 +12,8 @@ import socket
 from pathlib import Path
 
 from trainshed.buckets.setup import BucketRules, BucketSetup
-from trainshed.buckets.sockets import reachable
 from trainshed.eventloop.background import keep
+from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.children import ForkedBuckets, end, spawn_buckets
 from trainshed.serve.local_run.request import NotRun
@@ -85,7 +85,7 @@ class Storage:
 
 def is_served(data: Path) -> bool:
     """Whether somebody serves the buckets of a data directory now."""
-    with socket.socket(socket.AF_UNIX) as probe, reachable(socket_of(data)) as path:
+    with socket.socket(socket.AF_UNIX) as probe, reachable(str(socket_of(data))) as path:
         try:
             probe.connect(path)
         except OSError:

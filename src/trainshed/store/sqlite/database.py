@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+from trainshed.replica.system import durable
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import (
@@ -81,7 +82,7 @@ def open_database(directory: Path) -> SqliteStore:
         )
     if not directory.exists():
         directory.mkdir(mode=0o700, parents=True)
-        _sync_directory(directory.parent)
+        durable.sync_directory(str(directory.parent))
     with contextlib.ExitStack() as undo:
         lock, before = _lock(directory)
         undo.callback(os.close, lock)
@@ -102,7 +103,7 @@ def open_database(directory: Path) -> SqliteStore:
             ) from failure
         except sqlite3.DatabaseError as failure:
             raise damaged(database, str(failure)) from failure
-        _sync_directory(directory)
+        durable.sync_directory(str(directory))
         _say(lock, b"%d\n%s" % (os.getpid(), _OPEN))
         aside = FileSettingAside(database)
         snapshots = Snapshots(database, aside)
@@ -137,12 +138,3 @@ def _lock(directory: Path) -> tuple[int, bytes]:
 def _say(lock: int, text: bytes) -> None:
     os.ftruncate(lock, 0)
     os.pwrite(lock, text, 0)
-
-
-def _sync_directory(directory: Path) -> None:
-    """The entries of new files must outlast a power loss as their contents do."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
