@@ -89,7 +89,7 @@ RUNNING: Final = (
     ),
     Mutant(
         "lease not renewed",
-        _LOCAL + "leases.py",
+        _LOCAL + "reconciler.py",
         "        self.watch()\n        silence",
         "        silence",
         "Shims are asked once, and never again.",

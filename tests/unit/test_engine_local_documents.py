@@ -10,7 +10,7 @@ from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, Software
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.launch.documents import (
-    Host,
+    HostFacts,
     SharedPaths,
     hosts_text,
     intercepted,
@@ -23,7 +23,7 @@ from trainshed.replica.system import roots
 
 REPLICA = ReplicaId(1, 0)
 SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)
-HOST = Host(protocol.LEVEL_ROOT, "/cg/memory", "/cg/cpu", 8 << 30, "0badcafe")
+HOST = HostFacts(protocol.LEVEL_ROOT, "/cg/memory", "/cg/cpu", 8 << 30, "0badcafe")
 GROUND = SharedPaths(
     hidden=("/data",),
     storage_socket="/data/buckets.sock",
@@ -45,7 +45,7 @@ PLAN = LaunchPlan(
 
 
 def document(
-    host: Host = HOST, plan: LaunchPlan = PLAN, slot: Slot = SLOT, ground: SharedPaths = GROUND
+    host: HostFacts = HOST, plan: LaunchPlan = PLAN, slot: Slot = SLOT, shared: SharedPaths = GROUND
 ) -> protocol.LaunchDocument:
     return launch_document(
         plan=plan,
@@ -54,7 +54,7 @@ def document(
         directory=Path("/data/slots/5/2/workerpool1-0"),
         hosts=Path("/data/slots/5/2/hosts"),
         logs=Path("/data/logs/5/2/workerpool1-0"),
-        ground=ground,
+        shared=shared,
     )
 
 
@@ -82,8 +82,8 @@ def test_environment_of_a_slot() -> None:
 
 
 def test_commands_of_ours_are_behind_the_jobs_own_and_before_the_machines() -> None:
-    ground = replace(GROUND, commands="/house/gsutil")
-    made = document(ground=ground)
+    shared = replace(GROUND, commands="/house/gsutil")
+    made = document(shared=shared)
     files = "/data/slots/5/2/workerpool1-0/files"
     wanted = f"{files}/python-user/bin:/layer/bin:/house/gsutil/bin:/image/bin"
     assert made.program.environ["PATH"] == wanted
@@ -92,7 +92,7 @@ def test_commands_of_ours_are_behind_the_jobs_own_and_before_the_machines() -> N
 
 def test_commands_of_ours_are_behind_all_that_an_image_has() -> None:
     plan = replace(PLAN, software=replace(PLAN.software, image=ImageRoot("/cache/images/a/root")))
-    made = document(plan=plan, ground=replace(GROUND, commands="/house/gsutil"))
+    made = document(plan=plan, shared=replace(GROUND, commands="/house/gsutil"))
     assert made.program.environ["PATH"] == "/image/bin:/opt/trainshed/gsutil/bin"
     assert ("/house/gsutil", "/opt/trainshed/gsutil", True) in made.isolation.mounts
 
@@ -158,7 +158,7 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
     } <= set(names)
     text = hosts_text([SLOT], (), names)
     assert "127.63.0.1\tus-east1-aiplatform.googleapis.com\n" in text
-    made = document(ground=CERTIFIED)
+    made = document(shared=CERTIFIED)
     assert (made.network.rest_socket, made.network.grpc_socket) == (
         "/data/programs.sock",
         "/data/programs-grpc.sock",
@@ -170,7 +170,7 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted(session, CERTIFIED) == ()
-    told = document(session, ground=replace(CERTIFIED, rest_url="http://127.0.0.1:8080"))
+    told = document(session, shared=replace(CERTIFIED, rest_url="http://127.0.0.1:8080"))
     assert told.network.certificate == ""
     # gcloud alone can be told.
     assert (
@@ -217,7 +217,7 @@ def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
     gpus = replace(HOST, gpus=FakeDevices("Tesla T4", "Tesla T4").find())
     names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
-    def seen(host: Host, devices: str | None) -> list[str | None]:
+    def seen(host: HostFacts, devices: str | None) -> list[str | None]:
         environ = document(host, slot=replace(SLOT, devices=devices)).program.environ
         return [environ.get(name) for name in names]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.leases import Leases
 from trainshed.engines.local.nodes import Nodes
+from trainshed.engines.local.reconciler import Leases
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, Slot
 from trainshed.replica import protocol

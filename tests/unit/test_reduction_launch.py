@@ -35,7 +35,7 @@ from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.launch import environs
-from trainshed.engines.launch.documents import Host, SharedPaths, launch_document
+from trainshed.engines.launch.documents import HostFacts, SharedPaths, launch_document
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.serve.vault import JobCertificate, job_certificate
@@ -341,8 +341,8 @@ def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
     return launch_document(
         plan=launch,
         slot=SLOT,
-        host=Host(level, "", "", 2**30, "id", processors=2),
-        ground=SharedPaths(),
+        host=HostFacts(level, "", "", 2**30, "id", processors=2),
+        shared=SharedPaths(),
         directory=Path("/slots/7/1/workerpool1-0"),
         hosts=Path("/slots/7/1/hosts"),
         logs=Path("/logs"),

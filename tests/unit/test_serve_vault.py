@@ -12,7 +12,7 @@ from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.launch import Account, LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import Made, SecretRef, job_mark, marked
-from trainshed.engines.local.shims import revealed
+from trainshed.engines.launch.documents import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.serve.vault import JobCertificate, Vault
 from trainshed.store.sqlite.inline import InlineStore, open_inline

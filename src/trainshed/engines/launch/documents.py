@@ -1,17 +1,19 @@
-"""From a launch plan and a slot to the document that a shim starts a program by. Pure."""
+"""From a launch plan and a slot to the document that a shim starts a program by. Pure, but for the question
+what secrets are."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainshed.core import reduction
 from trainshed.core.catalog import regions
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Device
 from trainshed.engines.launch.driver import NO_DRIVER, DeviceEdits, Driver, device_edits
-from trainshed.engines.port import Slot
+from trainshed.engines.port import LaunchRejected, SecretDoor, Slot
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import socket_calls, users
 
@@ -31,7 +33,7 @@ COVERED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostFacts:
     """What the engine found out about this machine."""
 
     #: Sandbox level (`protocol.LEVEL_*`).
@@ -92,12 +94,39 @@ class SharedPaths:
     commands: str = ""
 
 
+async def revealed(
+    plans: Sequence[LaunchPlan], secrets: SecretDoor | None
+) -> list[tuple[LaunchPlan, tuple[str, ...]]]:
+    """The plans in their order, each as its program is to have it, with the texts that must not get into its
+    log: secrets are put in at the last moment, and what comes of it is handed to a shim and to nobody else.
+
+    Plans that need no secret are returned as they are, and nothing is waited for. Raises what
+    `SecretDoor.values` raises.
+    """
+    known: dict[tuple[str, frozenset[SecretRef]], Mapping[SecretRef, str]] = {}
+    shown: list[tuple[LaunchPlan, tuple[str, ...]]] = []
+    for plan in plans:
+        refs = named_in(plan.argv, plan.environ)
+        if not refs:
+            shown.append((plan, ()))
+            continue
+        if secrets is None:
+            raise LaunchRejected("The job names secrets, and this engine was given no way to them.")
+        # A gang's replicas mostly need the same ones.
+        key = (plan.account.project, refs)
+        if key not in known:
+            known[key] = await secrets.values(*key)
+        argv, environ, masked = resolved(plan.argv, plan.environ, known[key])
+        shown.append((replace(plan, argv=argv, environ=environ), masked))
+    return shown
+
+
 def launch_document(
     *,
     plan: LaunchPlan,
     slot: Slot,
-    host: Host,
-    ground: SharedPaths,
+    host: HostFacts,
+    shared: SharedPaths,
     directory: Path,
     hosts: Path,
     logs: Path,
@@ -111,7 +140,7 @@ def launch_document(
     edits = device_edits(
         slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
     )
-    intercepts = bool(intercepted(host, ground))
+    intercepts = bool(intercepted(host, shared))
     return protocol.LaunchDocument(
         incarnation=plan.incarnation,
         program=protocol.Program(
@@ -120,7 +149,7 @@ def launch_document(
                 plan,
                 slot,
                 host,
-                ground,
+                shared,
                 edits=edits,
                 files=directory / protocol.FILES,
                 lost_reducers=lost_reducers,
@@ -129,24 +158,24 @@ def launch_document(
             python_template="" if host.namespaced else plan.software.template,
         ),
         isolation=_isolation(
-            plan, slot, host, ground, edits=edits, hosts=hosts, lost_reducers=lost_reducers
+            plan, slot, host, shared, edits=edits, hosts=hosts, lost_reducers=lost_reducers
         ),
-        limits=_limits(plan, host, ground),
+        limits=_limits(plan, host, shared),
         network=protocol.Network(
             address=slot.address,
             cluster_port=PROGRAM_PORT,
-            kept_ports=ground.kept_ports,
+            kept_ports=shared.kept_ports,
             storage_port=slot.port + 1,
-            storage_socket=ground.storage_socket,
+            storage_socket=shared.storage_socket,
             identity=identity(plan),
-            rest_socket=ground.rest_socket,
-            grpc_socket=ground.grpc_socket,
-            certificate=ground.certificate if intercepts else "",
+            rest_socket=shared.rest_socket,
+            grpc_socket=shared.grpc_socket,
+            certificate=shared.certificate if intercepts else "",
         ),
         observation=protocol.Observation(
             logs=str(logs),
             masked=masked,
-            usage_every=ground.usage_every,
+            usage_every=shared.usage_every,
             gpus=edits.gpus,
             watch_metrics=plan.watch_metrics,
             reducers=plan.reduction.reducers,
@@ -158,28 +187,28 @@ def launch_document(
 def _isolation(
     plan: LaunchPlan,
     slot: Slot,
-    host: Host,
-    ground: SharedPaths,
+    host: HostFacts,
+    shared: SharedPaths,
     *,
     edits: DeviceEdits,
     hosts: Path,
     lost_reducers: Path | None,
 ) -> protocol.Isolation:
     software, image = plan.software, plan.software.image
-    mounts = [(path, path, True) for path in ground.visible]
-    if ground.commands and image is not None:
-        mounts.append((ground.commands, environs.IMAGE_COMMANDS, True))
+    mounts = [(path, path, True) for path in shared.visible]
+    if shared.commands and image is not None:
+        mounts.append((shared.commands, environs.IMAGE_COMMANDS, True))
     mounts += _reduction_mounts(plan, lost_reducers)
     mounts += edits.mounts
     template = (software.template,) if host.namespaced and software.template else ()
-    commands = (ground.commands,) if ground.commands and image is None else ()
-    read_only = [*ground.read_only, *map(Path, (*software.read_only, *template, *commands))]
+    commands = (shared.commands,) if shared.commands and image is None else ()
+    read_only = [*shared.read_only, *map(Path, (*software.read_only, *template, *commands))]
     return protocol.Isolation(
         level=host.level,
         hostname=slot.hostname if host.namespaced else "",
         hosts=str(hosts),
         users=(slot.users, users.COUNT) if slot.users else (),
-        hidden=ground.hidden,
+        hidden=shared.hidden,
         covered=COVERED,
         read_only=outermost(read_only),
         mounts=tuple(mounts),
@@ -187,19 +216,19 @@ def _isolation(
         buckets=plan.buckets if host.namespaced else (),
         image=image.directory if image else "",
         image_user=image.user if image else "",
-        roots=ground.trust if intercepted(host, ground) else "",
+        roots=shared.trust if intercepted(host, shared) else "",
         shm_bytes=_memory(plan, host),
     )
 
 
-def _limits(plan: LaunchPlan, host: Host, ground: SharedPaths) -> protocol.Limits:
+def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.Limits:
     return protocol.Limits(
         memory_limit=_memory(plan, host),
         memory_polling=not host.memory_base,
         cpu_weight=plan.limits.cpu_weight,
-        pids_limit=ground.processes,
+        pids_limit=shared.processes,
         disk_limit=plan.limits.disk,
-        disk_enforced=ground.disk_enforced,
+        disk_enforced=shared.disk_enforced,
         stall_after=plan.limits.stall_after / 1e9,
         memory_base=host.memory_base,
         cpu_base=host.cpu_base,
@@ -208,7 +237,7 @@ def _limits(plan: LaunchPlan, host: Host, ground: SharedPaths) -> protocol.Limit
     )
 
 
-def _memory(plan: LaunchPlan, host: Host) -> int:
+def _memory(plan: LaunchPlan, host: HostFacts) -> int:
     """Bytes; 0 = no limit. No replica gets more than there is."""
     return min(plan.limits.memory, host.memory_bytes) if plan.limits.memory else 0
 
@@ -227,11 +256,11 @@ def identity(plan: LaunchPlan) -> str:
     )
 
 
-def intercepted(host: Host, ground: SharedPaths) -> tuple[str, ...]:
+def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
     """Names of Google's hosts that lead to the replica's own endpoint."""
-    if not (host.namespaced and ground.certificate):
+    if not (host.namespaced and shared.certificate):
         return ()
-    apis = regions.apis() if ground.rest_socket else ()
+    apis = regions.apis() if shared.rest_socket else ()
     return (*regions.STORAGE, *_METADATA, *apis)
 
 
@@ -251,27 +280,27 @@ def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tupl
 def _environ(
     plan: LaunchPlan,
     slot: Slot,
-    host: Host,
-    ground: SharedPaths,
+    host: HostFacts,
+    shared: SharedPaths,
     *,
     edits: DeviceEdits,
     files: Path,
     lost_reducers: Path | None,
 ) -> dict[str, str]:
     endpoint = f"{slot.address}:{slot.port + 1}"
-    given = environs.ambient(ground.ambient or {})
+    given = environs.ambient(shared.ambient or {})
     ours = ["localhost", "127.0.0.1", slot.address]
-    if ground.storage_socket:
+    if shared.storage_socket:
         given |= environs.storage(endpoint)
-    if names := intercepted(host, ground):
+    if names := intercepted(host, shared):
         ours += names
         given |= environs.trust()
-    elif ground.rest_url and not host.namespaced:
-        given |= environs.gcloud(ground.rest_url)
+    elif shared.rest_url and not host.namespaced:
+        given |= environs.gcloud(shared.rest_url)
     if lost_reducers is not None:
         given |= environs.reducer_processes(plan, host.processors)
     commands = (
-        environs.IMAGE_COMMANDS if plan.software.image and ground.commands else ground.commands
+        environs.IMAGE_COMMANDS if plan.software.image and shared.commands else shared.commands
     )
     environ = (
         given

@@ -9,20 +9,17 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.launch.documents import Host
+from trainshed.engines.launch.documents import HostFacts, revealed
 from trainshed.engines.local import machine, spawner
 from trainshed.engines.local.autopsies import Autopsies
-from trainshed.engines.local.dictation import dictate
-from trainshed.engines.local.disowning import disown_copies
-from trainshed.engines.local.findings import probe_all
+from trainshed.engines.local.findings import disown_copies, probe_all
 from trainshed.engines.local.gangs import Gangs
+from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.leases import Leases
 from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.options import Options
-from trainshed.engines.local.reconciler import Reconciler
-from trainshed.engines.local.shims import PaceLimit, Shims, revealed
-from trainshed.engines.local.site import Site
+from trainshed.engines.local.reconciler import Leases, Reconciler
+from trainshed.engines.local.shims import PaceLimit, Shims
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner, ZygoteHandle
 from trainshed.engines.local.sweeper import Sweeper
@@ -63,13 +60,13 @@ class LocalEngine:
         identity = machine.identity(data)
         self._layout = Layout(data.resolve())
         self._streams = FileStreams(self._layout.logs)
-        self._site = Site(options, identity)
+        self._probe = HostProbe(options, identity)
         self._secrets = options.secrets
         self._spawner = Spawner(zygote)
-        ground = options.ground(self._layout)
-        self._hidden = ground.hidden
-        self._visible = ground.visible
-        self._shims = Shims(self._layout, self._streams, self._site, ground, self._spawner)
+        shared = options.shared(self._layout)
+        self._hidden = shared.hidden
+        self._visible = shared.visible
+        self._shims = Shims(self._layout, self._streams, self._probe, shared, self._spawner)
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
@@ -92,9 +89,9 @@ class LocalEngine:
         self._closed = False
 
     @property
-    def host(self) -> Host:
+    def host(self) -> HostFacts:
         """What it found out about this machine. Raises EngineUnavailable before `start`."""
-        return self._site.host
+        return self._probe.host
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -114,18 +111,18 @@ class LocalEngine:
 
     def capabilities(self) -> Capabilities:
         """Known after `start`."""
-        return self._site.capabilities()
+        return self._probe.capabilities()
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
         await asyncio.to_thread(disown_copies, self._layout)
         self._limits = spawner.take_what_there_is()
         await self._spawner.ready(self._limits)
-        await self._site.explore(self._spawner, self._layout.probe)
-        level, shares = self._site.host.level, self._site.shares
+        await self._probe.explore(self._spawner, self._layout.probe)
+        level, shares = self._probe.host.level, self._probe.shares
         self._nodes.begin(shares)
         self._gangs.begin(
-            shares, named=self._site.host.namespaced, own_users=level == protocol.LEVEL_OWN
+            shares, named=self._probe.host.namespaced, own_users=level == protocol.LEVEL_OWN
         )
         for found in await asyncio.to_thread(probe_all, self._layout):
             gang = self._gangs.add(found.job_uid, found.attempt, found.slots)
@@ -154,12 +151,12 @@ class LocalEngine:
         self._wake.set()
 
     async def capacity(self) -> tuple[Node, ...]:
-        return self._site.nodes
+        return self._probe.nodes
 
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        self._site.require()
+        self._probe.require()
         return self._gangs.allocate(job_uid, attempt, requests)
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
@@ -286,7 +283,10 @@ class LocalEngine:
     ) -> None:
         """Write lines into a live replica's log as if its program had printed them. Raises
         EngineUnavailable."""
-        await dictate(self._gangs.of(job_uid, attempt).get(replica), lines)
+        slot_handle = self._gangs.of(job_uid, attempt).get(replica)
+        if slot_handle is None:
+            raise EngineUnavailable("the replica is over")
+        await slot_handle.write_log(lines)
 
     async def open_terminal(
         self,
@@ -304,7 +304,7 @@ class LocalEngine:
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
     ) -> Terminal:
-        return await self._viewer.open((job_uid, attempt, replica), wish, self._site.host.level)
+        return await self._viewer.open((job_uid, attempt, replica), wish, self._probe.host.level)
 
     def autopsy_files(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId

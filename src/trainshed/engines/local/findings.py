@@ -1,7 +1,15 @@
 """Probes slots: what their files say about an incarnation, whoever wrote them and whatever was killed since.
-Blocks."""
+Blocks.
+
+Slots that were copied with their data directory are let go of: the processes that they name are the
+original's, which may live on. An original is known by the device and inode of its directory of slots; two
+directories that are there at once never share them.
+"""
 
 import errno
+import json
+import logging
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +20,17 @@ from trainshed.engines.local.link import connect
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
+from trainshed.replica.system import durable
+
+log = logging.getLogger(__name__)
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Why a connection cannot be had that says nothing about the shim."""
+_COPY_MARK = ".place"
+_COPIED = (
+    "the data directory was copied, or put back from a backup: the replica's processes, if they "
+    "are still there, are another service's"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +143,41 @@ def _probe(place: Path, entries: journal.Entries, incarnation: int) -> Finding:
         return probe_with(place, entries, incarnation)
     except OSError:
         return Changing()  # To be looked at again, by somebody who has time to wait.
+
+
+def disown_copies(layout: Layout) -> None:
+    """Let go of all that a copied directory of slots says of processes: every incarnation without an end is
+    lost, and no process is touched for it. Nothing if it was not copied. A crash in between is made up for by
+    the next call. Raises OSError."""
+    path = layout.slots / _COPY_MARK
+    status = layout.slots.stat()
+    here = {"device": status.st_dev, "inode": status.st_ino}
+    before = durable.read_document(str(path))
+    if before == here:
+        return
+    if before is not None:
+        log.warning(
+            "%s was copied or moved to another file system: what ran in it counts as lost",
+            layout.slots,
+        )
+        for job_uid, attempt in layout.attempts():
+            for slot in layout.read(job_uid, attempt):
+                _disown(layout.attempt(job_uid, attempt) / str(slot.replica))
+    durable.write(str(path), json.dumps(here))
+
+
+def _disown(slot: Path) -> None:
+    if not slot.is_dir():
+        return
+    lock = journal.try_lock(str(slot))
+    if lock < 0:
+        return  # A shim holds it that serves this very slot.
+    try:
+        entries = journal.Entries(str(slot))
+        if entries.left is not None:
+            journal.append(lock, {"guardian": 0, "since": 0, "groups": []})
+        if entries.latest and entries.record(entries.latest) is None:
+            journal.append(lock, {"over": entries.latest, "record": journal.lost_record(_COPIED)})
+        os.fsync(lock)
+    finally:
+        journal.release(lock)

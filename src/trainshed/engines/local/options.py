@@ -76,7 +76,7 @@ class Options:
         """The service's own."""
         return dict(os.environ if self.ambient is None else self.ambient)
 
-    def ground(self, layout: Layout) -> SharedPaths:
+    def shared(self, layout: Layout) -> SharedPaths:
         """What all launch documents share."""
         ambient = self.environment()
         lent = (Path(path) for path in environs.places(ambient))

@@ -1,9 +1,9 @@
-"""Finds out how slot handles without a link stand, and ends those whose shims do not answer. A task for each
-such slot handle."""
+"""Finds out how slot handles without a link stand, and ends those whose shims do not answer within their
+leases. A task for each such slot handle."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +17,58 @@ from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
+_QUESTIONS = 3
+"""How often a shim is asked within a lease."""
 _PAUSE = 1.0
 """Seconds before a slot whose files cannot be read or written now is looked into again."""
 _MOST_SHORTAGES = 60
 """How often in a row a start finds no room though the disk has some: a quota, or what is no matter of the
 disk at all."""
+
+
+class Leases:
+    """How a shim that does not answer any more is noticed: one timer asks all of them for a sign of life.
+
+    What is counted are questions without an answer, not time that has passed: a service that was itself
+    stopped for a while, or a machine that slept, takes nobody's lease away.
+    """
+
+    def __init__(
+        self,
+        length: float,
+        slot_handles: Callable[[], Iterable[SlotHandle]],
+        over: Callable[[Sequence[SlotHandle], Sequence[SlotHandle], Sequence[SlotHandle]], None],
+    ) -> None:
+        #: Seconds between two questions; `length`: seconds that a shim may be silent.
+        self._pause = length / _QUESTIONS
+        self._slot_handles = slot_handles
+        #: Called with the slot handles whose leases are over, those that have been silent nearly as long (the
+        #: former included), and all that are live.
+        self._over = over
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """There are live slot handles. The timer runs as long as there are any."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._pause, self._ask)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ask(self) -> None:
+        self._timer = None
+        live = [slot_handle for slot_handle in self._slot_handles() if slot_handle.is_live]
+        if not live:
+            return
+        self.watch()
+        silence = [(slot_handle, slot_handle.ask()) for slot_handle in live]
+        late = [slot_handle for slot_handle, unanswered in silence if unanswered >= _QUESTIONS]
+        if late:
+            quiet = [
+                slot_handle for slot_handle, unanswered in silence if unanswered >= _QUESTIONS - 1
+            ]
+            self._over(late, quiet, live)
 
 
 class Reconciler:

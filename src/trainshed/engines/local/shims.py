@@ -1,6 +1,5 @@
 """Has shims begin: writes down what they need, and has the zygote fork them.
 
-Secrets are put into launch plans at the last moment: what comes of it is handed to a shim and to nobody else.
 Only a few replicas start, or are told to stop, at once, so that a large gang leaves the service its share of
 the processors (docs/adr/0048).
 """
@@ -8,47 +7,46 @@ the processors (docs/adr/0048).
 import asyncio
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.core.streams import StreamSource
 from trainshed.engines.launch.documents import SharedPaths, hosts_text, intercepted, launch_document
+from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.site import Site
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
-from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretDoor
+from trainshed.engines.port import EngineUnavailable
 from trainshed.engines.streams import FileStreams
 from trainshed.replica import protocol
 
 
 class Shims:
-    """Of one engine. `site`: explored before the first document; `ground`: what all replicas stand on."""
+    """The shims of one engine: what each is told, and the request that has it forked."""
 
     def __init__(
         self,
         layout: Layout,
         streams: FileStreams,
-        site: Site,
-        ground: SharedPaths,
+        host_probe: HostProbe,
+        shared: SharedPaths,
         spawner: Spawner,
     ) -> None:
         self._layout = layout
         self._streams = streams
-        self._site = site
-        self._ground = ground
+        #: Explored before the first document.
+        self._probe = host_probe
+        self._shared = shared
         self._spawner = spawner
 
     def hosts(self, gang: Mapping[ReplicaId, SlotHandle], plan: LaunchPlan) -> Path:
         """The gang's hosts file, brought up to date, if there is room on the disk. Raises
         EngineUnavailable."""
         slots = [each.slot for each in gang.values()]
-        text = hosts_text(slots, plan.hosts, intercepted(self._site.host, self._ground))
+        text = hosts_text(slots, plan.hosts, intercepted(self._probe.host, self._shared))
         try:
             self._layout.require_room()
             return self._layout.write_hosts(plan.job_uid, plan.attempt, text)
@@ -69,8 +67,8 @@ class Shims:
         return launch_document(
             plan=plan,
             slot=slot_handle.slot,
-            host=self._site.host,
-            ground=self._ground,
+            host=self._probe.host,
+            shared=self._shared,
             directory=slot_handle.directory,
             hosts=hosts,
             logs=logs,
@@ -96,33 +94,6 @@ def _unwritten(plan: LaunchPlan, error: OSError) -> EngineUnavailable:
     return EngineUnavailable(
         f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
     )
-
-
-async def revealed(
-    plans: Sequence[LaunchPlan], secrets: SecretDoor | None
-) -> list[tuple[LaunchPlan, tuple[str, ...]]]:
-    """The plans in their order, each as its program is to have it, with the texts that must not get into its
-    log.
-
-    Plans that need no secret are returned as they are, and nothing is waited for. Raises what
-    `SecretDoor.values` raises.
-    """
-    known: dict[tuple[str, frozenset[SecretRef]], Mapping[SecretRef, str]] = {}
-    found: list[tuple[LaunchPlan, tuple[str, ...]]] = []
-    for plan in plans:
-        refs = named_in(plan.argv, plan.environ)
-        if not refs:
-            found.append((plan, ()))
-            continue
-        if secrets is None:
-            raise LaunchRejected("The job names secrets, and this engine was given no way to them.")
-        # A gang's replicas mostly need the same ones.
-        key = (plan.account.project, refs)
-        if key not in known:
-            known[key] = await secrets.values(*key)
-        argv, environ, masked = resolved(plan.argv, plan.environ, known[key])
-        found.append((replace(plan, argv=argv, environ=environ), masked))
-    return found
 
 
 Key = tuple[JobUid, int, ReplicaId]

@@ -1,7 +1,8 @@
 """One slot as the engine sees it now: which incarnation, whether it lives, what was reported of it."""
 
+import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trainshed.core.job.exits import ExitRecord
@@ -14,9 +15,10 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
-from trainshed.engines.local.link import Link
+from trainshed.engines.local.link import Link, connect
 from trainshed.engines.port import (
     EngineEvent,
+    EngineUnavailable,
     Fault,
     LinesWritten,
     MetricsWritten,
@@ -27,17 +29,14 @@ from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 
 _RETRIES = 3
+_PATIENCE = 10.0
+"""Seconds that a shim may take to write lines of others into its log."""
+_MOST_WRITTEN = 32 << 10
+"""Characters of one order, unless a single line has more: the shim does nothing else meanwhile."""
 
 
 class SlotHandle:
-    """Turns a shim's messages and a slot's files into the port's events, in their order, each end once.
-
-    `incarnation` 0: nothing was launched yet. `plan`: what this service started it by, None = an earlier one
-    did. `answers`: its shim is of a version that answers to pings. `wants_room`: its start found no room on
-    the disk, and is to be tried again; `shortages`: how often it found none though there seemed to be some.
-    `zygote`: process id of the one that has its start; `was_given_on`: an earlier one may have it as well.
-    `unclear` is called when the link breaks before the end is known.
-    """
+    """Turns a shim's messages and a slot's files into the port's events, in their order, each end once."""
 
     def __init__(
         self,
@@ -53,15 +52,23 @@ class SlotHandle:
         self.attempt = attempt
         self.slot = slot
         self.directory = directory
+        #: 0 = nothing was launched yet.
         self.incarnation = 0
+        #: What this service started it by; None = an earlier one did.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
+        #: Its shim is of a version that answers to pings.
         self.answers = True
+        #: Its start found no room on the disk, and is to be tried again.
         self.wants_room = False
+        #: How often it found none though there seemed to be some.
         self.shortages = 0
+        #: Process id of the zygote that has its start.
         self.zygote = 0
+        #: An earlier zygote may have it as well.
         self.was_given_on = False
         self._emit = emit
+        #: Called when the link breaks before the end is known.
         self._unclear = unclear
         self._link: Link | None = None
         self._started = 0
@@ -145,6 +152,29 @@ class SlotHandle:
         if self._link is not None:
             self._link.inject(fault)
         return self._link is not None or not self.is_live
+
+    async def write_log(self, lines: Sequence[str]) -> None:
+        """Have the shim write lines into its log as if its program had printed them. Returns when they stand
+        there. Raises EngineUnavailable: the replica is over, or its shim does not answer."""
+        if not self.is_live:
+            raise EngineUnavailable("the replica is over")
+        loop = asyncio.get_running_loop()
+        try:
+            with connect(self.directory) as connection:
+                async with asyncio.timeout(_PATIENCE):
+                    for order in _orders(lines):
+                        await loop.sock_sendall(connection, protocol.encode(order))
+                    written, answers = 0, protocol.Lines()
+                    while written < len(lines):
+                        data = await loop.sock_recv(connection, 4096)
+                        if not data:
+                            raise EngineUnavailable("the replica has ended in this moment")
+                        for message in answers.feed(data):
+                            if message["e"] == "refused":
+                                raise EngineUnavailable(message["cause"])
+                            written += message["n"] if message["e"] == "written" else 0
+        except OSError as failure:  # A timeout is one as well.
+            raise EngineUnavailable(f"its shim does not listen just now ({failure!r})") from failure
 
     def lose(self, cause: str, *, by_service: bool = False) -> None:
         self._end(journal.lost_record(cause, by_service=by_service))
@@ -281,3 +311,16 @@ class SlotHandle:
         self._record = record
         self.close()
         self.report(self.incarnation, record, notes)
+
+
+def _orders(lines: Sequence[str]) -> Iterator[protocol.Message]:
+    batch: list[str] = []
+    size = 0
+    for line in lines:
+        if batch and size + len(line) > _MOST_WRITTEN:
+            yield {"o": "write", "lines": batch}
+            batch, size = [], 0
+        batch.append(line)
+        size += len(line)
+    if batch:
+        yield {"o": "write", "lines": batch}

@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 
 from trainshed.engines.launch.devices import NvmlDevices
-from trainshed.engines.launch.documents import Host
+from trainshed.engines.launch.documents import HostFacts
 from trainshed.engines.launch.driver import NO_DRIVER, find_driver
 from trainshed.engines.local import machine
 from trainshed.engines.local.options import Options
@@ -17,13 +17,13 @@ from trainshed.replica.sandbox import levels
 from trainshed.replica.system import cgroups
 
 
-class Site:
+class HostProbe:
     """`identity`: what tells this service from others on the machine."""
 
     def __init__(self, options: Options, identity: str) -> None:
         self._options = options
         self._identity = identity
-        self._host: Host | None = None
+        self._host: HostFacts | None = None
         self._refused: dict[str, str] = {}
         self._nodes: tuple[Node, ...] = ()
         self._shares: Shares = {}
@@ -34,7 +34,7 @@ class Site:
             raise EngineUnavailable("the local engine has not been started yet")
 
     @property
-    def host(self) -> Host:
+    def host(self) -> HostFacts:
         self.require()
         assert self._host is not None
         return self._host
@@ -64,7 +64,7 @@ class Site:
         )
         self._shares = machine.share(devices, options.nodes)
         self._nodes = machine.split(whole, self._shares, declared)
-        self._host = Host(
+        self._host = HostFacts(
             level=level,
             memory_base=memory_base,
             cpu_base=cpu_base,
