@@ -28,12 +28,22 @@ export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 if [ $# -ne 0 ]; then
     exec .venv/bin/python -m pytest "$@"
 fi
-./dev check
+# The static checks are one processor's work for a minute or two; they go on beside the tests.
+checks=$(mktemp)
+trap 'rm -f "$checks"' EXIT
+./dev check >"$checks" 2>&1 &
+checking=$!
 # Most of the time goes into waiting for real processes, so files are run three at a time. Soaks take minutes each
 # and are for ./dev test-all.
 marks='not runtimes and not programs and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs'
-.venv/bin/python -m pytest -m "$marks" --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 && exit 0 || code=$?
+.venv/bin/python -m pytest -m "$marks" --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 && code=0 || code=$?
+wait "$checking" && checked=0 || checked=$?
+printf '\nThe static checks (./dev check):\n' >&2
+cat "$checks" >&2
+if [ "$code" -eq 0 ] || [ "$checked" -ne 0 ]; then
+    exit $((code > checked ? code : checked))
+fi
 # Real processes beside each other on a busy machine: what fails is asked once more, alone (docs/adr/0029).
 # What has no "::" in it is no test: nothing could be collected.
 failed=$(.venv/bin/python -c 'import json
