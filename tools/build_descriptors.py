@@ -40,6 +40,9 @@ SERVICES = (
     "google/cloud/aiplatform/v1/vizier_service.proto",
     "google/cloud/aiplatform/v1/model_service.proto",
     "google/cloud/aiplatform/v1/persistent_resource_service.proto",
+    "google/cloud/aiplatform/v1/metadata_service.proto",
+    "google/cloud/aiplatform/v1/tensorboard_service.proto",
+    "google/cloud/aiplatform/v1/dataset_service.proto",
 )
 SETS = {
     "logging_v2": "google/logging/v2/logging.proto",

@@ -16,6 +16,7 @@ _VERTEX_JOBS = "google.cloud.aiplatform.v1.JobService"
 _PIPELINES = "google.cloud.aiplatform.v1.PipelineService"
 _MODELS = "google.cloud.aiplatform.v1.ModelService"
 _RESOURCES = "google.cloud.aiplatform.v1.PersistentResourceService"
+_METADATA = "google.cloud.aiplatform.v1.MetadataService"
 _ML_JOBS = "google.cloud.ml.v1.JobService"
 _ML_PROJECTS = "google.cloud.ml.v1.ProjectManagementService"
 _ML_OPERATIONS = "google.cloud.ml.v1.Operations"
@@ -48,6 +49,35 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_MODELS}.MergeVersionAliases": "aiplatform.models.update",
     f"{_MODELS}.DeleteModel": "aiplatform.models.delete",
     f"{_MODELS}.DeleteModelVersion": "aiplatform.models.delete",
+    f"{_METADATA}.CreateMetadataStore": "aiplatform.metadataStores.create",
+    f"{_METADATA}.GetMetadataStore": "aiplatform.metadataStores.get",
+    f"{_METADATA}.ListMetadataStores": "aiplatform.metadataStores.list",
+    f"{_METADATA}.DeleteMetadataStore": "aiplatform.metadataStores.delete",
+    f"{_METADATA}.CreateContext": "aiplatform.contexts.create",
+    f"{_METADATA}.GetContext": "aiplatform.contexts.get",
+    f"{_METADATA}.ListContexts": "aiplatform.contexts.list",
+    f"{_METADATA}.UpdateContext": "aiplatform.contexts.update",
+    f"{_METADATA}.DeleteContext": "aiplatform.contexts.delete",
+    f"{_METADATA}.PurgeContexts": "aiplatform.contexts.delete",
+    f"{_METADATA}.CreateArtifact": "aiplatform.artifacts.create",
+    f"{_METADATA}.GetArtifact": "aiplatform.artifacts.get",
+    f"{_METADATA}.ListArtifacts": "aiplatform.artifacts.list",
+    f"{_METADATA}.UpdateArtifact": "aiplatform.artifacts.update",
+    f"{_METADATA}.DeleteArtifact": "aiplatform.artifacts.delete",
+    f"{_METADATA}.PurgeArtifacts": "aiplatform.artifacts.delete",
+    f"{_METADATA}.CreateExecution": "aiplatform.executions.create",
+    f"{_METADATA}.GetExecution": "aiplatform.executions.get",
+    f"{_METADATA}.ListExecutions": "aiplatform.executions.list",
+    f"{_METADATA}.UpdateExecution": "aiplatform.executions.update",
+    f"{_METADATA}.DeleteExecution": "aiplatform.executions.delete",
+    f"{_METADATA}.PurgeExecutions": "aiplatform.executions.delete",
+    f"{_METADATA}.AddContextArtifactsAndExecutions": "aiplatform.contexts.addContextArtifactsAndExecutions",
+    f"{_METADATA}.AddContextChildren": "aiplatform.contexts.addContextChildren",
+    f"{_METADATA}.RemoveContextChildren": "aiplatform.contexts.removeContextChildren",
+    f"{_METADATA}.AddExecutionEvents": "aiplatform.executions.addExecutionEvents",
+    f"{_METADATA}.QueryContextLineageSubgraph": "aiplatform.contexts.queryContextLineageSubgraph",
+    f"{_METADATA}.QueryExecutionInputsAndOutputs": "aiplatform.executions.queryExecutionInputsAndOutputs",
+    f"{_METADATA}.QueryArtifactLineageSubgraph": "aiplatform.artifacts.queryArtifactLineageSubgraph",
     f"{_RESOURCES}.CreatePersistentResource": "aiplatform.persistentResources.create",
     f"{_RESOURCES}.GetPersistentResource": "aiplatform.persistentResources.get",
     f"{_RESOURCES}.ListPersistentResources": "aiplatform.persistentResources.list",
@@ -178,6 +208,15 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
         "aiplatform.models.upload",
         "aiplatform.models.update",
         "aiplatform.models.delete",
+        # Experiments are logged from inside jobs as well.
+        "aiplatform.metadataStores.create",
+        *(
+            permission
+            for permission in PERMISSIONS.values()
+            if permission.startswith(
+                ("aiplatform.contexts.", "aiplatform.artifacts.", "aiplatform.executions.")
+            )
+        ),
         "logging.logEntries.create",
         *(f"{api}.studies.{verb}" for api in ("aiplatform", "ml") for verb in ("create", "delete")),
         *(

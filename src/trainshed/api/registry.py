@@ -15,6 +15,9 @@ from trainshed.api.aiplatform_v1 import (
 from trainshed.api.aiplatform_v1 import locations as vertex_locations
 from trainshed.api.aiplatform_v1 import operations as vertex_operations
 from trainshed.api.aiplatform_v1 import studies as vertex_studies
+from trainshed.api.aiplatform_v1.metadata import lineage as metadata_lineage
+from trainshed.api.aiplatform_v1.metadata import nodes as metadata_nodes
+from trainshed.api.aiplatform_v1.metadata import stores as metadata_stores
 from trainshed.api.calls.call import Handler, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.logging_v2 import entries
@@ -33,6 +36,9 @@ def handlers() -> Handlers:
             tuning_jobs,
             training_pipelines,
             models,
+            metadata_stores,
+            metadata_nodes,
+            metadata_lineage,
             persistent_resources,
             vertex_locations,
             vertex_operations,

@@ -112,6 +112,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         reader=bootstrap.store.reader,
         studies=bootstrap.store.studies,
         models=bootstrap.store.models,
+        metadata=bootstrap.store.metadata,
         secrets=bootstrap.store.secrets,
         sealer=bootstrap.sealer,
         logs=logs,

@@ -15,6 +15,7 @@ import msgspec
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.metadata.records import MetadataStore, Node
 from trainshed.core.pipelines.records import ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Study, Trial
 from trainshed.core.tuning.records import TuningJob
@@ -71,6 +72,8 @@ _measurements = msgspec.json.Decoder(Measurement)
 _operations = msgspec.json.Decoder(Operation)
 _versions = msgspec.json.Decoder(ModelVersion)
 _resources = msgspec.json.Decoder(PersistentResource)
+_stores = msgspec.json.Decoder(MetadataStore)
+_nodes = msgspec.json.Decoder(Node)
 
 
 def work_kind(job: Work) -> WorkKind:
@@ -198,3 +201,28 @@ def encode_persistent_resource(resource: PersistentResource) -> bytes:
 
 def decode_persistent_resource(record: bytes) -> PersistentResource:
     return _decoded("persistent_resources", "record", record, _resources.decode)
+
+
+def encode_metadata_store(store: MetadataStore) -> bytes:
+    return _encoder.encode(store)
+
+
+def decode_metadata_store(record: bytes) -> MetadataStore:
+    return _decoded("metadata_stores", "record", record, _stores.decode)
+
+
+def encode_node(node: Node) -> bytes:
+    return _encoder.encode(node)
+
+
+def decode_node(record: bytes) -> Node:
+    """Without its parents, which are edges."""
+    return _decoded("metadata_nodes", "record", record, _nodes.decode)
+
+
+def encode_edge_labels(labels: Labels) -> bytes:
+    return _encoder.encode(labels)
+
+
+def decode_edge_labels(labels: bytes) -> Labels:
+    return _decoded("metadata_edges", "labels", labels, _labels.decode)

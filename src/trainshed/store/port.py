@@ -17,6 +17,7 @@ from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.works import Work
+from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
 from trainshed.store.records import Operation, RecordSetAside
 from trainshed.store.secrets import Secrets
@@ -286,6 +287,9 @@ class Store(Protocol):
 
     @property
     def models(self) -> Models: ...
+
+    @property
+    def metadata(self) -> Metadata: ...
 
     @property
     def secrets(self) -> Secrets: ...

@@ -85,6 +85,7 @@ class House:
             reader=self.store.reader,
             studies=self.store.studies,
             models=self.store.models,
+            metadata=self.store.metadata,
             secrets=self.store.secrets,
             sealer=Sealer(directory / "secrets.key", {}),
             logs=LogReader(FileStreams(self.log_root), ServiceStreams(self.log_root)),

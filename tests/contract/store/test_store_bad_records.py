@@ -5,11 +5,20 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.contract.store.metadata_samples import (
+    STORE,
+    artifact,
+    edge,
+    execution,
+    make_metadata_store,
+    make_node,
+)
 from tests.contract.store.store_samples import (
     T0,
     cancel,
@@ -26,6 +35,8 @@ from tests.contract.store.study_samples import (
     measured,
 )
 from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.metadata.conditions import NodeQuery
+from trainshed.core.metadata.records import Edge, EdgeRole, Node, NodeKind
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.store.port import JobQuery, Store, open_store
@@ -35,6 +46,15 @@ pytestmark = pytest.mark.anyio
 
 STUDY = StudyUid(30)
 Read = Callable[[Store], Awaitable[Any]]
+
+
+async def lineage_nodes(store: Store) -> tuple[Node, ...]:
+    return (await store.metadata.lineage(execution("x1"), 1)).nodes
+
+
+async def lineage_events(store: Store) -> tuple[Edge, ...]:
+    return (await store.metadata.lineage(execution("x1"), 1)).events
+
 
 READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ("jobs", "record"): (
@@ -63,6 +83,14 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ("persistent_resources", "record"): (
         lambda store: store.models.persistent_resources("projects/p/locations/us-central1", "", 9),
     ),
+    ("metadata_stores", "record"): (
+        lambda store: store.metadata.stores("p", "us-central1", "", 9),
+    ),
+    ("metadata_nodes", "record"): (
+        lambda store: store.metadata.nodes(NodeQuery(STORE, NodeKind.ARTIFACT, None, 9)),
+        lineage_nodes,
+    ),
+    ("metadata_edges", "labels"): (lineage_events,),
 }
 """(table, column) of everything that is decoded, and the calls that give several of its records."""
 BAD: dict[str, Callable[[bytes], bytes]] = {
@@ -91,6 +119,17 @@ async def fill(store: Store) -> None:
         )
         await store.intake.put_drill_plan(drill_plan("p", f"plan{number}"))
     await store.models.register(make_version("n", 1, "default"), operation(20))
+    for number, name in enumerate((STORE, replace(STORE, store_id="other"))):
+        await store.metadata.create_store(make_metadata_store(name), operation(30 + number))
+    for number in (1, 2):
+        await store.metadata.create(make_node(artifact(f"a{number}")))
+        await store.metadata.create(make_node(execution(f"x{number}")))
+    await store.metadata.link(
+        [
+            edge(execution("x1"), EdgeRole.INPUT, artifact("a1")),
+            replace(edge(execution("x1"), EdgeRole.OUTPUT, artifact("a2")), labels=(("a", "b"),)),
+        ]
+    )
     for number in (30, 31):
         await store.studies.create_study(make_study(number))
     for number in (1, 2):
@@ -125,7 +164,7 @@ def spoil(data: Path, table: str, column: str, change: Callable[[bytes], bytes])
         return spoilt
 
 
-ROWIDS = {"jobs", "intents", "studies", "model_versions"}
+ROWIDS = {"jobs", "intents", "studies", "model_versions", "metadata_nodes"}
 KEYS = {
     "timeline": "seq",
     "operations": "name",
@@ -133,6 +172,8 @@ KEYS = {
     "trials": "number",
     "measurements": "number",
     "persistent_resources": "name",
+    "metadata_stores": "store_id",
+    "metadata_edges": "target",
 }
 
 

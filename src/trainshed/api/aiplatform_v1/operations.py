@@ -153,12 +153,9 @@ def _metadata(record: Operation) -> Any:
         case OperationKind.DELETE:
             return pool.message_class(f"{_V1}.DeleteOperationMetadata")()
         case OperationKind.CREATE:
-            resource = record.response_type.rpartition(".")[2]
-            made = "UploadModel" if resource == "UploadModelResponse" else f"Create{resource}"
-            return pool.message_class(f"{_V1}.{made}OperationMetadata")()
+            return pool.message_class(_operation_metadata("Create", record))()
         case OperationKind.UPDATE:
-            resource = record.response_type.rpartition(".")[2]
-            return pool.message_class(f"{_V1}.Update{resource}OperationMetadata")()
+            return pool.message_class(_operation_metadata("Update", record))()
         case OperationKind.SUGGEST:
             return pool.message_class(f"{_V1}.SuggestTrialsMetadata")(client_id=record.client)
         case OperationKind.CHECK_STOPPING:
@@ -169,6 +166,14 @@ def _metadata(record: Operation) -> Any:
             )
         case _:
             assert_never(record.kind)
+
+
+def _operation_metadata(verb: str, record: Operation) -> str:
+    """The metadata's message: named after the method, which an answer of its own (`PurgeContextsResponse`)
+    names, and a resource with the verb."""
+    answer = record.response_type.rpartition(".")[2]
+    method = answer.removesuffix("Response") if answer.endswith("Response") else f"{verb}{answer}"
+    return f"{_V1}.{method}{'' if method.startswith('Purge') else 'Operation'}Metadata"
 
 
 async def _suggested(services: Services, record: Operation) -> Message:

@@ -33,8 +33,20 @@ _CREATING: Final = frozenset(
 )
 _ACCOUNT: Final = frozenset({"serviceAccount", "service_account"})
 """Also as clients spell it in what is JSON of their own."""
-_NAMES: Final = frozenset({"name", "parent", "resource", "trial_name", "parent_model", "log_name"})
-_LISTS: Final = frozenset({"resource_names"})
+_NAMES: Final = frozenset(
+    {
+        "artifact",
+        "context",
+        "execution",
+        "log_name",
+        "name",
+        "parent",
+        "parent_model",
+        "resource",
+        "trial_name",
+    }
+)
+_LISTS: Final = frozenset({"artifacts", "child_contexts", "executions", "resource_names"})
 _BARE: Final = "project_ids"
 _PARTS: Final = "entries"
 

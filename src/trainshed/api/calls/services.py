@@ -17,6 +17,7 @@ from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.eventloop.lag import Lag
 from trainshed.store.logs.reader import LogReader
+from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
 from trainshed.store.notices import Notices
 from trainshed.store.port import Intake, Reader
@@ -179,6 +180,7 @@ class Services:
     reader: Reader
     studies: Studies
     models: Models
+    metadata: Metadata
     secrets: Secrets
     sealer: Sealer
     logs: LogReader

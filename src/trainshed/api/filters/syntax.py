@@ -75,13 +75,17 @@ _ENDS_NAME = frozenset(" \t\r\n()=!<>:~\"'.,")
 _ENDS_VALUE = frozenset(" \t\r\n()")
 
 
-def parse_filter(text: str) -> Expression | None:
-    """The tree of a filter; None for an empty one, which lets everything pass. Raises FilterError."""
+def parse_filter(text: str, *, with_lists: bool = False) -> Expression | None:
+    """The tree of a filter; None for an empty one, which lets everything pass. Raises FilterError.
+
+    `with_lists`: as the metadata service has it, `parents:"a","b"` and `in_context("a", "b")` are read as one
+    `:` comparison for each value, with OR between them.
+    """
     if len(text) > MAX_LENGTH:
         raise FilterError(f"the filter is longer than {MAX_LENGTH} characters; split the request")
     if not text.strip():
         return None
-    parser = _Parser(text)
+    parser = _Parser(text, with_lists)
     expression = parser.conjunction(0)
     parser.expect_end()
     return expression
@@ -90,8 +94,9 @@ def parse_filter(text: str) -> Expression | None:
 class _Parser:
     """Recursive descent over the characters: values such as 2026-01-01T00:00:00Z hold operator characters."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, with_lists: bool = False) -> None:
         self._text = text
+        self._with_lists = with_lists
         self._at = 0
         self._tests = 0
 
@@ -142,10 +147,17 @@ class _Parser:
             self._at = start
             raise self._error("something to compare is expected")
         path = self._path()
+        if self._with_lists and self._peek() == "(":
+            self._at += 1
+            inside = self._comma_list(path, Operator.HAS)
+            self._close()
+            return inside
         operator = self._operator()
         if operator is None:
             return Term(path)
         self._skip_space()
+        if self._peek() != "(" and self._with_lists:
+            return self._comma_list(path, operator)
         if self._peek() != "(":
             return Comparison(path, operator, self._value())
         self._at += 1
@@ -163,6 +175,16 @@ class _Parser:
             found.append(Comparison(path, operator, self._value()))
         self._close()
         return found[0] if len(found) == 1 else kind(tuple(found))
+
+    def _comma_list(self, path: tuple[str, ...], operator: Operator) -> Expression:
+        found = [Comparison(path, operator, self._value())]
+        self._skip_space()
+        while self._peek() == ",":
+            self._at += 1
+            self._count()
+            found.append(Comparison(path, operator, self._value()))
+            self._skip_space()
+        return found[0] if len(found) == 1 else Or(tuple(found))
 
     def _path(self) -> tuple[str, ...]:
         names = [self._name()]

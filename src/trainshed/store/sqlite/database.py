@@ -17,6 +17,7 @@ from trainshed.store.sqlite.connections import (
     require_sound,
 )
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
+from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
@@ -52,6 +53,7 @@ class SqliteStore:
         self.reader = SqliteReader(snapshots)
         self.studies = SqliteStudies(writer, snapshots)
         self.models = SqliteModels(writer, snapshots)
+        self.metadata = SqliteMetadata(writer, snapshots)
         self.secrets = SqliteSecrets(writer, snapshots)
 
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:

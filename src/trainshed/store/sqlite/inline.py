@@ -16,6 +16,7 @@ from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
+from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
@@ -51,6 +52,7 @@ class InlineStore:
         self.reader = SqliteReader(self)
         self.studies = SqliteStudies(self, self)
         self.models = SqliteModels(self, self)
+        self.metadata = SqliteMetadata(self, self)
         self.secrets = SqliteSecrets(self, self)
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:

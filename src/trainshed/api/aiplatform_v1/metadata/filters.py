@@ -1,0 +1,146 @@
+"""Filters and orders of lists of contexts, artifacts and executions (facts/experiments#filters)."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from trainshed.api.filters.matching import moment
+from trainshed.api.filters.syntax import (
+    And,
+    Comparison,
+    Expression,
+    FilterError,
+    Not,
+    Or,
+    Term,
+    parse_filter,
+)
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.metadata import conditions
+from trainshed.core.metadata.conditions import Compare, Condition, Field, Moment, Order
+from trainshed.core.metadata.records import EdgeRole, NodeKind, NodeName, StoreName
+
+_TEXTS: Final[Mapping[str, Field]] = {
+    "schema_title": Field.SCHEMA_TITLE,
+    "display_name": Field.DISPLAY_NAME,
+    "uri": Field.URI,
+    "state": Field.STATE,
+    "name": Field.NODE_ID,
+}
+_MOMENTS: Final[Mapping[str, Moment]] = {
+    "create_time": Moment.CREATED,
+    "update_time": Moment.UPDATED,
+}
+_ORDERS: Final[Mapping[str, Order]] = {
+    "create_time": Order.CREATED,
+    "update_time": Order.UPDATED,
+    "display_name": Order.DISPLAY_NAME,
+}
+_LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {
+    NodeKind.CONTEXT: {
+        "parent_contexts": (EdgeRole.CHILD, True),
+        "child_contexts": (EdgeRole.CHILD, False),
+    },
+    NodeKind.ARTIFACT: {"in_context": (EdgeRole.MEMBER, True)},
+    NodeKind.EXECUTION: {"in_context": (EdgeRole.MEMBER, True)},
+}
+"""By name, the edge that is asked for, and whether it comes from what is named."""
+_TYPES: Final = ("string_value", "number_value", "bool_value")
+
+
+def read_filter(text: str, store: StoreName, kind: NodeKind) -> Condition | None:
+    """None for an empty filter. Raises InvalidRequest on `filter`."""
+    try:
+        tree = parse_filter(text, with_lists=True)
+        return None if tree is None else _condition(tree, store, kind)
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
+
+
+def read_order(text: str) -> tuple[Order, bool]:
+    """`create_time desc`: by what, and whether downwards. Raises InvalidRequest on `order_by`."""
+    match text.replace(",", " , ").split():
+        case []:
+            return Order.CREATED, False
+        case [field, *direction] if field in _ORDERS and direction in ([], ["asc"], ["desc"]):
+            return _ORDERS[field], direction == ["desc"]
+        case _:
+            wrong = f"{text!r} is no order; use one of {', '.join(_ORDERS)}, with or without desc."
+            raise InvalidRequest((Violation("order_by", wrong),))
+
+
+def _condition(tree: Expression, store: StoreName, kind: NodeKind) -> Condition:
+    match tree:
+        case And():
+            return conditions.And(tuple(_condition(part, store, kind) for part in tree.operands))
+        case Or():
+            return conditions.Or(tuple(_condition(part, store, kind) for part in tree.operands))
+        case Not():
+            return conditions.Not(_condition(tree.operand, store, kind))
+        case Term():
+            raise FilterError(
+                f'{tree.name!r} stands alone; compare a field, for example display_name="{tree.name}"'
+            )
+        case Comparison():
+            return _comparison(tree, store, kind)
+
+
+def _comparison(leaf: Comparison, store: StoreName, kind: NodeKind) -> Condition:
+    compare = Compare(leaf.operator.value)
+    name = leaf.name
+    if name in _TEXTS:
+        return conditions.TextIs(_TEXTS[name], compare, _text(leaf))
+    if name in _MOMENTS:
+        return conditions.MomentIs(_MOMENTS[name], compare, moment(leaf.value))
+    if name in _LINKS[kind]:
+        role, inward = _LINKS[kind][name]
+        return conditions.LinkedTo(role, (_context(leaf.value, store),), inward)
+    match leaf.path:
+        case ("labels",):
+            return conditions.LabelIs(leaf.value, Compare.EQUAL, None)
+        case ("labels", *key):
+            any_value = compare is Compare.HAS and leaf.value == "*"
+            return conditions.LabelIs(".".join(key), compare, None if any_value else leaf.value)
+        case ("metadata", _, *_):
+            return _metadatum(leaf, compare)
+        case _:
+            known = ", ".join((*_TEXTS, *_MOMENTS, *_LINKS[kind]))
+            raise FilterError(
+                f"{kind} cannot be filtered by {name!r}; use {known}, labels.KEY or metadata.KEY.number_value"
+            )
+
+
+def _text(leaf: Comparison) -> str:
+    """A node's own name is compared by its id."""
+    return leaf.value.rpartition("/")[2] if leaf.name == "name" else leaf.value
+
+
+def _context(text: str, store: StoreName) -> NodeName:
+    """A full name, or an id in the same store."""
+    if "/" not in text:
+        return NodeName(store, NodeKind.CONTEXT, text)
+    try:
+        return NodeName.parse(text, NodeKind.CONTEXT)
+    except InvalidRequest:
+        raise FilterError(f"{text!r} is no name of a context") from None
+
+
+def _metadatum(leaf: Comparison, compare: Compare) -> Condition:
+    """`metadata.KEY.number_value = 3`; without a type the value tells which it is."""
+    path = leaf.path[1:]
+    given = path[-1] if path[-1] in _TYPES and len(path) > 1 else ""
+    keys = tuple(
+        key for key in (path[:-1] if given else path) if key not in ("struct_value", "fields")
+    )
+    if any('"' in key for key in keys):
+        raise FilterError("a key of the metadata with a quote in it cannot be filtered by")
+    value: str | float | bool = leaf.value
+    if given == "bool_value" or (not given and leaf.value in ("true", "false")):
+        if leaf.value not in ("true", "false"):
+            raise FilterError(f"{leaf.value!r} is neither true nor false")
+        value = leaf.value == "true"
+    elif given == "number_value":
+        try:
+            value = float(leaf.value)
+        except ValueError:
+            raise FilterError(f"{leaf.value!r} is not a number") from None
+    return conditions.MetadatumIs(keys, compare, value)

@@ -1,0 +1,135 @@
+"""What nodes are to each other: contexts and what is in them, executions and what they read and wrote."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1.metadata.messages import V1, view
+from trainshed.api.aiplatform_v1.metadata.stores import SERVICE
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.timestamps import set_micros
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.metadata.records import Edge, EdgeRole, Lineage, NodeKind, NodeName
+from trainshed.wire import pool
+
+_INPUT: Final = 1
+_OUTPUT: Final = 2
+_ROLES: Final = {_INPUT: EdgeRole.INPUT, _OUTPUT: EdgeRole.OUTPUT}
+_TYPES: Final = {role: number for number, role in _ROLES.items()}
+_MOST_HOPS: Final = 100
+
+
+async def add_members(call: Call, request: Any) -> Message:
+    """Put artifacts and executions into a context. Leaves its etag as it is: the client goes on with what it
+    has read."""
+    context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
+    members = [
+        *_names(request.artifacts, NodeKind.ARTIFACT, "artifacts"),
+        *_names(request.executions, NodeKind.EXECUTION, "executions"),
+    ]
+    at = call.services.now()
+    await call.services.metadata.link(
+        [Edge(context, EdgeRole.MEMBER, member, at) for member in members]
+    )
+    return pool.message_class(f"{V1}.AddContextArtifactsAndExecutionsResponse")()
+
+
+async def add_children(call: Call, request: Any) -> Message:
+    """Put contexts below a context; their etags stay as they are."""
+    await call.services.metadata.link(_children(call, request))
+    return pool.message_class(f"{V1}.AddContextChildrenResponse")()
+
+
+async def remove_children(call: Call, request: Any) -> Message:
+    await call.services.metadata.unlink(_children(call, request))
+    return pool.message_class(f"{V1}.RemoveContextChildrenResponse")()
+
+
+async def add_events(call: Call, request: Any) -> Message:
+    """Say what an execution has read and written."""
+    execution = NodeName.parse(request.execution, NodeKind.EXECUTION, of="execution")
+    at = call.services.now()
+    edges: list[Edge] = []
+    for number, event in enumerate(request.events):
+        role = _ROLES.get(event.type)
+        if role is None:
+            text = "An event is of type INPUT or OUTPUT."
+            raise InvalidRequest((Violation(f"events[{number}].type", text),))
+        artifact = NodeName.parse(
+            event.artifact, NodeKind.ARTIFACT, of=f"events[{number}].artifact"
+        )
+        edges.append(Edge(execution, role, artifact, at, tuple(sorted(event.labels.items()))))
+    await call.services.metadata.link(edges)
+    return pool.message_class(f"{V1}.AddExecutionEventsResponse")()
+
+
+async def of_context(call: Call, request: Any) -> Message:
+    """What is in a context and in the contexts below it."""
+    name = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
+    return _subgraph(await call.services.metadata.lineage(name, 0))
+
+
+async def of_execution(call: Call, request: Any) -> Message:
+    """An execution, and the artifacts that it read and wrote."""
+    name = NodeName.parse(request.execution, NodeKind.EXECUTION, of="execution")
+    return _subgraph(await call.services.metadata.lineage(name, 1))
+
+
+async def of_artifact(call: Call, request: Any) -> Message:
+    """What is at most `max_hops` events away from an artifact (0: all that can be reached)."""
+    name = NodeName.parse(request.artifact, NodeKind.ARTIFACT, of="artifact")
+    if request.max_hops < 0:
+        raise InvalidRequest((Violation("max_hops", "It must not be negative."),))
+    if request.filter:
+        text = "A lineage cannot be filtered; leave the filter out and choose among the answer."
+        raise InvalidRequest((Violation("filter", text),))
+    hops = min(request.max_hops or _MOST_HOPS, _MOST_HOPS)
+    return _subgraph(await call.services.metadata.lineage(name, hops))
+
+
+HANDLERS: Final[Handlers] = {
+    f"{SERVICE}.AddContextArtifactsAndExecutions": add_members,
+    f"{SERVICE}.AddContextChildren": add_children,
+    f"{SERVICE}.RemoveContextChildren": remove_children,
+    f"{SERVICE}.AddExecutionEvents": add_events,
+    f"{SERVICE}.QueryContextLineageSubgraph": of_context,
+    f"{SERVICE}.QueryExecutionInputsAndOutputs": of_execution,
+    f"{SERVICE}.QueryArtifactLineageSubgraph": of_artifact,
+}
+
+
+def _children(call: Call, request: Any) -> list[Edge]:
+    context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
+    at = call.services.now()
+    return [
+        Edge(context, EdgeRole.CHILD, child, at)
+        for child in _names(request.child_contexts, NodeKind.CONTEXT, "child_contexts")
+    ]
+
+
+def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:
+    return [
+        NodeName.parse(text, kind, of=f"{field}[{number}]") for number, text in enumerate(texts)
+    ]
+
+
+def _subgraph(lineage: Lineage) -> Message:
+    graph: Any = pool.message_class(f"{V1}.LineageSubgraph")()
+    for node in lineage.nodes:
+        match node.name.kind:
+            case NodeKind.ARTIFACT:
+                graph.artifacts.append(view(node))
+            case NodeKind.EXECUTION:
+                graph.executions.append(view(node))
+            case NodeKind.CONTEXT:
+                pass  # Lineage is of what was made.
+    for edge in lineage.events:
+        event: Any = graph.events.add(
+            artifact=str(edge.target),
+            execution=str(edge.source),
+            type=_TYPES[edge.role],
+            labels=dict(edge.labels),
+        )
+        set_micros(event.event_time, edge.at)
+    return graph

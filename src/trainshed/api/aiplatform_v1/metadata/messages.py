@@ -1,0 +1,167 @@
+"""Nodes as messages, and what requests may put into them (facts/experiments#limits)."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.calls.timestamps import set_micros
+from trainshed.core.errors import Aborted, InvalidRequest, Violation
+from trainshed.core.metadata.merging import changed, merged
+from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind
+from trainshed.core.requests import Faults, Section
+from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool
+
+V1: Final = "google.cloud.aiplatform.v1"
+MAX_METADATA: Final = 200_000
+"""Bytes of a node's metadata as JSON."""
+_ID: Final = re.compile(r"[a-z0-9-]{1,128}")
+_FIELDS: Final = ("display_name", "description", "labels", "metadata")
+_OF_KIND: Final = {
+    NodeKind.CONTEXT: _FIELDS,
+    NodeKind.ARTIFACT: (*_FIELDS, "state", "uri"),
+    NodeKind.EXECUTION: (*_FIELDS, "state"),
+}
+"""What an update can change."""
+
+
+def message_name(kind: NodeKind) -> str:
+    """`Context`, `Artifact`, `Execution`."""
+    return kind.singular.capitalize()
+
+
+def view(node: Node) -> Message:
+    """A Context, Artifact or Execution."""
+    message: Any = pool.message_class(f"{V1}.{message_name(node.name.kind)}")(
+        name=str(node.name),
+        display_name=node.display_name,
+        description=node.description,
+        etag=str(node.etag),
+        labels=dict(node.labels),
+        schema_title=node.schema_title,
+        schema_version=node.schema_version,
+    )
+    message.metadata.update(node.metadata | node.added)
+    set_micros(message.create_time, node.created)
+    set_micros(message.update_time, node.updated)
+    if node.name.kind is NodeKind.CONTEXT:
+        message.parent_contexts.extend(map(str, node.parents))
+    elif node.state:
+        message.state = (
+            message.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_name[node.state].number
+        )
+    if node.name.kind is NodeKind.ARTIFACT:
+        message.uri = node.uri
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFields:
+    """What a request says of a node, checked."""
+
+    display_name: str
+    description: str
+    schema_title: str
+    schema_version: str
+    uri: str
+    state: str
+    labels: tuple[tuple[str, str], ...]
+    #: None: it says nothing of the metadata.
+    metadata: dict[str, Any] | None
+
+
+def read_fields(message: Any, kind: NodeKind) -> NodeFields:
+    """Raises InvalidRequest with all that is wrong."""
+    faults = Faults()
+    field = kind.singular
+    try:
+        public = wire_json.to_public(message)
+    except ValueError as error:
+        text = f"{error}: numbers of metadata are finite."
+        raise InvalidRequest((Violation(f"{field}.metadata", text),)) from None
+    section = Section(public, field, faults)
+    if len(message.display_name) > MAX_DISPLAY_NAME:
+        section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
+    labels = read_labels(section)
+    metadata = public.get("metadata", {}) if message.HasField("metadata") else None
+    if (
+        metadata is not None
+        and len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_METADATA
+    ):
+        section.fault("metadata", f"It has more than {MAX_METADATA} bytes as JSON.")
+    faults.refuse()
+    state = public.get("state", "")
+    return NodeFields(
+        display_name=message.display_name,
+        description=message.description,
+        schema_title=message.schema_title,
+        schema_version=message.schema_version,
+        uri=message.uri if kind is NodeKind.ARTIFACT else "",
+        state="" if state == "STATE_UNSPECIFIED" else state,
+        labels=labels,
+        metadata=metadata,
+    )
+
+
+def read_id(node_id: str, field: str) -> str:
+    """Raises InvalidRequest for what is no id."""
+    if not _ID.fullmatch(node_id):
+        text = f"{node_id!r} is not an id; it has at most 128 lowercase letters, digits and dashes."
+        raise InvalidRequest((Violation(field, text),))
+    return node_id
+
+
+def read_mask(paths: Iterable[str], kind: NodeKind) -> tuple[str, ...]:
+    """() = no mask, or `*`. Raises InvalidRequest for what cannot be updated."""
+    given = tuple(path for path in paths if path != "*")
+    allowed = _OF_KIND[kind]
+    wrong = [path for path in given if path not in allowed and not path.startswith("metadata.")]
+    if wrong:
+        text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."
+        raise InvalidRequest((Violation("update_mask", text),))
+    return given
+
+
+def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, now: int) -> Node:
+    """The node after an update. Without a mask all that the request sets is taken over. `etag`: of the state
+    that the request was made for, "" = any; runs of experiments take one that is not the newest and are
+    merged. What changes nothing leaves the etag as it is. Raises Aborted."""
+    is_stale = etag not in ("", str(node.etag))
+    if is_stale and not (
+        node.schema_title == EXPERIMENT_RUN and etag.isascii() and etag.isdecimal()
+    ):
+        raise Aborted(
+            f"Specified {message_name(node.name.kind)} `etag`: `{etag}` does not match server `etag`: "
+            f"`{node.etag}`"
+        )
+    new = node
+    for name in ("display_name", "description", "labels", "state", "uri"):
+        value = getattr(fields, name)
+        if name in mask or (not mask and value):
+            new = replace(new, **{name: value})
+    metadata = _metadata(node, fields.metadata, mask)
+    if is_stale:
+        metadata = merged(node, metadata, int(etag))
+    if new == node and metadata == node.metadata:
+        return node
+    newest = max(node.etag + 1, now // 10**6)
+    if node.schema_title == EXPERIMENT_RUN:
+        new = changed(new, metadata, newest)
+    return replace(new, metadata=metadata, etag=newest, updated=now)
+
+
+def _metadata(node: Node, given: dict[str, Any] | None, mask: tuple[str, ...]) -> dict[str, Any]:
+    """What the request makes of the metadata. What the service adds is not taken from it."""
+    if given is None or (mask and not any(path.startswith("metadata") for path in mask)):
+        return node.metadata
+    own = {key: value for key, value in given.items() if key not in node.added}
+    if not mask or "metadata" in mask:
+        return own
+    keys = {path.partition(".")[2] for path in mask if path.startswith("metadata.")}
+    kept = {key: value for key, value in node.metadata.items() if key not in keys}
+    return kept | {key: own[key] for key in keys if key in own}

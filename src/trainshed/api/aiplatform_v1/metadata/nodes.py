@@ -1,0 +1,172 @@
+"""Contexts, artifacts and executions: create, get, list, update, delete, purge. The three differ in a few
+fields only."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.metadata.filters import read_filter, read_order
+from trainshed.api.aiplatform_v1.metadata.messages import (
+    V1,
+    NodeFields,
+    message_name,
+    read_fields,
+    read_id,
+    read_mask,
+    updated,
+    view,
+)
+from trainshed.api.aiplatform_v1.metadata.stores import SERVICE, operation
+from trainshed.api.calls.call import Call, Handler, Handlers
+from trainshed.api.calls.paging import decode_number, encode_token, page_size
+from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
+from trainshed.core.metadata.conditions import NodeQuery
+from trainshed.core.metadata.merging import changed
+from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind, NodeName, StoreName
+from trainshed.store.records import OperationKind
+from trainshed.wire import pool
+
+_PAGE: Final = 100
+_LARGEST: Final = 1000
+_PURGED_AT_ONCE: Final = 10_000
+_SAMPLE: Final = 100
+
+
+async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
+    store = StoreName.parse(request.parent, of="parent")
+    field = f"{kind.singular}_id"
+    node_id = getattr(request, field) or f"{kind.singular}-{call.services.new_uid()}"
+    name = NodeName(store, kind, read_id(node_id, field))
+    node = _new(call, name, read_fields(getattr(request, kind.singular), kind))
+    await call.services.metadata.create(node)
+    return view(node)
+
+
+async def _get(kind: NodeKind, call: Call, request: Any) -> Message:
+    return view(await call.services.metadata.node(NodeName.parse(request.name, kind)))
+
+
+async def _list(kind: NodeKind, call: Call, request: Any) -> Message:
+    """Oldest first, unless `order_by` says otherwise."""
+    store = StoreName.parse(request.parent, of="parent")
+    condition = read_filter(request.filter, store, kind)
+    order, descending = read_order(request.order_by)
+    size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
+    question = (str(store), kind.value, request.filter, request.order_by)
+    offset = decode_number(request.page_token, *question)
+    query = NodeQuery(store, kind, condition, size + 1, order, descending, offset)
+    found = await call.services.metadata.nodes(query)
+    more = len(found) > size
+    return pool.message_class(f"{V1}.List{message_name(kind)}sResponse")(
+        **{kind.value: [view(node) for node in found[:size]]},
+        next_page_token=encode_token(str(offset + size), *question) if more else "",
+    )
+
+
+async def _update(kind: NodeKind, call: Call, request: Any) -> Message:
+    given = getattr(request, kind.singular)
+    name = NodeName.parse(given.name, kind, of=f"{kind.singular}.name")
+    fields = read_fields(given, kind)
+    mask = read_mask(request.update_mask.paths, kind)
+    now = call.services.now()
+    metadata = call.services.metadata
+    try:
+        return view(
+            await metadata.change(name, lambda node: updated(node, fields, mask, given.etag, now))
+        )
+    except NotFound:
+        if not request.allow_missing:
+            raise
+    read_id(name.node_id, f"{kind.singular}.name")
+    node = _new(call, name, fields)
+    await metadata.create(node)
+    return view(node)
+
+
+async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
+    """What was linked to it stays: a context's children, an execution's artifacts."""
+    name = NodeName.parse(request.name, kind)
+    services = call.services
+    if request.etag:
+        node = await services.metadata.node(name)
+        if request.etag != str(node.etag):
+            raise Aborted(
+                f"Specified {message_name(kind)} `etag`: `{request.etag}` does not match server `etag`: "
+                f"`{node.etag}`"
+            )
+    done = operation(services, OperationKind.DELETE, name.store, str(name))
+    await services.metadata.delete((name,), done)
+    return operations.finished(done)
+
+
+async def _purge(kind: NodeKind, call: Call, request: Any) -> Message:
+    """Delete what a filter lets pass, the oldest ten thousand at a time; without `force` only count it."""
+    store = StoreName.parse(request.parent, of="parent")
+    if not request.filter.strip():
+        text = "Name what is to be deleted; everything is create_time > 2000-01-01T00:00:00Z."
+        raise InvalidRequest((Violation("filter", text),))
+    condition = read_filter(request.filter, store, kind)
+    services = call.services
+    found = await services.metadata.nodes(NodeQuery(store, kind, condition, _PURGED_AT_ONCE))
+    names = [node.name for node in found]
+    answer = {
+        "purgeCount": str(len(names)),
+        "purgeSample": [] if request.force else [str(name) for name in names[:_SAMPLE]],
+    }
+    done = operation(
+        services,
+        OperationKind.UPDATE,
+        store,
+        str(store),
+        (f"{V1}.Purge{message_name(kind)}sResponse", json.dumps(answer)),
+    )
+    await services.metadata.delete(names if request.force else (), done)
+    return operations.finished(done)
+
+
+def _new(call: Call, name: NodeName, fields: NodeFields) -> Node:
+    now = call.services.now()
+    etag = now // 10**6
+    node = Node(
+        name=name,
+        created=now,
+        updated=now,
+        etag=etag,
+        display_name=fields.display_name,
+        description=fields.description,
+        schema_title=fields.schema_title,
+        schema_version=fields.schema_version,
+        uri=fields.uri,
+        state=fields.state,
+        labels=fields.labels,
+    )
+    metadata = fields.metadata or {}
+    if node.schema_title == EXPERIMENT_RUN:
+        return changed(node, metadata, etag)
+    return replace(node, metadata=metadata)
+
+
+_METHODS: Final[dict[str, Callable[..., Any]]] = {
+    "Create{}": _create,
+    "Get{}": _get,
+    "List{}s": _list,
+    "Update{}": _update,
+    "Delete{}": _delete,
+    "Purge{}s": _purge,
+}
+
+
+def _handlers() -> dict[str, Handler]:
+    return {
+        f"{SERVICE}.{method.format(message_name(kind))}": partial(handler, kind)
+        for kind in NodeKind
+        for method, handler in _METHODS.items()
+    }
+
+
+HANDLERS: Final[Handlers] = _handlers()

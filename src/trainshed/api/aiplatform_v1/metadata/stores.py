@@ -1,0 +1,101 @@
+"""Metadata stores: create, get, list, delete. Clients make one called `default` in each location."""
+
+import json
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.metadata.messages import V1, read_id
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import decode_token, encode_token, page_size
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import set_micros
+from trainshed.core.metadata.records import MetadataStore, StoreName
+from trainshed.store.records import Operation, OperationKind
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool
+
+SERVICE: Final = f"{V1}.MetadataService"
+_STORE: Final = f"{V1}.MetadataStore"
+_PAGE: Final = 100
+_LARGEST: Final = 1000
+
+
+async def create(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    services = call.services
+    store_id = request.metadata_store_id or f"store-{services.new_uid()}"
+    now = services.now()
+    store = MetadataStore(
+        StoreName(parent.project_id, parent.location, read_id(store_id, "metadata_store_id")),
+        request.metadata_store.description,
+        now,
+        now,
+    )
+    answer = _STORE, json.dumps(wire_json.to_public(_view(store)), ensure_ascii=False)
+    done = operation(services, OperationKind.CREATE, store.name, str(store.name), answer)
+    await services.metadata.create_store(store, done)
+    return operations.finished(done)
+
+
+async def get(call: Call, request: Any) -> Message:
+    return _view(await call.services.metadata.store(StoreName.parse(request.name)))
+
+
+async def list_(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
+    after = decode_token(request.page_token, str(parent)) if request.page_token else ""
+    found = await call.services.metadata.stores(parent.project_id, parent.location, after, size + 1)
+    page = found[:size]
+    token = encode_token(page[-1].name.store_id, str(parent)) if len(found) > size else ""
+    return pool.message_class(f"{V1}.ListMetadataStoresResponse")(
+        metadata_stores=[_view(store) for store in page], next_page_token=token
+    )
+
+
+async def delete(call: Call, request: Any) -> Message:
+    """With everything in it."""
+    name = StoreName.parse(request.name)
+    done = operation(call.services, OperationKind.DELETE, name, str(name))
+    await call.services.metadata.delete_store(name, done)
+    return operations.finished(done)
+
+
+HANDLERS: Final[Handlers] = {
+    f"{SERVICE}.CreateMetadataStore": create,
+    f"{SERVICE}.GetMetadataStore": get,
+    f"{SERVICE}.ListMetadataStores": list_,
+    f"{SERVICE}.DeleteMetadataStore": delete,
+}
+
+
+def operation(
+    services: Services,
+    kind: OperationKind,
+    store: StoreName,
+    target: str,
+    answer: tuple[str, str] = ("", ""),
+) -> Operation:
+    """One that is done when it is answered. `answer`: the response's message and its public JSON."""
+    place = LocationName(store.project_id, store.location)
+    now = services.now()
+    return Operation(
+        name=f"{place}/operations/{services.new_uid()}",
+        kind=kind,
+        target=target,
+        created=now,
+        updated=now,
+        response=answer[1],
+        response_type=answer[0],
+    )
+
+
+def _view(store: MetadataStore) -> Message:
+    view: Any = pool.message_class(_STORE)(name=str(store.name), description=store.description)
+    set_micros(view.create_time, store.created)
+    set_micros(view.update_time, store.updated)
+    return view

@@ -1,0 +1,117 @@
+"""What a list of nodes is filtered and ordered by: a tree of conditions, which a store can look up in its
+indexes (facts/experiments#filters)."""
+
+import enum
+from dataclasses import dataclass
+
+from trainshed.core.metadata.records import EdgeRole, NodeKind, NodeName, StoreName
+
+
+class Field(enum.StrEnum):
+    """What a text is compared with; the names of the store's columns."""
+
+    SCHEMA_TITLE = "schema_title"
+    DISPLAY_NAME = "display_name"
+    URI = "uri"
+    STATE = "state"
+    NODE_ID = "node_id"
+
+
+class Moment(enum.StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+
+
+class Compare(enum.StrEnum):
+    """As the filter language writes them. HAS: a text contains another, or matches one with `*`."""
+
+    EQUAL = "="
+    NOT_EQUAL = "!="
+    LESS = "<"
+    LESS_EQUAL = "<="
+    GREATER = ">"
+    GREATER_EQUAL = ">="
+    HAS = ":"
+
+
+@dataclass(frozen=True, slots=True)
+class TextIs:
+    field: Field
+    compare: Compare
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class MomentIs:
+    field: Moment
+    compare: Compare
+    #: Nanoseconds since the epoch.
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LabelIs:
+    key: str
+    compare: Compare
+    #: None: any value will do.
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadatumIs:
+    """A value inside of the metadata; one of another type is not equal to it."""
+
+    path: tuple[str, ...]
+    compare: Compare
+    value: str | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedTo:
+    """There is an edge between the node and one of `others`."""
+
+    role: EdgeRole
+    others: tuple[NodeName, ...]
+    #: Whether the others are the sources: the node is in one of them.
+    inward: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    operand: "Condition"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    operands: tuple["Condition", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    operands: tuple["Condition", ...]
+
+
+Condition = TextIs | MomentIs | LabelIs | MetadatumIs | LinkedTo | Not | And | Or
+
+
+class Order(enum.StrEnum):
+    """What nodes are ordered by; the names of the store's columns."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    DISPLAY_NAME = "display_name"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeQuery:
+    """A page of the nodes of one kind."""
+
+    store: StoreName
+    kind: NodeKind
+    #: None: all of them.
+    condition: Condition | None
+    limit: int
+    order: Order = Order.CREATED
+    descending: bool = False
+    #: How many come before the page.
+    offset: int = 0

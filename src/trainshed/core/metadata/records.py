@@ -1,0 +1,161 @@
+"""The nodes of a metadata store, and the edges between them (facts/experiments#records).
+
+Contexts (experiments and their runs), artifacts and executions are one kind of record; what they are to each
+other is an edge.
+"""
+
+import enum
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trainshed.core.errors import InvalidRequest, Violation
+
+EXPERIMENT_RUN: Final = "system.ExperimentRun"
+"""The schema of contexts that several writers, such as a notebook and a job, complete together."""
+
+
+class NodeKind(enum.StrEnum):
+    """As the collection is called in a name."""
+
+    CONTEXT = "contexts"
+    ARTIFACT = "artifacts"
+    EXECUTION = "executions"
+
+    @property
+    def singular(self) -> str:
+        return self.value.removesuffix("s")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StoreName:
+    """`projects/P/locations/L/metadataStores/S`."""
+
+    project_id: str
+    location: str
+    store_id: str
+
+    def __str__(self) -> str:
+        place = f"projects/{self.project_id}/locations/{self.location}"
+        return f"{place}/metadataStores/{self.store_id}"
+
+    @staticmethod
+    def parse(name: str, *, of: str = "name") -> "StoreName":
+        """Raises InvalidRequest on the field `of` for anything else."""
+        match = _STORE.fullmatch(name)
+        if match is None:
+            raise _no_name(of, name, _STORE_FORM)
+        return StoreName(match[1], match[2], match[3])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NodeName:
+    """`projects/P/locations/L/metadataStores/S/contexts/C`, or an artifact or an execution."""
+
+    store: StoreName
+    kind: NodeKind
+    node_id: str
+
+    def __str__(self) -> str:
+        return f"{self.store}/{self.kind}/{self.node_id}"
+
+    @staticmethod
+    def parse(name: str, kind: NodeKind | None = None, *, of: str = "name") -> "NodeName":
+        """`kind`: the only one that will do. Raises InvalidRequest on the field `of` for anything else."""
+        match = _NODE.fullmatch(name)
+        if match is None or (kind is not None and match[2] != kind):
+            form = f"{_STORE_FORM}/{kind or '|'.join(NodeKind)}/ID"
+            raise _no_name(of, name, form)
+        return NodeName(StoreName.parse(match[1], of=of), NodeKind(match[2]), match[3])
+
+
+_STORE_FORM: Final = "projects/PROJECT/locations/LOCATION/metadataStores/STORE"
+_STORE: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/metadataStores/([^/]+)")
+_NODE: Final = re.compile(rf"({_STORE.pattern.replace('(', '(?:')})/({'|'.join(NodeKind)})/([^/]+)")
+
+
+def _no_name(of: str, name: str, form: str) -> InvalidRequest:
+    return InvalidRequest((Violation(of, f"{name!r} is not a name of the form {form}."),))
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataStore:
+    """What nodes belong to; most projects have `default` alone."""
+
+    name: StoreName
+    description: str
+    #: Nanoseconds since the epoch, as is `updated`.
+    created: int
+    updated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The last change of a key that writers share."""
+
+    #: The etag that the node had after it.
+    etag: int
+    #: The value before it; None if the key was new.
+    was: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A context, an artifact or an execution."""
+
+    name: NodeName
+    #: Nanoseconds since the epoch, as is `updated`.
+    created: int
+    updated: int
+    #: Milliseconds since the epoch of the last change that a client can see; grows with every one.
+    etag: int
+    display_name: str = ""
+    description: str = ""
+    schema_title: str = ""
+    schema_version: str = ""
+    #: Artifacts: where the thing lies; no other node has one.
+    uri: str = ""
+    #: Artifacts and executions: the state's public name, "" = unspecified.
+    state: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    #: A JSON object.
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    #: What the service itself adds to `metadata` in views.
+    added: dict[str, Any] = field(default_factory=dict[str, Any])
+    #: Runs of experiments: by key of `metadata`, or of a map in it, what came last (`merging`).
+    changes: dict[str, Change] = field(default_factory=dict[str, Change])
+    #: Contexts: those that have this one as a child, in the order of their names. Given by edges alone.
+    parents: tuple[NodeName, ...] = ()
+
+
+class EdgeRole(enum.StrEnum):
+    """What the target of an edge is to its source."""
+
+    #: A context's child context.
+    CHILD = "child"
+    #: An artifact or execution of a context.
+    MEMBER = "member"
+    #: An artifact that an execution read.
+    INPUT = "input"
+    #: An artifact that an execution wrote.
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From a context to what is in it, or from an execution to an artifact."""
+
+    source: NodeName
+    role: EdgeRole
+    target: NodeName
+    #: Nanoseconds since the epoch.
+    at: int
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """A part of the graph: artifacts and executions, and who read and wrote what."""
+
+    nodes: tuple[Node, ...] = ()
+    events: tuple[Edge, ...] = ()

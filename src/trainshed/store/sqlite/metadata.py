@@ -1,0 +1,271 @@
+"""Metadata stores (`store.metadata.Metadata`), on SQLite."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
+from trainshed.core.metadata.conditions import NodeQuery
+from trainshed.core.metadata.records import (
+    Edge,
+    EdgeRole,
+    Lineage,
+    MetadataStore,
+    Node,
+    NodeKind,
+    NodeName,
+    StoreName,
+)
+from trainshed.store.codec import (
+    decode_edge_labels,
+    decode_metadata_store,
+    decode_node,
+    encode_edge_labels,
+    encode_metadata_store,
+    encode_node,
+)
+from trainshed.store.records import Operation
+from trainshed.store.sqlite.connections import Reading, Writing, load_statements
+from trainshed.store.sqlite.metadata_queries import select
+from trainshed.store.sqlite.rows import Parameters
+from trainshed.store.sqlite.writes import insert_operation
+
+_SQL = load_statements("trainshed.store.sqlite", "metadata.sql")
+MAX_PARENTS: Final = 10
+_FIELDS: Final = {
+    EdgeRole.CHILD: "child_contexts",
+    EdgeRole.MEMBER: "context",
+    EdgeRole.INPUT: "events",
+    EdgeRole.OUTPUT: "events",
+}
+"""The field of a request that an edge comes from."""
+MAX_LINEAGE: Final = 5_000
+"""Nodes that one lineage has at most."""
+
+
+class SqliteMetadata:
+    def __init__(self, writer: Writing, snapshots: Reading) -> None:
+        self._writer = writer
+        self._snapshots = snapshots
+
+    async def create_store(self, store: MetadataStore, operation: Operation) -> None:
+        parameters = _of_store(store.name) | {"record": encode_metadata_store(store)}
+
+        def work(connection: sqlite3.Connection) -> None:
+            if connection.execute(_SQL["insert_store"], parameters).rowcount != 1:
+                raise AlreadyExists(f"{store.name} exists already")
+            insert_operation(connection, operation)
+
+        await self._writer.run("create_store", work)
+
+    async def store(self, name: StoreName) -> MetadataStore:
+        return self._snapshots.here(lambda connection: _store(connection, name))
+
+    async def stores(
+        self, project_id: str, location: str, after: str, limit: int
+    ) -> tuple[MetadataStore, ...]:
+        place = {"project_id": project_id, "location": location, "after": after, "limit": limit}
+
+        def read(connection: sqlite3.Connection) -> tuple[MetadataStore, ...]:
+            rows = connection.execute(_SQL["stores"], place)
+            return tuple([decode_metadata_store(record) for (record,) in rows])
+
+        return await self._snapshots.aside(read)
+
+    async def delete_store(self, name: StoreName, operation: Operation) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            _store(connection, name)
+            for statement in ("delete_edges_of_store", "delete_nodes_of_store", "delete_store"):
+                connection.execute(_SQL[statement], _of_store(name))
+            insert_operation(connection, operation)
+
+        await self._writer.run("delete_store", work)
+
+    async def create(self, node: Node) -> None:
+        parameters = _columns(node)
+
+        def work(connection: sqlite3.Connection) -> None:
+            _store(connection, node.name.store)
+            if connection.execute(_SQL["insert_node"], parameters).rowcount != 1:
+                raise AlreadyExists(f"{node.name} exists already; choose another id")
+
+        await self._writer.run("create", work)
+
+    async def node(self, name: NodeName) -> Node:
+        return self._snapshots.here(lambda connection: _read(connection, name)[1])
+
+    async def nodes(self, query: NodeQuery) -> tuple[Node, ...]:
+        statement, parameters = select(query)
+
+        def read(connection: sqlite3.Connection) -> tuple[Node, ...]:
+            _store(connection, query.store)
+            rows = connection.execute(statement, parameters).fetchall()
+            return tuple([_decoded(connection, query.store, number, raw) for number, raw in rows])
+
+        return await self._snapshots.aside(read)
+
+    async def change(self, name: NodeName, change: Callable[[Node], Node]) -> Node:
+        def work(connection: sqlite3.Connection) -> Node:
+            number, old = _read(connection, name)
+            new = replace(change(old), name=old.name, parents=old.parents)
+            if new != old:
+                connection.execute(_SQL["replace_node"], _columns(new) | {"node": number})
+            return new
+
+        return await self._writer.run("change", work)
+
+    async def delete(self, names: Sequence[NodeName], operation: Operation) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            for name in names:
+                number = {"node": _number(connection, name)}
+                connection.execute(_SQL["delete_edges"], number)
+                connection.execute(_SQL["delete_node"], number)
+            insert_operation(connection, operation)
+
+        await self._writer.run("delete", work)
+
+    async def link(self, edges: Sequence[Edge]) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            for edge in edges:
+                _link(connection, edge)
+
+        await self._writer.run("link", work)
+
+    async def unlink(self, edges: Sequence[Edge]) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            for edge in edges:
+                connection.execute(_SQL["delete_edge"], _ends(connection, edge))
+
+        await self._writer.run("unlink", work)
+
+    async def lineage(self, name: NodeName, hops: int) -> Lineage:
+        def read(connection: sqlite3.Connection) -> Lineage:
+            start = _number(connection, name)
+            if name.kind is NodeKind.CONTEXT:
+                rows = connection.execute(_SQL["members"], {"node": start, "limit": MAX_LINEAGE})
+                numbers = {number for (number,) in rows}
+            else:
+                numbers = _reached(connection, start, hops)
+            return _lineage(connection, name.store, numbers)
+
+        return await self._snapshots.aside(read)
+
+
+def _reached(connection: sqlite3.Connection, start: int, hops: int) -> set[int]:
+    """What is at most so many events away."""
+    reached = {start}
+    border = {start}
+    for _ in range(hops):
+        limit = {"limit": MAX_LINEAGE - len(reached)}
+        border = {
+            number
+            for node in border
+            for (number,) in connection.execute(_SQL["neighbours"], {"node": node} | limit)
+        } - reached
+        reached |= border
+        if not border or len(reached) >= MAX_LINEAGE:
+            break
+    return reached
+
+
+def _lineage(connection: sqlite3.Connection, store: StoreName, numbers: Iterable[int]) -> Lineage:
+    """The nodes and the events between them."""
+    nodes: dict[int, Node] = {}
+    for number in sorted(numbers):
+        row = connection.execute(_SQL["node_by_number"], {"node": number}).fetchone()
+        if row is not None:  # Else it was set aside.
+            nodes[number] = _decoded(connection, store, number, row[0])
+    events = [
+        Edge(node.name, EdgeRole(role), nodes[target].name, at, decode_edge_labels(labels))
+        for number, node in nodes.items()
+        if node.name.kind is NodeKind.EXECUTION
+        for role, target, at, labels in connection.execute(_SQL["events"], {"node": number})
+        if target in nodes
+    ]
+    return Lineage(tuple(nodes.values()), tuple(events))
+
+
+def _link(connection: sqlite3.Connection, edge: Edge) -> None:
+    if edge.source.store != edge.target.store:
+        text = f"{edge.target} does not lie in {edge.source.store}."
+        raise InvalidRequest((Violation(_FIELDS[edge.role], text),))
+    ends = _ends(connection, edge)
+    connection.execute(
+        _SQL["insert_edge"], ends | {"at": edge.at, "labels": encode_edge_labels(edge.labels)}
+    )
+    if edge.role is not EdgeRole.CHILD:
+        return
+    source, target = ends["source"], ends["target"]
+    found = connection.execute(_SQL["is_below"], {"ancestor": target, "node": source})
+    if found.fetchone() != (0,):
+        text = (
+            f"{edge.target} is {edge.source} itself, or above it; it cannot be its child as well."
+        )
+        raise InvalidRequest((Violation("child_contexts", text),))
+    if len(connection.execute(_SQL["parents"], {"node": target}).fetchall()) > MAX_PARENTS:
+        text = (
+            f"{edge.target} would have more than {MAX_PARENTS} parents; remove it from one first."
+        )
+        raise InvalidRequest((Violation("child_contexts", text),))
+
+
+def _ends(connection: sqlite3.Connection, edge: Edge) -> Parameters:
+    return {
+        "source": _number(connection, edge.source),
+        "role": edge.role,
+        "target": _number(connection, edge.target),
+    }
+
+
+def _store(connection: sqlite3.Connection, name: StoreName) -> MetadataStore:
+    row = connection.execute(_SQL["store"], _of_store(name)).fetchone()
+    if row is None:
+        raise NotFound(f"{name} does not exist; create the metadata store first")
+    return decode_metadata_store(row[0])
+
+
+def _row(connection: sqlite3.Connection, name: NodeName) -> tuple[int, bytes]:
+    row = connection.execute(_SQL["node"], _of_node(name)).fetchone()
+    if row is None:
+        raise NotFound(f"{name} does not exist; check the project, the location and the id")
+    return row
+
+
+def _number(connection: sqlite3.Connection, name: NodeName) -> int:
+    return _row(connection, name)[0]
+
+
+def _read(connection: sqlite3.Connection, name: NodeName) -> tuple[int, Node]:
+    number, raw = _row(connection, name)
+    return number, _decoded(connection, name.store, number, raw)
+
+
+def _decoded(connection: sqlite3.Connection, store: StoreName, number: int, raw: bytes) -> Node:
+    node = decode_node(raw)
+    if node.name.kind is not NodeKind.CONTEXT:
+        return node
+    parents = connection.execute(_SQL["parents"], {"node": number})
+    names = tuple([NodeName(store, NodeKind.CONTEXT, node_id) for (node_id,) in parents])
+    return replace(node, parents=names)
+
+
+def _of_store(name: StoreName) -> Parameters:
+    return {"project_id": name.project_id, "location": name.location, "store_id": name.store_id}
+
+
+def _of_node(name: NodeName) -> Parameters:
+    return _of_store(name.store) | {"kind": name.kind, "node_id": name.node_id}
+
+
+def _columns(node: Node) -> Parameters:
+    """All columns of a node; its parents are edges."""
+    return _of_node(node.name) | {
+        "schema_title": node.schema_title,
+        "display_name": node.display_name,
+        "uri": node.uri,
+        "state": node.state,
+        "created": node.created,
+        "updated": node.updated,
+        "record": encode_node(replace(node, parents=())),
+    }

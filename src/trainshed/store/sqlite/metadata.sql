@@ -1,0 +1,91 @@
+-- name: insert_store
+INSERT INTO metadata_stores (project_id, location, store_id, record)
+VALUES (:project_id, :location, :store_id, :record) ON CONFLICT DO NOTHING;
+
+-- name: store
+SELECT record FROM metadata_stores
+WHERE project_id = :project_id AND location = :location AND store_id = :store_id;
+
+-- name: stores
+SELECT record FROM metadata_stores
+WHERE project_id = :project_id AND location = :location AND store_id > :after ORDER BY store_id LIMIT :limit;
+
+-- name: delete_store
+DELETE FROM metadata_stores
+WHERE project_id = :project_id AND location = :location AND store_id = :store_id;
+
+-- name: delete_edges_of_store
+DELETE FROM metadata_edges WHERE source IN (
+  SELECT node FROM metadata_nodes
+  WHERE project_id = :project_id AND location = :location AND store_id = :store_id
+);
+
+-- name: delete_nodes_of_store
+DELETE FROM metadata_nodes
+WHERE project_id = :project_id AND location = :location AND store_id = :store_id;
+
+-- name: insert_node
+INSERT INTO metadata_nodes (
+  project_id, location, store_id, kind, node_id, schema_title, display_name, uri, state, created, updated, record
+) VALUES (
+  :project_id, :location, :store_id, :kind, :node_id,
+  :schema_title, :display_name, :uri, :state, :created, :updated, :record
+) ON CONFLICT DO NOTHING;
+
+-- name: node
+SELECT node, record FROM metadata_nodes
+WHERE project_id = :project_id AND location = :location AND store_id = :store_id
+  AND kind = :kind AND node_id = :node_id;
+
+-- name: node_by_number
+SELECT record FROM metadata_nodes WHERE node = :node;
+
+-- name: replace_node
+UPDATE metadata_nodes SET
+  schema_title = :schema_title, display_name = :display_name, uri = :uri, state = :state,
+  updated = :updated, record = :record
+WHERE node = :node;
+
+-- name: delete_node
+DELETE FROM metadata_nodes WHERE node = :node;
+
+-- name: delete_edges
+DELETE FROM metadata_edges WHERE source = :node OR target = :node;
+
+-- name: insert_edge
+INSERT INTO metadata_edges (source, role, target, at, labels)
+VALUES (:source, :role, :target, :at, :labels) ON CONFLICT DO NOTHING;
+
+-- name: delete_edge
+DELETE FROM metadata_edges WHERE source = :source AND role = :role AND target = :target;
+
+-- name: parents
+SELECT p.node_id FROM metadata_edges AS e JOIN metadata_nodes AS p ON p.node = e.source
+WHERE e.target = :node AND e.role = 'child' ORDER BY p.node_id;
+
+-- name: is_below
+WITH RECURSIVE below(node) AS (
+  SELECT :ancestor
+  UNION
+  SELECT e.target FROM below JOIN metadata_edges AS e ON e.source = below.node AND e.role = 'child'
+)
+SELECT count(*) FROM below WHERE node = :node;
+
+-- name: members
+WITH RECURSIVE below(node) AS (
+  SELECT :node
+  UNION
+  SELECT e.target FROM below JOIN metadata_edges AS e ON e.source = below.node AND e.role = 'child'
+)
+SELECT DISTINCT e.target FROM below JOIN metadata_edges AS e ON e.source = below.node AND e.role = 'member'
+ORDER BY e.target LIMIT :limit;
+
+-- name: neighbours
+SELECT target FROM metadata_edges WHERE source = :node AND role IN ('input', 'output')
+UNION
+SELECT source FROM metadata_edges WHERE target = :node AND role IN ('input', 'output')
+ORDER BY 1 LIMIT :limit;
+
+-- name: events
+SELECT role, target, at, labels FROM metadata_edges
+WHERE source = :node AND role IN ('input', 'output') ORDER BY at, target;

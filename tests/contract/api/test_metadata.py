@@ -1,0 +1,251 @@
+"""`aiplatform` v1 MetadataService over REST against a real store (facts/experiments)."""
+
+import asyncio
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+
+pytestmark = pytest.mark.anyio
+PLACE = "projects/p1/locations/us-central1"
+STORES = f"{LOCATION}/metadataStores"
+STORE = f"{PLACE}/metadataStores/default"
+CONTEXTS = f"{STORES}/default/contexts"
+ARTIFACTS = f"{STORES}/default/artifacts"
+EXECUTIONS = f"{STORES}/default/executions"
+RUN = {"schemaTitle": "system.ExperimentRun", "schemaVersion": "0.0.1"}
+
+
+async def ok(house: House, method: str, path: str, body: Any = None) -> Any:
+    answer = await house.call(method, path, body)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def store_made(house: House) -> None:
+    await ok(house, "POST", f"{STORES}?metadataStoreId=default", {})
+
+
+async def run_made(house: House, run_id: str = "e-r", **metadata: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "displayName": "r",
+        "metadata": {"_params": {}, "_metrics": {}, **metadata},
+    }
+    return await ok(house, "POST", f"{CONTEXTS}?contextId={run_id}", RUN | body)
+
+
+def fields(answer: Any) -> set[str]:
+    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
+    (details,) = answer.error["details"]
+    return {violation["field"] for violation in details["fieldViolations"]}
+
+
+async def test_a_store_is_made_when_a_client_finds_none(house: House) -> None:
+    assert (await house.call("GET", f"{STORES}/default")).status == 404
+    assert (await house.call("POST", f"{CONTEXTS}?contextId=e", {})).status == 404
+    done = await ok(house, "POST", f"{STORES}?metadataStoreId=default", {"description": "d"})
+    assert done["done"] and done["response"]["name"] == STORE
+    assert done["metadata"]["@type"].endswith("CreateMetadataStoreOperationMetadata")
+    assert (await house.call("GET", f"/ui/{done['name']}")).json == done
+    assert (await ok(house, "GET", f"{STORES}/default"))["description"] == "d"
+    assert (await house.call("POST", f"{STORES}?metadataStoreId=default", {})).status == 409
+    assert [each["name"] for each in (await ok(house, "GET", STORES))["metadataStores"]] == [STORE]
+    assert (await ok(house, "DELETE", f"{STORES}/default"))["done"]
+    assert (await house.call("GET", f"{STORES}/default")).status == 404
+
+
+async def test_empty_maps_and_nulls_in_the_metadata_survive(house: House) -> None:
+    await store_made(house)
+    made = await run_made(house, note=None, deep={"a": [1, {}]})
+    expected: dict[str, Any] = {"_params": {}, "_metrics": {}, "note": None, "deep": {"a": [1, {}]}}
+    assert made["metadata"] == expected
+    shown = await ok(house, "GET", f"{CONTEXTS}/e-r")
+    assert shown == made
+    assert shown["metadata"] == expected
+    assert shown["etag"].isdigit()
+
+
+async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: House) -> None:
+    await store_made(house)
+    await run_made(house, "e")
+    made = await run_made(house)
+    await ok(house, "POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [made["name"]]})
+    patch = {"metadata": {"_params": {"lr": 0.1}}, "etag": made["etag"], "labels": {"a": "b"}}
+    changed = await ok(house, "PATCH", f"{CONTEXTS}/e-r", patch)
+    assert changed["metadata"] == {"_params": {"lr": 0.1}}
+    assert changed["displayName"] == "r"
+    assert changed["parentContexts"] == [f"{STORE}/contexts/e"]
+    assert int(changed["etag"]) > int(made["etag"])
+    same = await ok(house, "PATCH", f"{CONTEXTS}/e-r", patch | {"etag": changed["etag"]})
+    assert same == changed  # What changes nothing keeps the etag.
+    masked = await ok(
+        house,
+        "PATCH",
+        f"{CONTEXTS}/e-r?updateMask=description",
+        {"description": "d", "displayName": "no"},
+    )
+    assert (masked["description"], masked["displayName"]) == ("d", "r")
+
+
+async def test_a_stale_etag_is_refused_in_the_words_that_clients_look_for(house: House) -> None:
+    await store_made(house)
+    made = await ok(house, "POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Experiment"})
+    newer = await ok(house, "PATCH", f"{CONTEXTS}/e", {"description": "1"})
+    answer = await house.call("PATCH", f"{CONTEXTS}/e", {"description": "2", "etag": made["etag"]})
+    assert (answer.status, answer.error["status"]) == (409, "ABORTED")
+    assert answer.error["message"] == (
+        f"Specified Context `etag`: `{made['etag']}` does not match server `etag`: `{newer['etag']}`"
+    )
+    assert (await house.call("DELETE", f"{CONTEXTS}/e?etag={made['etag']}")).status == 409
+
+
+async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:
+    await store_made(house)
+    made = await run_made(house)
+    patches = (
+        {"_params": {f"p{number}": number}, "_metrics": {f"m{number}": number}}
+        for number in range(9)
+    )
+    await asyncio.gather(
+        *(
+            ok(house, "PATCH", f"{CONTEXTS}/e-r", {"etag": made["etag"], "metadata": metadata})
+            for metadata in patches
+        )
+    )
+    metadata = (await ok(house, "GET", f"{CONTEXTS}/e-r"))["metadata"]
+    assert metadata["_params"] == {f"p{number}": number for number in range(9)}
+    assert metadata["_metrics"] == {f"m{number}": number for number in range(9)}
+
+
+async def test_links_leave_the_etag_as_it_is(house: House) -> None:
+    await store_made(house)
+    await run_made(house, "e")
+    run = await run_made(house)
+    artifact = await ok(house, "POST", ARTIFACTS, {"displayName": "a", "uri": "gs://b/a"})
+    await ok(house, "POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [run["name"]]})
+    await ok(
+        house,
+        "POST",
+        f"{CONTEXTS}/e-r:addContextArtifactsAndExecutions",
+        {"artifacts": [artifact["name"]]},
+    )
+    shown = await ok(house, "GET", f"{CONTEXTS}/e-r")
+    assert shown["etag"] == run["etag"]
+    assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
+    await ok(house, "POST", f"{CONTEXTS}/e:removeContextChildren", {"childContexts": [run["name"]]})
+    assert "parentContexts" not in await ok(house, "GET", f"{CONTEXTS}/e-r")
+
+
+async def test_the_filters_of_the_sdk(house: House) -> None:
+    await store_made(house)
+    await ok(house, "POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Experiment"})
+    run = await run_made(house)
+    await run_made(house, "f-r")
+    execution = await ok(
+        house, "POST", f"{EXECUTIONS}?executionId=x", {"schemaTitle": "system.Run"}
+    )
+    await ok(house, "POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [run["name"]]})
+    await ok(
+        house,
+        "POST",
+        f"{CONTEXTS}/e:addContextArtifactsAndExecutions",
+        {"executions": [execution["name"]]},
+    )
+
+    async def listed(path: str, text: str) -> list[str]:
+        found = await ok(house, "GET", f"{path}?{urlencode({'filter': text})}")
+        return [each["name"].rpartition("/")[2] for each in found.get(path.rpartition("/")[2], [])]
+
+    experiment = f"{STORE}/contexts/e"
+    runs = '(schema_title="system.ExperimentRun" OR schema_title="system.PipelineRun")'
+    assert await listed(CONTEXTS, f'{runs} AND parent_contexts:"{experiment}"') == ["e-r"]
+    assert await listed(CONTEXTS, runs) == ["e-r", "f-r"]
+    assert await listed(CONTEXTS, f'parent_contexts:"f-r","{experiment}"') == ["e-r"]
+    assert await listed(CONTEXTS, 'child_contexts: "e-r"') == ["e"]
+    inside = f'(schema_title="system.Run") AND in_context("{experiment}")'
+    assert await listed(EXECUTIONS, inside) == ["x"]
+    assert await listed(EXECUTIONS, 'in_context("f-r")') == []
+    assert await listed(CONTEXTS, "schema_title = system.Experiment") == ["e"]
+    for wrong in ("banana=1", "in_context(", 'in_context("a"', "metadata", "create_time > x"):
+        answer = await house.call("GET", f"{CONTEXTS}?{urlencode({'filter': wrong})}")
+        assert fields(answer) == {"filter"}, wrong
+    answer = await house.call("GET", f"{CONTEXTS}?{urlencode({'orderBy': 'banana'})}")
+    assert fields(answer) == {"order_by"}
+
+
+async def test_lists_have_pages(house: House) -> None:
+    await store_made(house)
+    for number in range(5):
+        await run_made(house, f"r{number}")
+    page = await ok(house, "GET", f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc")
+    assert [each["name"][-2:] for each in page["contexts"]] == ["r4", "r3", "r2"]
+    rest = f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc&pageToken={page['nextPageToken']}"
+    assert [each["name"][-2:] for each in (await ok(house, "GET", rest))["contexts"]] == [
+        "r1",
+        "r0",
+    ]
+
+
+async def test_every_fault_of_a_node_is_named(house: House) -> None:
+    await store_made(house)
+    wrong = {
+        "displayName": "x" * 129,
+        "metadata": {"text": "x" * 200_001},
+        "labels": {"Not A Label": "x"},
+    }
+    assert fields(await house.call("POST", f"{CONTEXTS}?contextId=e", wrong)) == {
+        "context.display_name",
+        "context.metadata",
+        "context.labels.Not A Label",
+    }
+    assert fields(await house.call("POST", f"{CONTEXTS}?contextId=Not_An_Id", {})) == {"context_id"}
+    event = {"events": [{"artifact": f"{STORE}/artifacts/a"}]}
+    await ok(house, "POST", f"{EXECUTIONS}?executionId=x", {})
+    answer = await house.call("POST", f"{EXECUTIONS}/x:addExecutionEvents", event)
+    assert fields(answer) == {"events[0].type"}
+
+
+async def test_lineage_is_shown_from_each_end(house: House) -> None:
+    await store_made(house)
+    names = dict[str, str]()
+    for name in ("data", "model"):
+        made = await ok(house, "POST", f"{ARTIFACTS}?artifactId={name}", {"uri": f"gs://b/{name}"})
+        names[name] = made["name"]
+    body = {"state": "RUNNING", "schemaTitle": "system.ContainerExecution"}
+    execution = await ok(house, "POST", f"{EXECUTIONS}?executionId=x", body)
+    assert execution["state"] == "RUNNING"
+    events = [{"artifact": names["data"], "type": "INPUT"}, {"artifact": names["model"], "type": 2}]
+    await ok(house, "POST", f"{EXECUTIONS}/x:addExecutionEvents", {"events": events})
+    await ok(house, "PATCH", f"{EXECUTIONS}/x", {"state": "COMPLETE"})
+    graph = await ok(house, "GET", f"{EXECUTIONS}/x:queryExecutionInputsAndOutputs")
+    assert {each["name"] for each in graph["artifacts"]} == set(names.values())
+    assert [each["state"] for each in graph["executions"]] == ["COMPLETE"]
+    assert {each["type"] for each in graph["events"]} == {"INPUT", "OUTPUT"}
+    near = await ok(house, "GET", f"{ARTIFACTS}/model:queryArtifactLineageSubgraph?maxHops=1")
+    assert [each["name"] for each in near["artifacts"]] == [names["model"]]
+    far = await ok(house, "GET", f"{ARTIFACTS}/model:queryArtifactLineageSubgraph")
+    assert {each["name"] for each in far["artifacts"]} == set(names.values())
+
+
+async def test_a_purge_counts_and_then_deletes(house: House) -> None:
+    await store_made(house)
+    for number in range(3):
+        await run_made(house, f"r{number}")
+    body = {"filter": 'schema_title="system.ExperimentRun"'}
+    counted = await ok(house, "POST", f"{CONTEXTS}:purge", body)
+    assert counted["response"]["purgeCount"] == "3"
+    assert len(counted["response"]["purgeSample"]) == 3
+    assert counted["metadata"]["@type"].endswith("PurgeContextsMetadata")
+    await ok(house, "POST", f"{CONTEXTS}:purge", body | {"force": True})
+    assert "contexts" not in await ok(house, "GET", CONTEXTS)
+    assert fields(await house.call("POST", f"{CONTEXTS}:purge", {"force": True})) == {"filter"}
+
+
+async def test_another_project_finds_nothing(house: House) -> None:
+    await store_made(house)
+    await run_made(house)
+    other = CONTEXTS.replace("p1", "p2")
+    assert (await house.call("GET", f"{other}/e-r")).status == 404
+    assert (await house.call("GET", other)).status == 404

@@ -1,0 +1,40 @@
+"""Metadata stores and what is in them, for tests of stores."""
+
+from typing import Any
+
+from tests.contract.store.store_samples import T0
+from trainshed.core.metadata.records import (
+    Edge,
+    EdgeRole,
+    MetadataStore,
+    Node,
+    NodeKind,
+    NodeName,
+    StoreName,
+)
+
+STORE = StoreName("p", "us-central1", "default")
+
+
+def make_metadata_store(name: StoreName = STORE) -> MetadataStore:
+    return MetadataStore(name, "", T0, T0)
+
+
+def context(node_id: str) -> NodeName:
+    return NodeName(STORE, NodeKind.CONTEXT, node_id)
+
+
+def artifact(node_id: str) -> NodeName:
+    return NodeName(STORE, NodeKind.ARTIFACT, node_id)
+
+
+def execution(node_id: str) -> NodeName:
+    return NodeName(STORE, NodeKind.EXECUTION, node_id)
+
+
+def make_node(name: NodeName, number: int = 0, **fields: Any) -> Node:
+    return Node(name, created=T0 + number, updated=T0 + number, etag=1000 + number, **fields)
+
+
+def edge(source: NodeName, role: EdgeRole, target: NodeName) -> Edge:
+    return Edge(source, role, target, T0, (("k", "v"),))

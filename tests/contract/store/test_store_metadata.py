@@ -1,0 +1,260 @@
+"""What every store promises of metadata stores (`trainshed.store.metadata`)."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.store.metadata_samples import (
+    STORE,
+    artifact,
+    context,
+    edge,
+    execution,
+    make_metadata_store,
+    make_node,
+)
+from tests.contract.store.store_samples import T0
+from tests.contract.store.study_samples import told
+from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound
+from trainshed.core.metadata.conditions import (
+    And,
+    Compare,
+    Condition,
+    Field,
+    LabelIs,
+    LinkedTo,
+    MetadatumIs,
+    Moment,
+    MomentIs,
+    NodeQuery,
+    Not,
+    Or,
+    Order,
+    TextIs,
+)
+from trainshed.core.metadata.records import EdgeRole, Lineage, Node, NodeKind, NodeName, StoreName
+from trainshed.store.port import Store
+
+pytestmark = pytest.mark.anyio
+
+CHILD, MEMBER, INPUT, OUTPUT = EdgeRole
+
+
+@pytest.fixture
+async def metadata(store: Store) -> AsyncIterator[Store]:
+    await store.metadata.create_store(make_metadata_store(), told(1))
+    yield store
+
+
+async def created(store: Store, *nodes: Node) -> None:
+    for node in nodes:
+        await store.metadata.create(node)
+
+
+async def found(
+    store: Store, condition: Condition | None, kind: NodeKind = NodeKind.CONTEXT, **page: object
+) -> list[str]:
+    query = NodeQuery(STORE, kind, condition, **{"limit": 9, **page})  # type: ignore[arg-type]
+    return [node.name.node_id for node in await store.metadata.nodes(query)]
+
+
+async def test_stores_are_made_once_listed_and_deleted_with_what_is_in_them(store: Store) -> None:
+    with pytest.raises(NotFound, match="create the metadata store first"):
+        await store.metadata.create(make_node(context("e")))
+    for number, store_id in enumerate(("b", "a", "c"), 1):
+        name = replace(STORE, store_id=store_id)
+        await store.metadata.create_store(make_metadata_store(name), told(number))
+    with pytest.raises(AlreadyExists):
+        await store.metadata.create_store(
+            make_metadata_store(replace(STORE, store_id="a")), told(9)
+        )
+    listed = await store.metadata.stores("p", "us-central1", "a", 9)
+    assert [each.name.store_id for each in listed] == ["b", "c"]
+    a = replace(STORE, store_id="a")
+    parent, child = (NodeName(a, NodeKind.CONTEXT, node_id) for node_id in "xy")
+    await created(store, make_node(parent), make_node(child))
+    await store.metadata.link([edge(parent, CHILD, child)])
+    await store.metadata.delete_store(a, told(5))
+    with pytest.raises(NotFound):
+        await store.metadata.delete_store(a, told(6))
+    await store.metadata.create_store(make_metadata_store(a), told(7))
+    with pytest.raises(NotFound):
+        await store.metadata.node(parent)
+
+
+async def test_a_node_is_read_back_with_its_parents(metadata: Store) -> None:
+    node = make_node(
+        context("e-r"),
+        display_name="r",
+        schema_title="system.ExperimentRun",
+        labels=(("a", "b"),),
+        metadata={"_params": {}, "deep": {"x": [1.5, None, "é"]}},
+    )
+    await created(metadata, make_node(context("e")), make_node(context("a")), node)
+    assert await metadata.metadata.node(node.name) == node
+    parents = (context("a"), context("e"))
+    await metadata.metadata.link([edge(parent, CHILD, node.name) for parent in parents])
+    assert await metadata.metadata.node(node.name) == replace(node, parents=parents)
+    with pytest.raises(AlreadyExists):
+        await metadata.metadata.create(node)
+    with pytest.raises(NotFound):
+        await metadata.metadata.link([edge(context("nobody"), CHILD, node.name)])
+    with pytest.raises(NotFound):
+        await metadata.metadata.node(context("f"))
+
+
+async def test_a_change_is_one_step_and_what_it_raises_changes_nothing(metadata: Store) -> None:
+    await created(metadata, make_node(artifact("a"), uri="gs://b/1"))
+
+    def refuse(node: Node) -> Node:
+        raise InvalidRequest(())
+
+    with pytest.raises(InvalidRequest):
+        await metadata.metadata.change(artifact("a"), refuse)
+    changed = await metadata.metadata.change(
+        artifact("a"), lambda node: replace(node, uri="gs://b/2", etag=node.etag + 1, state="LIVE")
+    )
+    assert await metadata.metadata.node(artifact("a")) == changed
+    assert await found(
+        metadata, TextIs(Field.URI, Compare.EQUAL, "gs://b/2"), NodeKind.ARTIFACT
+    ) == ["a"]
+    with pytest.raises(NotFound):
+        await metadata.metadata.change(artifact("b"), lambda node: node)
+
+
+async def test_lists_are_filtered(metadata: Store) -> None:
+    await created(
+        metadata,
+        make_node(context("e"), 1, schema_title="system.Experiment", display_name="a*b[c]?"),
+        make_node(
+            context("r1"),
+            2,
+            schema_title="system.ExperimentRun",
+            display_name="run one",
+            metadata={"_metrics": {"acc": 0.5, "n": 3}, "done": True, "who": "me"},
+            labels=(("team", "x"),),
+        ),
+        make_node(context("r2"), 3, schema_title="system.ExperimentRun", labels=(("team", "y"),)),
+    )
+    await metadata.metadata.link([edge(context("e"), CHILD, context("r1"))])
+    run = TextIs(Field.SCHEMA_TITLE, Compare.EQUAL, "system.ExperimentRun")
+    acc = ("_metrics", "acc")
+    for condition, expected in (
+        (None, ["e", "r1", "r2"]),
+        (run, ["r1", "r2"]),
+        (Not(run), ["e"]),
+        (TextIs(Field.DISPLAY_NAME, Compare.HAS, "one"), ["r1"]),
+        (TextIs(Field.DISPLAY_NAME, Compare.HAS, "a*[c]?"), ["e"]),
+        (TextIs(Field.DISPLAY_NAME, Compare.HAS, "a*[d]*"), []),
+        (TextIs(Field.NODE_ID, Compare.EQUAL, "r2"), ["r2"]),
+        (And((run, LinkedTo(CHILD, (context("e"),), inward=True))), ["r1"]),
+        (LinkedTo(CHILD, (context("r1"), context("r2")), inward=False), ["e"]),
+        (LinkedTo(CHILD, (context("nobody"),), inward=True), []),
+        (
+            Or((LabelIs("team", Compare.EQUAL, "y"), MetadatumIs(acc, Compare.GREATER, 0.4))),
+            ["r1", "r2"],
+        ),
+        (LabelIs("team", Compare.EQUAL, None), ["r1", "r2"]),
+        (LabelIs("teams", Compare.EQUAL, None), []),
+        (MetadatumIs(acc, Compare.EQUAL, "0.5"), []),
+        (MetadatumIs(("_metrics", "n"), Compare.LESS_EQUAL, 3.0), ["r1"]),
+        (MetadatumIs(("done",), Compare.EQUAL, value=True), ["r1"]),
+        (MetadatumIs(("who",), Compare.HAS, "m*"), ["r1"]),
+        (Not(MetadatumIs(("who",), Compare.EQUAL, "me")), ["e", "r2"]),
+        (MomentIs(Moment.CREATED, Compare.GREATER, T0 + 1), ["r1", "r2"]),
+    ):
+        assert await found(metadata, condition) == expected, condition
+
+
+async def test_lists_are_ordered_and_have_pages(metadata: Store) -> None:
+    for number, name in enumerate("bdac"):
+        await created(metadata, make_node(context(f"n{number}"), 9 - number, display_name=name))
+    assert await found(metadata, None) == ["n3", "n2", "n1", "n0"]
+    assert await found(metadata, None, descending=True) == ["n0", "n1", "n2", "n3"]
+    assert await found(metadata, None, order=Order.DISPLAY_NAME, offset=1, limit=2) == ["n0", "n3"]
+    with pytest.raises(NotFound):
+        other = StoreName("p", "us-central1", "nobody")
+        await metadata.metadata.nodes(NodeQuery(other, NodeKind.CONTEXT, None, 9))
+
+
+async def test_nodes_are_deleted_all_or_none_and_their_neighbours_stay(metadata: Store) -> None:
+    await created(
+        metadata,
+        make_node(context("e")),
+        make_node(context("r")),
+        make_node(artifact("a")),
+    )
+    await metadata.metadata.link(
+        [edge(context("e"), CHILD, context("r")), edge(context("r"), MEMBER, artifact("a"))]
+    )
+    with pytest.raises(NotFound):
+        await metadata.metadata.delete((context("e"), context("nobody")), told(3))
+    await metadata.metadata.delete((context("e"),), told(3))
+    assert (await metadata.metadata.node(context("r"))).parents == ()
+    assert await metadata.reader.operation(told(3).name) == told(3)
+    await metadata.metadata.delete((context("r"),), told(4))
+    assert await metadata.metadata.node(artifact("a")) == make_node(artifact("a"))
+
+
+async def test_a_context_is_never_above_itself_and_has_ten_parents(metadata: Store) -> None:
+    names = [context(f"c{number}") for number in range(12)]
+    await created(metadata, *map(make_node, names))
+    await metadata.metadata.link([edge(names[0], CHILD, names[1]), edge(names[1], CHILD, names[2])])
+    for cycle in (edge(names[2], CHILD, names[0]), edge(names[0], CHILD, names[0])):
+        with pytest.raises(InvalidRequest, match="above it"):
+            await metadata.metadata.link([edge(names[0], CHILD, names[3]), cycle])
+    assert (await metadata.metadata.node(names[3])).parents == ()
+    with pytest.raises(InvalidRequest, match="more than 10 parents"):
+        await metadata.metadata.link([edge(name, CHILD, names[11]) for name in names[:11]])
+    await metadata.metadata.link([edge(name, CHILD, names[11]) for name in names[:10]])
+    await metadata.metadata.unlink([edge(name, CHILD, names[11]) for name in names[1:11]])
+    assert (await metadata.metadata.node(names[11])).parents == (names[0],)
+
+
+async def test_nothing_is_linked_to_another_store(metadata: Store) -> None:
+    other = StoreName("q", "us-central1", "default")
+    await metadata.metadata.create_store(make_metadata_store(other), told(2))
+    theirs = NodeName(other, NodeKind.ARTIFACT, "a")
+    await created(metadata, make_node(theirs), make_node(context("e")))
+    with pytest.raises(InvalidRequest, match="does not lie in"):
+        await metadata.metadata.link([edge(context("e"), MEMBER, theirs)])
+
+
+async def test_lineage(metadata: Store) -> None:
+    """data -> prep -> table -> train -> model; the run has train, the experiment above it prep."""
+    prep, train = execution("prep"), execution("train")
+    data, table, model = artifact("data"), artifact("table"), artifact("model")
+    await created(
+        metadata,
+        make_node(context("e")),
+        make_node(context("r")),
+        *(make_node(name) for name in (prep, train, data, table, model)),
+    )
+    events = [
+        edge(prep, INPUT, data),
+        edge(prep, OUTPUT, table),
+        edge(train, INPUT, table),
+        edge(train, OUTPUT, model),
+    ]
+    await metadata.metadata.link(
+        [
+            *events,
+            edge(context("e"), CHILD, context("r")),
+            edge(context("e"), MEMBER, prep),
+            *(edge(context("r"), MEMBER, name) for name in (train, table, model)),
+        ]
+    )
+    await metadata.metadata.link(events)  # Once more: nothing is doubled.
+
+    def ids(lineage: Lineage) -> tuple[set[str], int]:
+        return {node.name.node_id for node in lineage.nodes}, len(lineage.events)
+
+    door = metadata.metadata
+    assert ids(await door.lineage(context("r"), 0)) == ({"train", "table", "model"}, 2)
+    assert ids(await door.lineage(context("e"), 0)) == ({"prep", "train", "table", "model"}, 3)
+    assert ids(await door.lineage(train, 1)) == ({"train", "table", "model"}, 2)
+    assert ids(await door.lineage(model, 2)) == ({"model", "train", "table"}, 2)
+    assert ids(await door.lineage(model, 9)) == ({"model", "train", "table", "prep", "data"}, 4)
+    (event,) = [each for each in (await door.lineage(train, 1)).events if each.role is OUTPUT]
+    assert event == edge(train, OUTPUT, model)

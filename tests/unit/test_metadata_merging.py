@@ -1,0 +1,53 @@
+"""Two writers of one run of an experiment (facts/experiments#etags)."""
+
+from typing import Any
+
+from trainshed.core.metadata.merging import changed, merged
+from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind, NodeName, StoreName
+
+NAME = NodeName(StoreName("p", "us-central1", "default"), NodeKind.CONTEXT, "e-r")
+
+
+def run(**metadata: Any) -> Node:
+    node = Node(NAME, created=1, updated=1, etag=10, schema_title=EXPERIMENT_RUN)
+    return changed(node, metadata, 10)
+
+
+def test_keys_of_both_writers_stay() -> None:
+    start = run(_params={"lr": 1}, _metrics={}, _state="RUNNING")
+    ours = changed(start, {**start.metadata, "_metrics": {"acc": 0.5}}, 11)
+    theirs = {"_params": {"lr": 1, "depth": 3}, "_metrics": {}, "_state": "RUNNING"}
+    assert merged(ours, theirs, 10) == {
+        "_params": {"lr": 1, "depth": 3},
+        "_metrics": {"acc": 0.5},
+        "_state": "RUNNING",
+    }
+
+
+def test_a_repeated_old_value_does_not_undo_what_another_has_changed() -> None:
+    start = run(_metrics={"acc": 0.1}, _state="RUNNING")
+    ours = changed(start, {"_metrics": {"acc": 0.9}, "_state": "COMPLETE"}, 11)
+    theirs = {"_metrics": {"acc": 0.1, "loss": 2}, "_state": "RUNNING"}
+    assert merged(ours, theirs, 10) == {"_metrics": {"acc": 0.9, "loss": 2}, "_state": "COMPLETE"}
+
+
+def test_of_two_new_values_the_later_write_counts() -> None:
+    start = run(_metrics={"acc": 0.1})
+    ours = changed(start, {"_metrics": {"acc": 0.9}}, 11)
+    assert merged(ours, {"_metrics": {"acc": 0.5}}, 10) == {"_metrics": {"acc": 0.5}}
+
+
+def test_what_has_not_changed_since_takes_the_write() -> None:
+    start = changed(run(_metrics={"acc": 0.1}), {"_metrics": {"acc": 0.2}}, 11)
+    later = changed(start, {"_metrics": {"acc": 0.2, "loss": 1}}, 12)
+    assert merged(later, {"_metrics": {"acc": 0.1}}, 11) == {"_metrics": {"acc": 0.1, "loss": 1}}
+
+
+def test_empty_maps_and_nulls_stay_what_they_are() -> None:
+    node = run(_params={}, _metrics={}, note=None)
+    assert merged(node, {"_params": {}, "_metrics": {"a": 1}}, 9) == {
+        "_params": {},
+        "_metrics": {"a": 1},
+        "note": None,
+    }
+    assert merged(node, {"_metrics": "no map", "_params": {}}, 9)["_params"] == {}
