@@ -9,7 +9,6 @@ import hashlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -318,56 +317,3 @@ class TestGateway:
             head = connection.getresponse()
             assert (head.read(), head.headers["Content-Length"]) == (b"", "100004")
             connection.close()
-
-
-@pytest.mark.gcloud
-def test_gcloud_storage(service: Service, tmp_path: Path) -> None:
-    """The commands that training users run, with the gcloud that is installed."""
-    program = shutil.which("gcloud")
-    if program is None:
-        pytest.skip("NOT TESTED: there is no gcloud on this machine's PATH")
-    environment = {
-        **os.environ,
-        "CLOUDSDK_CONFIG": str(tmp_path / "config"),
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": service.token,
-        "CLOUDSDK_CORE_PROJECT": "p",
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-    }
-
-    def gcloud(*arguments: str) -> str:
-        done = subprocess.run(
-            [program, "storage", *arguments],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, f"{arguments}: {done.stderr}"
-        return done.stdout
-
-    (tmp_path / "small:1.txt").write_text("hello")
-    (tmp_path / "big").write_bytes(os.urandom(12 * MIB))
-    (tmp_path / "tree" / "s").mkdir(parents=True)
-    (tmp_path / "tree" / "s" / "x").write_text("x")
-    with serving(service.gateway()) as port:
-        address = f"http://127.0.0.1:{port}/storage/v1/"
-        environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] = address
-        gcloud("buckets", "create", "gs://bucket-1", "--location=us-central1")
-        described = gcloud("buckets", "describe", "gs://bucket-1", "--format=value(location)")
-        assert described.strip() == "US-CENTRAL1"
-        gcloud("cp", "./small:1.txt", "big", "gs://bucket-1/in/")
-        assert gcloud("cat", "gs://bucket-1/in/small:1.txt") == "hello"
-        gcloud("cp", "gs://bucket-1/in/big", "back")
-        assert (tmp_path / "back").read_bytes() == (tmp_path / "big").read_bytes()
-        gcloud("mv", "gs://bucket-1/in/big", "gs://bucket-1/moved")
-        gcloud("rsync", "-r", "tree", "gs://bucket-1/tree")
-        listed = gcloud("ls", "gs://bucket-1/**").split()
-        assert listed == [
-            "gs://bucket-1/in/small:1.txt",
-            "gs://bucket-1/moved",
-            "gs://bucket-1/tree/s/x",
-        ]
-        gcloud("rm", "-r", "gs://bucket-1")
-    assert not (service.root / "bucket-1").exists()

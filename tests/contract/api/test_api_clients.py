@@ -15,7 +15,7 @@ import pytest
 
 from tests.contract.api.serving import Served, serve
 from tests.unit.jobs import exited
-from tests.unit.specs_requests import SKLEARN, ml_job
+from tests.unit.specs_requests import ml_job
 from trainshed.core.lifecycle.events import (
     JobAdmitted,
     ReplicaExited,
@@ -184,30 +184,6 @@ class Gcloud:
         )
         assert (done.returncode != 0) is fails, done.stderr
         return done.stderr if fails else done.stdout
-
-
-@pytest.mark.gcloud
-def test_gcloud_ai(gcloud: Gcloud) -> None:
-    pool = f"machine-type=n1-standard-4,executor-image-uri={SKLEARN},python-module=trainer.task"
-    create = (
-        *("ai", "custom-jobs", "create", "--region=us-central1", "--display-name=one"),
-        f"--worker-pool-spec={pool}",
-    )
-    gcloud(*create, "--python-package-uris=gs://bucket/x.tar.gz", "--args=--x,1")
-    listed = gcloud(
-        "ai", "custom-jobs", "list", "--region=us-central1", "--format=value(name,state)"
-    )
-    assert listed.split() == [
-        "projects/p1/locations/us-central1/customJobs/1000",
-        "JOB_STATE_QUEUED",
-    ]
-    described = gcloud("beta", "ai", "custom-jobs", "describe", "1000", "--region=us-central1")
-    assert "displayName: one" in described
-    gcloud("ai", "custom-jobs", "cancel", "1000", "--region=us-central1")
-    refused = gcloud(*create, "--python-package-uris=gs://missing/x.tar.gz", fails=True)
-    assert (
-        "INVALID_ARGUMENT: List of found errors:\t1.Field: job_spec.worker_pool_specs[0]" in refused
-    )
 
 
 @pytest.mark.gcloud

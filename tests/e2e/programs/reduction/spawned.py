@@ -18,5 +18,5 @@ def train(index: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(train, (3,), 3)
+    torch.multiprocessing.spawn(train, (2,), 2)
     sys.stdout.write("ok\n")
