@@ -17,7 +17,7 @@ from trainshed.engines.launch.documents import (
     launch_document,
     outermost,
 )
-from trainshed.engines.port import Slot
+from trainshed.engines.port import ServiceAccess, Slot
 from trainshed.replica import protocol
 from trainshed.replica.system import roots
 
@@ -26,7 +26,7 @@ SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)
 HOST = HostFacts(protocol.LEVEL_ROOT, "/cg/memory", "/cg/cpu", 8 << 30, "0badcafe")
 GROUND = SharedPaths(
     hidden=("/data",),
-    storage_socket="/data/buckets.sock",
+    access=ServiceAccess(Path("/data/buckets.sock")),
     ambient={"PIP_INDEX_URL": "http://127.0.0.1/simple", "SECRET": "x", "PATH": "/service"},
 )
 PLAN = LaunchPlan(
@@ -138,10 +138,13 @@ def test_the_hosts_file_names_the_gang_and_whatever_else_the_plan_does() -> None
 
 CERTIFIED = replace(
     GROUND,
-    rest_socket="/data/programs.sock",
-    grpc_socket="/data/programs-grpc.sock",
-    certificate="/data/tls/relay.pem",
-    trust="/data/trust/roots.pem",
+    access=ServiceAccess(
+        storage_socket=Path("/data/buckets.sock"),
+        rest_socket=Path("/data/programs.sock"),
+        grpc_socket=Path("/data/programs-grpc.sock"),
+        certificate=Path("/data/tls/relay.pem"),
+        trust=Path("/data/trust/roots.pem"),
+    ),
 )
 
 
@@ -170,7 +173,12 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted(session, CERTIFIED) == ()
-    told = document(session, shared=replace(CERTIFIED, rest_url="http://127.0.0.1:8080"))
+    told = document(
+        session,
+        shared=replace(
+            CERTIFIED, access=replace(CERTIFIED.access, rest_url="http://127.0.0.1:8080")
+        ),
+    )
     assert told.network.certificate == ""
     # gcloud alone can be told.
     assert (
@@ -178,7 +186,10 @@ def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
         == "http://127.0.0.1:8080/"
     )
     # A run without a service has buckets alone.
-    local = intercepted(HOST, replace(CERTIFIED, rest_socket="", grpc_socket=""))
+    local = intercepted(
+        HOST,
+        replace(CERTIFIED, access=replace(CERTIFIED.access, rest_socket=None, grpc_socket=None)),
+    )
     storage = {"storage.googleapis.com", "www.googleapis.com"}
     assert set(local) == storage | {"metadata.google.internal", "metadata"}
 

@@ -7,6 +7,7 @@ shim's record, never from an engine. Conformance suite: `trainshed.engines.confo
 import enum
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from trainshed.core.launch import LaunchPlan
@@ -168,6 +169,29 @@ class Fault(enum.StrEnum):
 
 
 EngineEvent = ReplicaReport | LinesWritten | MetricsWritten | NodeChanged
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """How programs reach the service and its buckets. Paths are absolute."""
+
+    #: Unix socket of the bucket process, for the endpoints of replicas; None = they get no endpoint.
+    storage_socket: Path | None = None
+    #: Unix socket of the service's REST API, likewise; None = it answers for none of Google's hosts.
+    rest_socket: Path | None = None
+    #: The same for gRPC.
+    grpc_socket: Path | None = None
+    #: Address of the REST API on this machine, for programs that cannot be led to it by Google's names; "" =
+    #: none.
+    rest_url: str = ""
+    #: PEM file, key and chain, by which Google's hosts are served to programs; None = they are not.
+    certificate: Path | None = None
+    #: File of certificate authorities that programs are to believe then.
+    trust: Path | None = None
+
+
+NO_ACCESS = ServiceAccess()
+"""Programs reach neither."""
 
 
 class SecretDoor(Protocol):

@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, cast
 
-from trainshed.engines.port import Engine, SecretDoor
+from trainshed.engines.port import Engine, SecretDoor, ServiceAccess
 
 GROUP = "trainshed.engines"
 _OURS = {"local": "trainshed.engines.local.build:new_engine"}
@@ -37,16 +37,7 @@ class EngineContext:
     hidden: tuple[Path, ...]
     #: Ports that the service listens on, which no program may take while it is away.
     kept_ports: tuple[int, ...]
-    #: Unix socket of the bucket process, for the endpoints of replicas.
-    storage_socket: Path
-    #: Address of the REST API on this machine, and Unix sockets of REST and gRPC for the endpoints of
-    #: replicas.
-    rest_url: str
-    rest_socket: Path
-    grpc_socket: Path
-    #: PEM file by which Google's hosts are served to programs, and whom programs are to believe then.
-    certificate: Path
-    trust: Path
+    access: ServiceAccess
     #: Process that starts processes, begun before the service had threads; the engine owns it. Of use to the
     #: local one.
     zygote: object

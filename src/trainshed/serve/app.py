@@ -20,7 +20,7 @@ from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.engines.launch.devices import NvmlDevices
-from trainshed.engines.port import Engine
+from trainshed.engines.port import Engine, ServiceAccess
 from trainshed.engines.registry import EngineContext, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
@@ -152,12 +152,14 @@ def _engine(bootstrap: Bootstrap) -> Engine:
         # Of the cache a program sees what it runs in, not what others run in.
         hidden=(settings.data, settings.cache),
         kept_ports=bootstrap.ports,
-        storage_socket=bootstrap.bucket_socket,
-        rest_url=f"http://127.0.0.1:{bootstrap.listener.getsockname()[1]}",
-        rest_socket=bootstrap.programs.rest_path,
-        grpc_socket=bootstrap.programs.grpc_path,
-        certificate=intercepting.certificate,
-        trust=intercepting.trust,
+        access=ServiceAccess(
+            storage_socket=bootstrap.bucket_socket.resolve(),
+            rest_socket=bootstrap.programs.rest_path.resolve(),
+            grpc_socket=bootstrap.programs.grpc_path.resolve(),
+            rest_url=f"http://127.0.0.1:{bootstrap.listener.getsockname()[1]}",
+            certificate=intercepting.certificate,
+            trust=intercepting.trust,
+        ),
         zygote=bootstrap.zygote,
     )
     try:

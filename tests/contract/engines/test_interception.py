@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.engines.conftest import House, Run
 from trainshed.core.lifecycle.events import ReplicaNoted
+from trainshed.engines.port import ServiceAccess
 from trainshed.replica.endpoint import storage_failures
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.serve import certificates
@@ -36,9 +37,9 @@ def test_the_metadata_server_is_found_by_name_and_by_address(house: Run, tmp_pat
             pytest.skip("without namespaces nothing is intercepted")
         place = house.data / "buckets.sock"
         server = await asyncio.start_unix_server(answer, place)
-        lent = {"storage_socket": place, "certificate": tmp_path / "x", "trust": tmp_path / "x"}
+        access = ServiceAccess(place, certificate=tmp_path / "x", trust=tmp_path / "x")
         (tmp_path / "x").touch()
-        await house.restart(**lent)
+        await house.restart(access=access)
         uid = house.job()
         (slot,) = await house.allocate(uid)
         argv = ("python3", "-c", program)
@@ -86,8 +87,8 @@ def test_calls_that_fail_again_and_again_are_told_while_the_program_runs(house: 
         other = certificates.prepare_interception(house.data / "other", time.time(), {})
         root = (other.certificate.parent / "ca.pem").read_text()
         server = await asyncio.start_unix_server(refuse, place)
-        lent = {"storage_socket": place, "certificate": files.certificate, "trust": files.trust}
-        await house.restart(**lent)
+        access = ServiceAccess(place, certificate=files.certificate, trust=files.trust)
+        await house.restart(access=access)
         uid = house.job()
         (slot,) = await house.allocate(uid)
         argv = ("python3", "-c", f"ROOT = {root!r}\n{UNBELIEVING}{REFUSED}")

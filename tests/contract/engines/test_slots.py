@@ -14,6 +14,7 @@ from trainshed.core.launch import Software
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
+from trainshed.engines.port import ServiceAccess
 
 MEETS = """
 import socket, sys, threading
@@ -224,7 +225,8 @@ def test_the_storage_endpoint_reaches_the_bucket_process_also_after_its_restart(
     async def test(house: House) -> None:
         await house.engine.close()
         house.engine = LocalEngine(
-            data, Options(level=house.level, storage_socket=data / "s", **house.options)
+            data,
+            Options(level=house.level, access=ServiceAccess(data / "s"), **house.options),
         )
         await house.open()
         uid = await house.python(program)

@@ -13,7 +13,7 @@ from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Device
 from trainshed.engines.launch.driver import NO_DRIVER, DeviceEdits, Driver, device_edits
-from trainshed.engines.port import LaunchRejected, SecretDoor, Slot
+from trainshed.engines.port import NO_ACCESS, LaunchRejected, SecretDoor, ServiceAccess, Slot
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import socket_calls, users
 
@@ -68,18 +68,7 @@ class SharedPaths:
     read_only: tuple[Path, ...] = ()
     #: The same, by the operator's wish.
     visible: tuple[str, ...] = ()
-    #: The bucket process's for replicas; "" = none.
-    storage_socket: str = ""
-    #: The service's REST API, for replicas; "" = none.
-    rest_socket: str = ""
-    #: The same for gRPC.
-    grpc_socket: str = ""
-    #: Where the service is, for programs that cannot be led to it by Google's names.
-    rest_url: str = ""
-    #: PEM file, key and chain, of Google's hosts; "" = none are served.
-    certificate: str = ""
-    #: File of certificate authorities that programs are to believe then.
-    trust: str = ""
+    access: ServiceAccess = NO_ACCESS
     #: The service's own environment.
     ambient: Mapping[str, str] | None = None
     #: How many a replica may have; 0 = any number.
@@ -166,11 +155,11 @@ def launch_document(
             cluster_port=PROGRAM_PORT,
             kept_ports=shared.kept_ports,
             storage_port=slot.port + 1,
-            storage_socket=shared.storage_socket,
+            storage_socket=str(shared.access.storage_socket or ""),
             identity=identity(plan),
-            rest_socket=shared.rest_socket,
-            grpc_socket=shared.grpc_socket,
-            certificate=shared.certificate if intercepts else "",
+            rest_socket=str(shared.access.rest_socket or ""),
+            grpc_socket=str(shared.access.grpc_socket or ""),
+            certificate=str(shared.access.certificate) if intercepts else "",
         ),
         observation=protocol.Observation(
             logs=str(logs),
@@ -216,7 +205,7 @@ def _isolation(
         buckets=plan.buckets if host.namespaced else (),
         image=image.directory if image else "",
         image_user=image.user if image else "",
-        roots=shared.trust if intercepted(host, shared) else "",
+        roots=str(shared.access.trust or "") if intercepted(host, shared) else "",
         shm_bytes=_memory(plan, host),
     )
 
@@ -258,9 +247,9 @@ def identity(plan: LaunchPlan) -> str:
 
 def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
     """Names of Google's hosts that lead to the replica's own endpoint."""
-    if not (host.namespaced and shared.certificate):
+    if not (host.namespaced and shared.access.certificate):
         return ()
-    apis = regions.apis() if shared.rest_socket else ()
+    apis = regions.apis() if shared.access.rest_socket else ()
     return (*regions.STORAGE, *_METADATA, *apis)
 
 
@@ -290,13 +279,13 @@ def _environ(
     endpoint = f"{slot.address}:{slot.port + 1}"
     given = environs.ambient(shared.ambient or {})
     ours = ["localhost", "127.0.0.1", slot.address]
-    if shared.storage_socket:
+    if shared.access.storage_socket:
         given |= environs.storage(endpoint)
     if names := intercepted(host, shared):
         ours += names
         given |= environs.trust()
-    elif shared.rest_url and not host.namespaced:
-        given |= environs.gcloud(shared.rest_url)
+    elif shared.access.rest_url and not host.namespaced:
+        given |= environs.gcloud(shared.access.rest_url)
     if lost_reducers is not None:
         given |= environs.reducer_processes(plan, host.processors)
     commands = (

@@ -14,13 +14,8 @@ def new_engine(context: EngineContext) -> LocalEngine:
     docs/settings.md."""
     table, zygote = context.settings, context.zygote
     options = Options(
-        storage_socket=context.storage_socket,
-        rest_url=context.rest_url,
-        rest_socket=context.rest_socket,
-        grpc_socket=context.grpc_socket,
+        access=context.access,
         hidden=context.hidden,
-        certificate=context.certificate,
-        trust=context.trust,
         keeping=Keeping(
             round(table["autopsy_ttl"] * 3600e9), round(table["autopsy_limit"] * 2**30)
         ),

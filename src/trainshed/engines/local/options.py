@@ -13,7 +13,7 @@ from trainshed.engines.launch.documents import SharedPaths, outermost
 from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import NOTHING, Keeping
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.port import SecretDoor
+from trainshed.engines.port import NO_ACCESS, SecretDoor, ServiceAccess
 
 _COMMANDS = Path(gsutil.__path__[0]).resolve()
 """What is in its `bin` needs a replica's endpoint, and nothing else of ours."""
@@ -23,14 +23,7 @@ _COMMANDS = Path(gsutil.__path__[0]).resolve()
 class Options:
     """What an operator, and the service, may choose about the local engine."""
 
-    #: The bucket process's Unix socket for replicas; None = they get no endpoint.
-    storage_socket: Path | None = None
-    #: The service's address, for programs that cannot be led to it by Google's names.
-    rest_url: str = ""
-    #: The service's Unix socket for replicas; None = it answers for none of Google's hosts.
-    rest_socket: Path | None = None
-    #: The same for gRPC.
-    grpc_socket: Path | None = None
+    access: ServiceAccess = NO_ACCESS
     #: Directories that programs must not see, besides slots and logs.
     hidden: tuple[Path, ...] = ()
     #: What programs may only read, shown even inside hidden ones.
@@ -43,10 +36,6 @@ class Options:
     processes: int = 0
     #: Those that the service listens on; while it is away no program can.
     kept_ports: tuple[int, ...] = ()
-    #: By what Google's hosts are served (`SharedPaths`); None = they are not.
-    certificate: Path | None = None
-    #: Whom programs are to believe then.
-    trust: Path | None = None
     #: The service's own environment, of which `environs` says what is passed on; None = this process's.
     ambient: Mapping[str, str] | None = None
     #: What plans refer to; None = they may name none.
@@ -87,23 +76,14 @@ class Options:
             visible=outermost(
                 [*_resolved(self.visible), *(path for path in lent if path.exists())]
             ),
-            storage_socket=_path(self.storage_socket),
-            rest_url=self.rest_url,
-            rest_socket=_path(self.rest_socket),
-            grpc_socket=_path(self.grpc_socket),
-            certificate=str(self.certificate or ""),
-            trust=str(self.trust or ""),
+            access=self.access,
             ambient=ambient,
             processes=self.processes,
             usage_every=self.usage_every,
             disk_enforced=self.disk_enforced,
             kept_ports=self.kept_ports,
-            commands=str(_COMMANDS) if self.storage_socket else "",
+            commands=str(_COMMANDS) if self.access.storage_socket else "",
         )
-
-
-def _path(socket: Path | None) -> str:
-    return str(socket.resolve()) if socket else ""
 
 
 def _resolved(paths: tuple[Path, ...]) -> tuple[Path, ...]:

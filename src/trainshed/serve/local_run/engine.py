@@ -10,7 +10,7 @@ from trainshed.core.secrets import SecretRef
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
-from trainshed.engines.port import SecretDoor
+from trainshed.engines.port import SecretDoor, ServiceAccess
 from trainshed.serve import certificates, clock
 from trainshed.serve.local_run.storage import socket_of
 from trainshed.serve.settings import Settings
@@ -22,12 +22,14 @@ def new_engine(
     """An engine whose slots and logs are in `directory`, below the data directory."""
     intercepting = certificates.interception_files(settings.data.resolve())
     options = Options(
-        storage_socket=socket_of(settings.data),
+        access=ServiceAccess(
+            storage_socket=socket_of(settings.data).resolve(),
+            certificate=intercepting.certificate,
+            trust=intercepting.trust,
+        ),
         # Of the cache a program sees what it runs in, not what others run in.
         hidden=(settings.data, settings.cache),
         read_only=(intercepting.trust.parent,),
-        certificate=intercepting.certificate,
-        trust=intercepting.trust,
         secrets=secrets,
         lease=settings.lease,
         level=settings.isolation,
