@@ -54,14 +54,14 @@ def hurried(
     """Reducers that were started again sooner than spec/reduction#losses allows. `lived`: of this job, while
     the clock on the wall was right; `window`: ns."""
     before: dict[tuple[int, str], list[Incarnation]] = {}
-    for seat, one in lived:
-        earlier = before.setdefault((seat.attempt, str(seat.replica)), [])
-        if seat.replica.pool == 2 and earlier and earlier[-1].started:
+    for sim_slot, one in lived:
+        earlier = before.setdefault((sim_slot.attempt, str(sim_slot.replica)), [])
+        if sim_slot.replica.pool == 2 and earlier and earlier[-1].started:
             # What was restarted within the window for sure, whenever each end was heard of.
             recent = sum(other.over > one.begun - window for other in earlier[:-1])
             due = earlier[-1].started + SPACING[min(recent, len(SPACING) - 1)]
             if one.begun < due:
-                yield f"job {uid}: {seat.replica}.{one.number} begins {due - one.begun} ns too soon"
+                yield f"job {uid}: {sim_slot.replica}.{one.number} begins {due - one.begun} ns too soon"
         earlier.append(one)
 
 

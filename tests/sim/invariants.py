@@ -129,8 +129,8 @@ class Books:
             old = known.get((job.attempt, replica.id, replica.incarnation))
             if replica.exit is None or (old is not None and old.exit is not None):
                 continue
-            seat = self.world.seat(job.uid, job.attempt, replica.id)
-            one = seat.incarnations.get(replica.incarnation) if seat else None
+            sim_slot = self.world.sim_slot(job.uid, job.attempt, replica.id)
+            one = sim_slot.incarnations.get(replica.incarnation) if sim_slot else None
             if one is None or one.exit != replica.exit:
                 self._wrong(job, f"{replica.id} is said to have ended with {replica.exit}: {one}")
             elif self.world.clock.now - max(one.over, self.blocked_until) > _IDLE:
@@ -151,8 +151,8 @@ class Books:
     def _check_all_up(self, job: Job) -> None:
         """spec/lifecycle#start: RUNNING as soon as every replica is up or has been."""
         for replica in job.replicas:
-            seat = self.world.seat(job.uid, job.attempt, replica.id)
-            one = seat.incarnations.get(replica.incarnation) if seat else None
+            sim_slot = self.world.sim_slot(job.uid, job.attempt, replica.id)
+            one = sim_slot.incarnations.get(replica.incarnation) if sim_slot else None
             if not replica.state.is_over and (one is None or not one.started):
                 self._wrong(job, f"it is said to run, and {replica.id} has not started: {one}")
 
@@ -199,8 +199,8 @@ class Books:
             if primary is None or primary.exit is None or primary.exit.exit_code != 0:
                 self._wrong(job, f"it succeeded; its primary is {primary}")
         for replica in job.replicas:
-            seat = self.world.seat(job.uid, job.attempt, replica.id)
-            if seat is not None and seat.latest is not None and seat.latest.lives:
+            sim_slot = self.world.sim_slot(job.uid, job.attempt, replica.id)
+            if sim_slot is not None and sim_slot.latest is not None and sim_slot.latest.lives:
                 self._wrong(job, f"it is over while {replica.id} lives")
         for drill in job.drills:
             if drill.is_armed and drill.at_line:
@@ -212,8 +212,8 @@ class Books:
         for line in self.world.journals.of(job.uid):
             if line.replica != drill.replica or not re.search(drill.at_line, line.text):
                 continue
-            seat = self.world.seat(job.uid, line.attempt, line.replica)
-            one = seat.incarnations[line.incarnation] if seat is not None else None
+            sim_slot = self.world.sim_slot(job.uid, line.attempt, line.replica)
+            one = sim_slot.incarnations[line.incarnation] if sim_slot is not None else None
             calm = max(line.at, drill.ordered, self.blocked_until) + _SETTLES
             if line.at >= drill.ordered and one is not None and one.exit and one.exit.ended > calm:
                 self._wrong(job, f"{drill} has not fired at {line}")

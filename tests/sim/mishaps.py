@@ -62,6 +62,12 @@ class Mishaps:
         world = self._world
         if not (running := world.running()):
             return
-        seat = self._dice.choice(running)
-        if seat.latest is not None and world.clock.now >= world.unavailable_until:
-            world.inject(seat.job_uid, seat.attempt, seat.replica, seat.latest.number, Fault.KILL)
+        sim_slot = self._dice.choice(running)
+        if sim_slot.latest is not None and world.clock.now >= world.unavailable_until:
+            world.inject(
+                sim_slot.job_uid,
+                sim_slot.attempt,
+                sim_slot.replica,
+                sim_slot.latest.number,
+                Fault.KILL,
+            )

@@ -35,8 +35,8 @@ async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
     """The promises that were not kept, in words."""
     found: list[str] = []
     lived: defaultdict[JobUid, list[tuple[SimSlot, Incarnation]]] = defaultdict(list)
-    for seat, one in books.world.lived:
-        lived[seat.job_uid].append((seat, one))
+    for sim_slot, one in books.world.lived:
+        lived[sim_slot.job_uid].append((sim_slot, one))
     for uid in {*accepted.submits, *lived}:
         job, _ = await reader.job_by_uid(uid)
         story = await reader.timeline(uid)

@@ -180,7 +180,9 @@ def test_one_incarnation_is_stopped_and_the_others_are_not_touched() -> None:
     stage.world.launch([plan(WORKER, 2)])
     stage.wait(2)
     assert [
-        (seat.replica, seat.latest.number) for seat in stage.world.running() if seat.latest
+        (sim_slot.replica, sim_slot.latest.number)
+        for sim_slot in stage.world.running()
+        if sim_slot.latest
     ] == [
         (PRIMARY, 1),
         (WORKER, 2),
@@ -205,11 +207,11 @@ def test_an_injected_fault_is_seen_as_what_it_is(fault: Fault, signal: int, oom:
 def test_a_killed_shim_takes_its_program_with_it_and_leaves_no_record() -> None:
     stage = Stage()
     stage.up()
-    (seat,) = stage.world.seats()
-    assert stage.world.kill_shim(seat)
+    (sim_slot,) = stage.world.sim_slots()
+    assert stage.world.kill_shim(sim_slot)
     stage.wait(1)
     assert isinstance(stage.ends()[0], ReplicaLost)
-    assert not stage.world.kill_shim(seat)
+    assert not stage.world.kill_shim(sim_slot)
 
 
 def test_replicas_of_a_dead_node_are_lost_when_the_fence_has_passed_and_not_before() -> None:

@@ -290,13 +290,13 @@ class Universe:
 
     async def _tidied(self) -> None:
         by = self.clock.now + _TIDY
-        while any(True for _ in self.world.seats()):
+        while any(True for _ in self.world.sim_slots()):
             if self.clock.now > by:
                 if not self._left_over:
                     # An engine that was out of reach just then: the next start gives back what is left.
                     self._left_over = True
                     raise Crash("with slots left over")
-                left = {(seat.job_uid, seat.attempt) for seat in self.world.seats()}
+                left = {(sim_slot.job_uid, sim_slot.attempt) for sim_slot in self.world.sim_slots()}
                 self.books.wrong.append(f"slots are never given back: {sorted(left)}")
                 return
             await asyncio.sleep(5)

@@ -94,7 +94,7 @@ class WatchedEngine(SimEngine):
         self._told_of = told_of
         self._books = books
         self._demands = demands
-        self._begun = {(seat.job_uid, seat.attempt) for seat, _ in world.lived}
+        self._begun = {(sim_slot.job_uid, sim_slot.attempt) for sim_slot, _ in world.lived}
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         for plan in plans:

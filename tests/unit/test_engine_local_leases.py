@@ -14,7 +14,7 @@ from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, Slot
 from trainshed.replica import protocol
 
 
-def seat(
+def slot_handle(
     node: str, index: int = 0, emit: Callable[[EngineEvent], None] = lambda _: None
 ) -> SlotHandle:
     replica = ReplicaId(1, index)
@@ -35,7 +35,7 @@ def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_one() -
     async def body() -> None:
         ours, theirs = socket.socketpair()
         heard = asyncio.Event()
-        subject = seat("a", emit=lambda _: heard.set())
+        subject = slot_handle("a", emit=lambda _: heard.set())
         subject.attach(ours)
         assert [subject.ask() for _ in range(4)] == [0, 1, 2, 3]
         orders = protocol.Lines().feed(theirs.recv(4096))
@@ -53,14 +53,14 @@ def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_one() -
 
 def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> None:
     async def body() -> None:
-        silent, other, over = seat("a"), seat("a", 1), seat("b")
+        silent, other, over = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
         other.answers = False
         over.lose("gone")
         told: asyncio.Future[list[list[SlotHandle]]] = asyncio.get_running_loop().create_future()
 
-        def late(*seats: object) -> None:
+        def late(*slot_handles: object) -> None:
             if not told.done():
-                told.set_result([list(group) for group in seats])  # pyright: ignore - three lists
+                told.set_result([list(group) for group in slot_handles])  # pyright: ignore - three lists
 
         leases = Leases(0.003, lambda: iter([silent, other, over]), late)
         leases.watch()
@@ -79,7 +79,7 @@ def changes(*nodes: str) -> tuple[Nodes, list[NodeChanged]]:
 
 def test_a_node_is_gone_when_all_of_it_is_silent_and_back_when_all_of_it_is_cleared() -> None:
     nodes, heard = changes("a", "b")
-    late, quiet, elsewhere = seat("a"), seat("a", 1), seat("b")
+    late, quiet, elsewhere = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
     given_up = nodes.silent([late], [late, quiet], [late, quiet, elsewhere])
     assert given_up == {late, quiet}
     assert [(change.node, change.state) for change in heard] == [("a", NodeState.GONE)]
@@ -92,13 +92,13 @@ def test_a_node_is_gone_when_all_of_it_is_silent_and_back_when_all_of_it_is_clea
 
 def test_a_node_of_which_any_shim_answers_is_not_gone() -> None:
     nodes, heard = changes("a", "b")
-    late, answering = seat("a"), seat("a", 1)
+    late, answering = slot_handle("a"), slot_handle("a", 1)
     assert nodes.silent([late], [late], [late, answering]) == {late}
     assert not heard
 
 
 def test_the_node_that_the_service_itself_is_on_is_never_gone() -> None:
     nodes, heard = changes("local")
-    late = seat("local")
+    late = slot_handle("local")
     assert nodes.silent([late], [late], [late]) == {late}
     assert not heard

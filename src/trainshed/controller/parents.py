@@ -191,10 +191,10 @@ class Parents:
         work = await self._stores.work(uid)
         if work is None or work.state.is_final or work.state is JobState.CANCELLING:
             return
-        wish = CancelRequested(cause, self._stores.now())
+        cancel = CancelRequested(cause, self._stores.now())
         # It ended in this moment: then its end wakes the one that made it.
         with contextlib.suppress(FailedPrecondition, NotFound):
-            await self._stores.intake.request_cancel(work.name, wish)
+            await self._stores.intake.request_cancel(work.name, cancel)
             self._wake(uid)
 
 
@@ -211,8 +211,8 @@ def parent_of(work: Work) -> JobUid | None:
 
 def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequested, ...]:
     """The cancels that a work is to take in: drills are ordered of jobs alone."""
-    wishes = (*(intent.event for intent in live.intents), *events)
-    return tuple(wish for wish in wishes if isinstance(wish, CancelRequested))
+    events = (*(intent.event for intent in live.intents), *events)
+    return tuple(cancel for cancel in events if isinstance(cancel, CancelRequested))
 
 
 def consumed(live: LiveJob[Work]) -> int:

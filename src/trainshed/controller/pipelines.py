@@ -27,8 +27,8 @@ class PipelineReconciler:
         pipeline = live.job
         assert isinstance(pipeline, Pipeline)
         told: list[TimelineEntry] = []
-        for wish in intents(live, events):
-            pipeline, more = machine.cancelled(pipeline, wish)
+        for cancel_request in intents(live, events):
+            pipeline, more = machine.cancelled(pipeline, cancel_request)
             told.extend(more)
         now = self._stores.now()
         backing = await self._stores.work(pipeline.job)

@@ -62,8 +62,8 @@ class TuningReconciler:
         transition = Transition(job, self._stores.now())
         sights = [await self._sight(job, each.number) for each in job.running]
         machine.observe(transition, sights)
-        for wish in intents(live, events):
-            machine.cancel(transition, wish)
+        for cancel_request in intents(live, events):
+            machine.cancel(transition, cancel_request)
         await self._stop_early(transition, sights)
         own, shown = await self._history(transition)
         self._end_at_limit(transition, own)

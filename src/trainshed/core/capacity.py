@@ -1,6 +1,6 @@
-"""What is said about room: nodes, quotas, why a job waits and what would let it start. Values only.
+"""What is said about capacity: nodes, quotas, why a job waits and what would let it start. Values only.
 
-Made by the controller from the scheduler's snapshot, shown by the api room.
+Made by the controller from the scheduler's snapshot, shown by the package `api`.
 """
 
 import enum
@@ -11,8 +11,8 @@ UNLIMITED = -1
 
 
 class WaitReason(enum.StrEnum):
-    """Why a job has no room. POLICY: it is not its turn (priority, fair share, age, a reservation before
-    it)."""
+    """Why a job does not get capacity. POLICY: it is not its turn (priority, fair share, age, a reservation
+    before it)."""
 
     QUOTA = "quota"
     CAPACITY = "capacity"

@@ -1,4 +1,4 @@
-"""The errors a request can meet, as values that the api room maps to google.rpc codes.
+"""The errors a request can meet, as values that the package `api` maps to google.rpc codes.
 
 A replica's failure is never one of these: it is data (`job.exits.ExitRecord`).
 """

@@ -1,6 +1,6 @@
 """A request as it came: typed reading of its fields, and the list of everything wrong with it.
 
-Owns the field paths; knows no rule about any field. The wire room has already refused unknown fields
+Owns the field paths; knows no rule about any field. The package `wire` has already refused unknown fields
 and wrong types, so a value is read as what the public message says it is.
 """
 

@@ -1,6 +1,6 @@
 """What the rest of the house knows of runtimes: which one a job gets, and whether that is what it asked for.
 
-The `runtimes` room builds them; here are only the values and the question that validation asks.
+The package `runtimes` builds them; here are only the values and the question that validation asks.
 """
 
 from dataclasses import dataclass

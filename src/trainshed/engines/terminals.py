@@ -56,7 +56,7 @@ class Terminals(Protocol):
         attempt: int,
         replica: ReplicaId,
         incarnation: int,
-        wish: TerminalRequest,
+        request: TerminalRequest,
     ) -> Terminal:
         """A shell beside the program of one live incarnation: in its view of the machine, with its rights and
         within its limits, and ended with it. It neither keeps the replica alive nor decides how it ends.
@@ -70,7 +70,7 @@ class Terminals(Protocol):
         ...
 
     async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
         """The same shell where nothing runs any more: in a view as the program had it, over the files that it
         left, with its environment but for secrets. Raises TerminalRefused."""
@@ -96,7 +96,7 @@ class NoTerminals:
         attempt: int,
         replica: ReplicaId,
         incarnation: int,
-        wish: TerminalRequest,
+        request: TerminalRequest,
     ) -> Terminal:
         raise TerminalRefused(_NONE)
 
@@ -104,7 +104,7 @@ class NoTerminals:
         return ()
 
     async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
         raise TerminalRefused(_NONE)
 

@@ -205,7 +205,7 @@ class NodeResources:
         return count
 
     def take(self, node: str, kind: Kind, count: int) -> None:
-        """Replicas take their room on a node; a negative count gives it back."""
+        """Replicas take their resources of a node; a negative count gives it back."""
         need = kind.vector(self._layouts[node])
         self.move(node, plus(self._vectors[node], need, -count))
 

@@ -79,7 +79,7 @@ class NodeDrain:
 @dataclass(frozen=True, slots=True)
 class NewWork:
     """A job, tuning job or pipeline that is stored for the first time, with the first entries of its
-    story."""
+    timeline."""
 
     job: Work
     timeline: tuple[TimelineEntry, ...] = ()
@@ -146,8 +146,8 @@ class Intake(Protocol):
         ...
 
     async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
-        """Add to the story of a work in any state what somebody did to it that changes nothing of it; nothing
-        if it was deleted."""
+        """Add to the timeline of a work in any state what somebody did to it that changes nothing of it;
+        nothing if it was deleted."""
         ...
 
     async def replace_labels(
@@ -236,7 +236,7 @@ class Reader(Protocol):
         ...
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
-        """The job's story in the order in which it was written; empty if there is no such job."""
+        """The job's timeline in the order in which it was written; empty if there is no such job."""
         ...
 
     async def set_aside(self) -> tuple[RecordSetAside, ...]:

@@ -1,7 +1,7 @@
 """Which algorithm serves a study. Loads numpy, scipy and the optional libraries only when somebody asks.
 
-Nothing else of this room but `port` and what is free of numpy is imported by the service itself: suggestions
-are computed in a process of their own.
+Nothing else of this package but `port` and what is free of numpy is imported by the service itself:
+suggestions are computed in a process of their own.
 """
 
 from importlib import import_module

@@ -13,7 +13,7 @@ class Cause(enum.StrEnum):
     EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did.
     OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node.
     LOST: it is gone without a record, through no fault of ours. PACKAGE: the job's own package cannot be
-    installed. SERVICE: the service failed. STOCK_OUT: no node can take it. PREEMPTED: its room went to
+    installed. SERVICE: the service failed. STOCK_OUT: no node can take it. PREEMPTED: its capacity went to
     another job. CANCELLED: a user or a time limit ended the job.
     """
 

@@ -7,7 +7,7 @@ import enum
 
 
 class JobState(enum.StrEnum):
-    """States of a job; the api room spells them for each public surface (spec/lifecycle#states)."""
+    """States of a job; the package `api` spells them for each public surface (spec/lifecycle#states)."""
 
     QUEUED = "QUEUED"
     PREPARING = "PREPARING"
@@ -28,7 +28,7 @@ FINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLE
 class JobTrigger(enum.StrEnum):
     """What moves a job on.
 
-    ADMITTED: an attempt got room. ALL_UP: every replica of it runs. RETRIED: the attempt is given up for
+    ADMITTED: an attempt got capacity. ALL_UP: every replica of it runs. RETRIED: the attempt is given up for
     another one. CANCEL_ACCEPTED: a user or a time limit ends it. SUCCEEDED, FAILED, CANCELLED: decided, and
     nothing of it lives.
     """
@@ -45,10 +45,10 @@ class JobTrigger(enum.StrEnum):
 class AttemptState(enum.StrEnum):
     """States of a job's attempt.
 
-    WAITING: there is none with room, neither a first nor a next one. PREPARING: it has room, its environments
-    are being built. STARTING: its replicas may have processes. RUNNING: all of them were up. STOPPING: it is
-    to end, for the next attempt or with the job, and something of it may live. OVER: nothing of it lives, and
-    none will follow.
+    WAITING: there is none with capacity, neither a first nor a next one. PREPARING: it has capacity, its
+    environments are being built. STARTING: its replicas may have processes. RUNNING: all of them were up.
+    STOPPING: it is to end, for the next attempt or with the job, and something of it may live. OVER: nothing
+    of it lives, and none will follow.
     """
 
     WAITING = "WAITING"
@@ -63,8 +63,8 @@ class AttemptTrigger(enum.StrEnum):
     """What moves an attempt on.
 
     END_DECIDED: its processes are to be stopped. AGAIN_HERE, AGAIN_LATER: nothing of it lives, and the next
-    one follows in its room, or gives the room back and waits for new. ENDED: nothing of it lives, and the job
-    is over.
+    one follows in its place, or gives its capacity back and waits for new. ENDED: nothing of it lives, and
+    the job is over.
     """
 
     ADMITTED = "admitted"

@@ -29,7 +29,7 @@ Trigger = TypeVar("Trigger", bound=enum.StrEnum)
 
 class IllegalTransition(Exception):
     """A trigger came in a state in which it can never come: an error of ours. The message tells the whole
-    story."""
+    timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class Table(Generic[State, Trigger]):
                     cell if isinstance(cell, Ignore | Illegal) else Next(cell)
                 )
 
-    def fire(self, state: State, trigger: Trigger, story: Iterable[str] = ()) -> State | None:
-        """The next state; None if nothing happens. Raises IllegalTransition, telling `story`."""
+    def fire(self, state: State, trigger: Trigger, timeline: Iterable[str] = ()) -> State | None:
+        """The next state; None if nothing happens. Raises IllegalTransition, telling `timeline`."""
         cell = self.cells[state, trigger]
         if isinstance(cell, Illegal):
-            told = "".join(f"\n  {line}" for line in story)
+            told = "".join(f"\n  {line}" for line in timeline)
             raise IllegalTransition(
                 f"{self.name} in state {state}: {trigger!r} can never come here: {cell.why}. "
                 f"What happened until then:{told or ' nothing'}"

@@ -185,6 +185,6 @@ def _ends(
 
 
 def _goes(pipeline: Pipeline, trigger: PipelineTrigger) -> Pipeline:
-    story = (f"pipeline {pipeline.uid} ({pipeline.name}): {pipeline.state}",)
-    state = tables.PIPELINE.fire(pipeline.state, trigger, story)
+    timeline = (f"pipeline {pipeline.uid} ({pipeline.name}): {pipeline.state}",)
+    state = tables.PIPELINE.fire(pipeline.state, trigger, timeline)
     return pipeline if state is None else replace(pipeline, state=state)

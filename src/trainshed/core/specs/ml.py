@@ -69,8 +69,9 @@ def parse_job(
 ) -> ParsedMlJob:
     """Read a Job.
 
-    `public` is its JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the wire room
-    hands it on. `max_trials`: of one tuning job, 0 = no limit. Raises InvalidRequest with every violation.
+    `public` is its JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the package
+    `wire` hands it on. `max_trials`: of one tuning job, 0 = no limit. Raises InvalidRequest with every
+    violation.
     """
     faults = Faults()
     job = Section(public, "", faults)

@@ -30,7 +30,7 @@ _SHORTENED = 110
 
 @dataclass(frozen=True, slots=True)
 class BegunTrial:
-    """A trial that is new in this transition, its job, and the first entry of that one's story."""
+    """A trial that is new in this transition, its job, and the first entry of that one's timeline."""
 
     trial: Trial
     job: Job

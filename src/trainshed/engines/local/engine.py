@@ -294,17 +294,17 @@ class LocalEngine:
         attempt: int,
         replica: ReplicaId,
         incarnation: int,
-        wish: TerminalRequest,
+        request: TerminalRequest,
     ) -> Terminal:
-        return await open_in(self._gangs.of(job_uid, attempt).get(replica), incarnation, wish)
+        return await open_in(self._gangs.of(job_uid, attempt).get(replica), incarnation, request)
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         return self._autopsies.of(job_uid)
 
     async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
-        return await self._viewer.open((job_uid, attempt, replica), wish, self._probe.host.level)
+        return await self._viewer.open((job_uid, attempt, replica), request, self._probe.host.level)
 
     def autopsy_files(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId

@@ -171,21 +171,21 @@ class LocalTerminal:
                 waiter.set_result(None)
 
 
-def shell_order(wish: TerminalRequest) -> protocol.Message:
+def shell_order(request: TerminalRequest) -> protocol.Message:
     """The order for a shell, as a shim takes it (`protocol`)."""
     return {
         "o": "shell",
-        "tty": wish.is_terminal,
-        "rows": wish.rows,
-        "cols": wish.columns,
-        "term": wish.term,
-        "command": wish.command,
-        "label": wish.label,
+        "tty": request.is_terminal,
+        "rows": request.rows,
+        "cols": request.columns,
+        "term": request.term,
+        "command": request.command,
+        "label": request.label,
     }
 
 
 async def open_in(
-    slot_handle: SlotHandle | None, incarnation: int, wish: TerminalRequest
+    slot_handle: SlotHandle | None, incarnation: int, request: TerminalRequest
 ) -> LocalTerminal:
     """A shell beside the program of one incarnation. Raises TerminalRefused."""
     if slot_handle is None or not slot_handle.expects(incarnation):
@@ -196,11 +196,11 @@ async def open_in(
         raise TerminalRefused("it is only just starting, or ending; try again") from None
     try:
         # So short a line always fits.
-        connection.send(protocol.encode(shell_order(wish)))
+        connection.send(protocol.encode(shell_order(request)))
     except OSError:
         connection.close()
         raise TerminalRefused(_ENDED) from None
-    return await taken(connection, is_terminal=wish.is_terminal)
+    return await taken(connection, is_terminal=request.is_terminal)
 
 
 async def taken(

@@ -30,7 +30,7 @@ class Viewer:
         self._autopsies = autopsies
         self._spawner = spawner
 
-    async def open(self, key: Key, wish: TerminalRequest, level: str) -> LocalTerminal:
+    async def open(self, key: Key, request: TerminalRequest, level: str) -> LocalTerminal:
         """`level`: the sandbox level of this machine now. Raises TerminalRefused."""
         autopsy, directory = self._found(key)
         document = _document(directory, level)
@@ -38,7 +38,7 @@ class Viewer:
             "autopsy": True,
             "slot": str(directory),
             "plan": document.to_message(),
-            "shell": shell_order(wish),
+            "shell": shell_order(request),
         }
         self._autopsies.opened(key)
         try:
@@ -49,10 +49,10 @@ class Viewer:
                 except EngineUnavailable as failure:
                     ours.close()
                     raise TerminalRefused(str(failure)) from failure
-            greeting = banner(autopsy) if wish.is_terminal and not wish.command else ""
+            greeting = banner(autopsy) if request.is_terminal and not request.command else ""
             return await taken(
                 ours,
-                is_terminal=wish.is_terminal,
+                is_terminal=request.is_terminal,
                 greeting=greeting.replace("\n", "\r\n").encode(),
                 closed=lambda: self._autopsies.closed(key),
             )

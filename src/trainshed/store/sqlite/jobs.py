@@ -84,7 +84,7 @@ class SqliteIntake:
 
     async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
         def work(connection: sqlite3.Connection) -> None:
-            # Somebody may have deleted it meanwhile, and its story with it.
+            # Somebody may have deleted it meanwhile, and its timeline with it.
             if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
                 append_timeline(connection, uid, entries)
 

@@ -50,7 +50,7 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
 def append_timeline(
     connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]
 ) -> None:
-    """Add to the story of a work, which need not be there."""
+    """Add to the timeline of a work, which need not be there."""
     for entry in entries:
         connection.execute(
             _WORKS["append_timeline"],

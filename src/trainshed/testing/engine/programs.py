@@ -196,7 +196,7 @@ class SimSlot:
 class Tell(Protocol):
     """Something can be said of an incarnation; `news`: the last of it was not said before."""
 
-    def __call__(self, seat: SimSlot, one: Incarnation, *, news: bool = False) -> None: ...
+    def __call__(self, sim_slot: SimSlot, one: Incarnation, *, news: bool = False) -> None: ...
 
 
 class Processes:
@@ -227,34 +227,34 @@ class Processes:
         """There is no zygote until then."""
         self._earliest = max(self._earliest, moment)
 
-    def start(self, seat: SimSlot, one: Incarnation) -> None:
+    def start(self, sim_slot: SimSlot, one: Incarnation) -> None:
         """Hand it over; its process comes a little later."""
         wait = max(0, self._earliest - self._clock.now)
         delay = wait + self._random.randint(1, self._longest_start)
-        self._clock.after(delay, lambda: self._begin(seat, one))
+        self._clock.after(delay, lambda: self._begin(sim_slot, one))
 
-    def stop(self, seat: SimSlot, one: Incarnation, grace: int) -> None:
+    def stop(self, sim_slot: SimSlot, one: Incarnation, grace: int) -> None:
         """SIGTERM, and SIGKILL after `grace` ns; what has no process yet gets none; what is over is told
         again."""
         if one.fate is Fate.STARTING:
             one.fate, one.cause, one.over = Fate.LOST, "never started", self._clock.now
         if not one.lives:
-            self._tell(seat, one)
+            self._tell(sim_slot, one)
             return
         if one.stopped:
             return
         one.stopped = True
         script = one.script
         if script.on_term is OnTerm.DIE:
-            self.end(seat, one, None, SIGTERM)
+            self.end(sim_slot, one, None, SIGTERM)
         elif script.on_term is OnTerm.EXIT and script.term_takes < grace:
-            self._end_after(seat, one, script.term_takes, script.term_code, None)
+            self._end_after(sim_slot, one, script.term_takes, script.term_code, None)
         else:
-            self._end_after(seat, one, grace, None, SIGKILL)
+            self._end_after(sim_slot, one, grace, None, SIGKILL)
 
     def end(
         self,
-        seat: SimSlot,
+        sim_slot: SimSlot,
         one: Incarnation,
         code: int | None,
         signal: int | None,
@@ -273,11 +273,11 @@ class Processes:
             stopped=one.stopped,
             stalled=stalled,
         )
-        self._tell(seat, one, news=True)
+        self._tell(sim_slot, one, news=True)
 
     def lose(
         self,
-        seat: SimSlot,
+        sim_slot: SimSlot,
         one: Incarnation,
         cause: str,
         *,
@@ -288,49 +288,49 @@ class Processes:
         one.fate, one.over = Fate.LOST, self._clock.now
         one.cause, one.by_service = cause, by_service
         if tell:
-            self._tell(seat, one, news=True)
+            self._tell(sim_slot, one, news=True)
 
-    def _begin(self, seat: SimSlot, one: Incarnation) -> None:
+    def _begin(self, sim_slot: SimSlot, one: Incarnation) -> None:
         if one.fate is not Fate.STARTING:
             return
         script = one.script
         if script.start_fails:
-            self.lose(seat, one, "its sandbox could not be made", by_service=True)
+            self.lose(sim_slot, one, "its sandbox could not be made", by_service=True)
             return
         one.fate, one.started = Fate.RUNNING, self._clock.wall
-        self._tell(seat, one, news=True)
-        self._print_later(seat, one)
-        self._report_later(seat, one)
+        self._tell(sim_slot, one, news=True)
+        self._print_later(sim_slot, one)
+        self._report_later(sim_slot, one)
         if script.hangs:
             if one.stall_after:
                 silent_for = script.runs + one.stall_after
-                self._end_after(seat, one, silent_for, None, SIGKILL, stalled=True)
+                self._end_after(sim_slot, one, silent_for, None, SIGKILL, stalled=True)
             return
         code = None if script.signal is not None or script.oom else script.code
         signal = SIGKILL if script.oom else script.signal
-        self._end_after(seat, one, script.runs, code, signal, oom=script.oom)
+        self._end_after(sim_slot, one, script.runs, code, signal, oom=script.oom)
 
-    def _print_later(self, seat: SimSlot, one: Incarnation) -> None:
+    def _print_later(self, sim_slot: SimSlot, one: Incarnation) -> None:
         for number, delay in enumerate(one.script.prints, 1):
 
             def prints(text: str = f"step {number}") -> None:
                 if one.fate is Fate.RUNNING:
-                    self._printed(seat, one, text)
+                    self._printed(sim_slot, one, text)
 
             self._clock.after(delay, prints)
 
-    def _report_later(self, seat: SimSlot, one: Incarnation) -> None:
+    def _report_later(self, sim_slot: SimSlot, one: Incarnation) -> None:
         for report in one.script.reports if one.watch_metrics else ():
 
             def reports(report: Reports = report) -> None:
                 if one.fate is Fate.RUNNING:
-                    self._reported(seat, one, report)
+                    self._reported(sim_slot, one, report)
 
             self._clock.after(report.after, reports)
 
     def _end_after(
         self,
-        seat: SimSlot,
+        sim_slot: SimSlot,
         one: Incarnation,
         delay: int,
         code: int | None,
@@ -341,7 +341,7 @@ class Processes:
     ) -> None:
         def ends() -> None:
             if one.fate is Fate.RUNNING:
-                self.end(seat, one, code, signal, oom=oom, stalled=stalled)
+                self.end(sim_slot, one, code, signal, oom=oom, stalled=stalled)
 
         self._clock.after(delay, ends)
 
@@ -362,7 +362,7 @@ class Gangs:
     def of(self, job_uid: JobUid, attempt: int) -> Mapping[ReplicaId, SimSlot]:
         return self._seats.get((job_uid, attempt), {})
 
-    def seats(self) -> Iterator[SimSlot]:
+    def sim_slots(self) -> Iterator[SimSlot]:
         for gang in self._seats.values():
             yield from gang.values()
 
@@ -378,12 +378,12 @@ class Gangs:
         """Give out slots; a replica that has one keeps it, and may move with it."""
         gang = self._seats.setdefault((job_uid, attempt), {})
         for request in requests:
-            seat = gang.get(request.replica)
-            if seat is None:
+            sim_slot = gang.get(request.replica)
+            if sim_slot is None:
                 slot = _slot(job_uid, len(gang), request)
                 gang[request.replica] = SimSlot(job_uid, attempt, slot, request.accelerators)
-            elif seat.slot.node != request.node:
-                seat.slot = replace(seat.slot, node=request.node)
+            elif sim_slot.slot.node != request.node:
+                sim_slot.slot = replace(sim_slot.slot, node=request.node)
         return tuple(gang[request.replica].slot for request in requests)
 
     def release(self, job_uid: JobUid, attempt: int) -> None:

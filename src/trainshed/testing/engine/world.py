@@ -88,9 +88,9 @@ class World:
         """A service listens from now on, in place of any before: it is told of every replica again."""
         self.bus.attach(listener)
         self._nodes.tell_all()
-        for seat in self.seats():
-            if (latest := seat.latest) is not None:
-                self._tell(seat, latest)
+        for sim_slot in self.sim_slots():
+            if (latest := sim_slot.latest) is not None:
+                self._tell(sim_slot, latest)
 
     def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
@@ -100,11 +100,13 @@ class World:
             if request.node not in self.places:
                 raise LaunchRejected(f"there is no node {request.node}; name one of capacity()")
         for request in requests:
-            seat = self.seat(job_uid, attempt, request.replica)
-            if seat is None or seat.slot.node != request.node:
+            sim_slot = self.sim_slot(job_uid, attempt, request.replica)
+            if sim_slot is None or sim_slot.slot.node != request.node:
                 self._nodes.require(request.node)
-                if seat is not None and seat.latest is not None and seat.latest.lives:
-                    raise EngineUnavailable(f"{request.replica} still lives on {seat.slot.node}")
+                if sim_slot is not None and sim_slot.latest is not None and sim_slot.latest.lives:
+                    raise EngineUnavailable(
+                        f"{request.replica} still lives on {sim_slot.slot.node}"
+                    )
         return self._gangs.take(job_uid, attempt, requests)
 
     def launch(self, plans: Sequence[LaunchPlan]) -> None:
@@ -112,50 +114,53 @@ class World:
         if self.refuse_launches:
             self.refuse_launches -= 1
             raise LaunchRejected("the simulated engine was told to refuse this launch")
-        seats = [self._known(plan) for plan in plans]
-        for plan, seat in zip(plans, seats, strict=True):
-            if plan.incarnation not in seat.incarnations and plan.incarnation > seat.refused:
-                self._nodes.require(seat.slot.node)
-        for plan, seat in zip(plans, seats, strict=True):
-            if (known := seat.incarnations.get(plan.incarnation)) is not None:
-                self._tell(seat, known)
-            elif plan.incarnation <= seat.refused:
-                self.bus.tell(seat.never_started(plan.incarnation))
+        sim_slots = [self._known(plan) for plan in plans]
+        for plan, sim_slot in zip(plans, sim_slots, strict=True):
+            if (
+                plan.incarnation not in sim_slot.incarnations
+                and plan.incarnation > sim_slot.refused
+            ):
+                self._nodes.require(sim_slot.slot.node)
+        for plan, sim_slot in zip(plans, sim_slots, strict=True):
+            if (known := sim_slot.incarnations.get(plan.incarnation)) is not None:
+                self._tell(sim_slot, known)
+            elif plan.incarnation <= sim_slot.refused:
+                self.bus.tell(sim_slot.never_started(plan.incarnation))
             else:
-                self._hand_over(seat, plan)
+                self._hand_over(sim_slot, plan)
 
     def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         self._answer()
-        for seat in self._gangs.of(job_uid, attempt).values():
-            latest = seat.latest
-            seat.refused = 10**9
+        for sim_slot in self._gangs.of(job_uid, attempt).values():
+            latest = sim_slot.latest
+            sim_slot.refused = 10**9
             if latest is None:
-                self.bus.tell(seat.never_started(1))
+                self.bus.tell(sim_slot.never_started(1))
             else:
-                self._stop(seat, latest, grace)
+                self._stop(sim_slot, latest, grace)
 
     def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
     ) -> None:
         self._answer()
-        seat = self.seat(job_uid, attempt, replica)
-        if seat is None:
+        sim_slot = self.sim_slot(job_uid, attempt, replica)
+        if sim_slot is None:
             return
-        if (known := seat.incarnations.get(incarnation)) is not None:
-            self._stop(seat, known, grace)
+        if (known := sim_slot.incarnations.get(incarnation)) is not None:
+            self._stop(sim_slot, known, grace)
         else:
-            seat.refused = max(seat.refused, incarnation)
-            self.bus.tell(seat.never_started(incarnation))
+            sim_slot.refused = max(sim_slot.refused, incarnation)
+            self.bus.tell(sim_slot.never_started(incarnation))
 
     def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
     ) -> None:
         self._answer()
-        seat = self.seat(job_uid, attempt, replica)
-        one = seat.incarnations.get(incarnation) if seat is not None else None
-        if seat is not None and one is not None and one.fate is Fate.RUNNING:
+        sim_slot = self.sim_slot(job_uid, attempt, replica)
+        one = sim_slot.incarnations.get(incarnation) if sim_slot is not None else None
+        if sim_slot is not None and one is not None and one.fate is Fate.RUNNING:
             signal = SIGSEGV if fault is Fault.SEGV else SIGKILL
-            self._processes.end(seat, one, None, signal, oom=fault is Fault.OOM)
+            self._processes.end(sim_slot, one, None, signal, oom=fault is Fault.OOM)
 
     def drop_reducers(self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]) -> None:
         self._answer()
@@ -163,9 +168,9 @@ class World:
             return
         self.dropped[job_uid, attempt] = frozenset(reducers)
         for replica in reducers:
-            seat = self.seat(job_uid, attempt, replica)
-            if seat is not None and seat.latest is not None and seat.latest.lives:
-                self.violations.append(f"{_name(seat)} is dropped and lives")
+            sim_slot = self.sim_slot(job_uid, attempt, replica)
+            if sim_slot is not None and sim_slot.latest is not None and sim_slot.latest.lives:
+                self.violations.append(f"{_name(sim_slot)} is dropped and lives")
 
     def allocations(self) -> tuple[Gang, ...]:
         self._answer()
@@ -173,9 +178,9 @@ class World:
 
     def release(self, job_uid: JobUid, attempt: int) -> None:
         self._answer()
-        for seat in self._gangs.of(job_uid, attempt).values():
-            if seat.latest is not None and seat.latest.lives:
-                raise EngineUnavailable(f"{_name(seat)} still lives; stop it first")
+        for sim_slot in self._gangs.of(job_uid, attempt).values():
+            if sim_slot.latest is not None and sim_slot.latest.lives:
+                raise EngineUnavailable(f"{_name(sim_slot)} still lives; stop it first")
         self._gangs.release(job_uid, attempt)
 
     # --- what happens to it ---
@@ -186,9 +191,9 @@ class World:
         place = self.places[node]
         if place.alive:
             place.alive = False
-            for seat, one in self._on(node):
+            for sim_slot, one in self._on(node):
                 if one.lives:
-                    self._processes.lose(seat, one, f"node {node} died", tell=False)
+                    self._processes.lose(sim_slot, one, f"node {node} died", tell=False)
             self._nodes.silence(node)
 
     def cut_off(self, node: str) -> None:
@@ -200,21 +205,21 @@ class World:
     def come_back(self, node: str) -> None:
         """A dead or cut-off node answers again, and is told what was decided of its replicas meanwhile."""
         self._nodes.come_back(node)
-        for seat, one in self._on(node):
-            self._tell(seat, one)
+        for sim_slot, one in self._on(node):
+            self._tell(sim_slot, one)
             if one.lives and one.to_stop is not None:
-                self._stop(seat, one, one.to_stop)
+                self._stop(sim_slot, one, one.to_stop)
 
     def drain(self, node: str, *, draining: bool = True) -> None:
         """The engine wants the node left, or takes that back."""
         self._nodes.drain(node, draining=draining)
 
-    def kill_shim(self, seat: SimSlot) -> bool:
+    def kill_shim(self, sim_slot: SimSlot) -> bool:
         """A replica's shim is killed, and its program with it. False: nothing of it lives."""
-        one = seat.latest
+        one = sim_slot.latest
         if one is None or not one.lives:
             return False
-        self._processes.lose(seat, one, "its shim is gone")
+        self._processes.lose(sim_slot, one, "its shim is gone")
         return True
 
     def kill_zygote(self, back_after: int) -> None:
@@ -227,15 +232,17 @@ class World:
 
     # --- what can be seen of it ---
 
-    def seats(self) -> Iterator[SimSlot]:
-        return self._gangs.seats()
+    def sim_slots(self) -> Iterator[SimSlot]:
+        return self._gangs.sim_slots()
 
-    def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SimSlot | None:
+    def sim_slot(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SimSlot | None:
         return self._gangs.of(job_uid, attempt).get(replica)
 
     def running(self) -> list[SimSlot]:
         """Slots with a living program."""
-        return [s for s in self.seats() if s.latest is not None and s.latest.fate is Fate.RUNNING]
+        return [
+            s for s in self.sim_slots() if s.latest is not None and s.latest.fate is Fate.RUNNING
+        ]
 
     # --- inside ---
 
@@ -244,41 +251,45 @@ class World:
             raise EngineUnavailable("the simulated engine was told not to answer now")
 
     def _known(self, plan: LaunchPlan) -> SimSlot:
-        seat = self.seat(plan.job_uid, plan.attempt, plan.replica)
-        if seat is None:
+        sim_slot = self.sim_slot(plan.job_uid, plan.attempt, plan.replica)
+        if sim_slot is None:
             raise LaunchRejected(f"{plan.replica} of job {plan.job_uid} has no slot; allocate one")
-        return seat
+        return sim_slot
 
-    def _hand_over(self, seat: SimSlot, plan: LaunchPlan) -> None:
+    def _hand_over(self, sim_slot: SimSlot, plan: LaunchPlan) -> None:
         script = self.scripts(Life(plan.job_uid, plan.attempt, plan.replica, plan.incarnation))
-        for other in self._gangs.of_replica(seat.job_uid, seat.replica):
+        for other in self._gangs.of_replica(sim_slot.job_uid, sim_slot.replica):
             if (latest := other.latest) is not None and latest.lives:
                 self._violated(
-                    f"{_name(seat)}.{plan.incarnation} is to start while {other.attempt}.{latest.number} "
+                    f"{_name(sim_slot)}.{plan.incarnation} is to start while {other.attempt}.{latest.number} "
                     "lives"
                 )
         self.starts += 1
-        one = seat.begin(plan, script)
+        one = sim_slot.begin(plan, script)
         one.begun = self.clock.now
-        self.lived.append((seat, one))
-        self._processes.start(seat, one)
+        self.lived.append((sim_slot, one))
+        self._processes.start(sim_slot, one)
 
-    def _stop(self, seat: SimSlot, one: Incarnation, grace: int) -> None:
+    def _stop(self, sim_slot: SimSlot, one: Incarnation, grace: int) -> None:
         if one.lives and not self.places[one.node].reachable:
             one.to_stop = grace  # as soon as it can be told, if its fence does not come first
         else:
-            self._processes.stop(seat, one, grace)
+            self._processes.stop(sim_slot, one, grace)
 
     def _fenced(self, node: str) -> None:
-        for seat, one in self._on(node):
+        for sim_slot, one in self._on(node):
             if one.lives:
-                self._processes.lose(seat, one, "its node does not answer", tell=False)
-            self._tell(seat, one, fenced=True)
+                self._processes.lose(sim_slot, one, "its node does not answer", tell=False)
+            self._tell(sim_slot, one, fenced=True)
 
     def _on(self, node: str) -> list[tuple[SimSlot, Incarnation]]:
         """What was ever started there, of slots that were not given back."""
-        found = ((seat, one) for seat in self.seats() for one in seat.incarnations.values())
-        return [(seat, one) for seat, one in found if one.node == node]
+        found = (
+            (sim_slot, one)
+            for sim_slot in self.sim_slots()
+            for one in sim_slot.incarnations.values()
+        )
+        return [(sim_slot, one) for sim_slot, one in found if one.node == node]
 
     def _check_room(self, node: str) -> None:
         takes = [one.takes for _, one in self._on(node) if one.fate is Fate.RUNNING]
@@ -289,28 +300,28 @@ class World:
             self._violated(f"node {node} has {has} and is given {used}")
 
     def _tell(
-        self, seat: SimSlot, one: Incarnation, *, fenced: bool = False, news: bool = False
+        self, sim_slot: SimSlot, one: Incarnation, *, fenced: bool = False, news: bool = False
     ) -> None:
         """Say what can be said of an incarnation, or only what is `news`; of one on a silent node nothing,
         until its fence has passed."""
         if one.fate is Fate.RUNNING and news:
             self._check_room(one.node)
         if self.places[one.node].reachable or fenced or one.cause == "never started":
-            for event in seat.told(one)[-1:] if news else seat.told(one):
+            for event in sim_slot.told(one)[-1:] if news else sim_slot.told(one):
                 self.bus.tell(event)
 
-    def _printed(self, seat: SimSlot, one: Incarnation, text: str) -> None:
-        which = (seat.job_uid, seat.attempt, seat.replica)
+    def _printed(self, sim_slot: SimSlot, one: Incarnation, text: str) -> None:
+        which = (sim_slot.job_uid, sim_slot.attempt, sim_slot.replica)
         line = self.journals.write(*which, one.number, at=self.clock.wall, text=text)
         self.bus.tell(LinesWritten(*which, line.n + 1))
 
-    def _reported(self, seat: SimSlot, one: Incarnation, report: Reports) -> None:
-        self.notebooks.write(seat.job_uid, one.started, self.clock.wall, report)
-        self.bus.tell(MetricsWritten(seat.job_uid, seat.attempt, seat.replica))
+    def _reported(self, sim_slot: SimSlot, one: Incarnation, report: Reports) -> None:
+        self.notebooks.write(sim_slot.job_uid, one.started, self.clock.wall, report)
+        self.bus.tell(MetricsWritten(sim_slot.job_uid, sim_slot.attempt, sim_slot.replica))
 
     def _violated(self, what: str) -> None:
         self.violations.append(f"at {self.clock.now / SECOND:.3f} s: {what}")
 
 
-def _name(seat: SimSlot) -> str:
-    return f"{seat.job_uid}/{seat.attempt}/{seat.replica}"
+def _name(sim_slot: SimSlot) -> str:
+    return f"{sim_slot.job_uid}/{sim_slot.attempt}/{sim_slot.replica}"
