@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.reduction.reducers import TOKEN, Address
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.port import Apart, Board, Native, Operation, Piece
+from trainshed_reduction.client.port import Board, Native, NativeOperations, Operation, Piece
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Reduction
 
@@ -176,7 +176,7 @@ class Ranks:
         world: int,
         board: Board | None = None,
         native: Callable[[int], Native] | None = None,
-        apart: Callable[[int], Apart] | None = None,
+        apart: Callable[[int], NativeOperations] | None = None,
         group: str = "test",
     ) -> None:
         self.world = world

@@ -14,7 +14,7 @@ from trainshed.buckets.rest.access_log import AccessLine, AccessLog, older, read
 from trainshed.buckets.setup import PLAIN
 from trainshed.core.resume.traffic import Access
 from trainshed.replica.system import kernel
-from trainshed.serve.bucket_adapters import BucketDoor, BucketHistory
+from trainshed.serve.bucket_adapters import BucketAdapter, BucketHistory
 
 _LONG = 1 << 20
 
@@ -141,7 +141,7 @@ def history(tmp_path: Path) -> BucketHistory:
     root = tmp_path / "buckets"
     store = LocalStore(root)
     store.ensure_bucket("bucket")
-    return BucketHistory(root, BucketDoor(store))
+    return BucketHistory(root, BucketAdapter(store))
 
 
 def log_of(tmp_path: Path) -> Path:

@@ -88,10 +88,10 @@ def test_tables_align_and_give_way() -> None:
         "a long long name    7  end",
         "ｗｉｄｅ          128",
     ]
-    narrow = [joined(cells) for cells in table(columns, rows, room=20)]
+    narrow = [joined(cells) for cells in table(columns, rows, max_width=20)]
     assert narrow[1] == "a long lo…    7  end"
     assert all(width(text) <= 20 for text in narrow)
-    assert joined(table(columns, rows, room=1)[1]).startswith("a long …  ")
+    assert joined(table(columns, rows, max_width=1)[1]).startswith("a long …  ")
 
 
 def test_a_name_neither_breaks_a_table_nor_reaches_the_terminal() -> None:

@@ -276,8 +276,10 @@ def test_the_live_table_of_a_pipeline_is_that_of_its_job() -> None:
 
 
 def test_the_board_says_what_the_first_trial_waits_for() -> None:
-    job = replace(search(), state=JobState.QUEUED, waits=("What to try next is being worked out.",))
-    assert Board().after(job).note == "What to try next is being worked out."
+    job = replace(
+        search(), state=JobState.QUEUED, waits=("Waiting for the next trial suggestion.",)
+    )
+    assert Board().after(job).note == "Waiting for the next trial suggestion."
 
 
 def test_lines_of_trials_are_labelled_with_them() -> None:

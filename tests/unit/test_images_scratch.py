@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from trainshed.runtimes.images.service import Scratch
+from trainshed.runtimes.images.service import ScratchDirectories
 
 
 def test_it_is_gone_with_the_pull(tmp_path: Path) -> None:
     """spec/runtimes#builds."""
-    with Scratch(tmp_path / "pulls").place() as place:
+    with ScratchDirectories(tmp_path / "pulls").place() as place:
         (place / "storage1").mkdir()
         (place / "storage1" / "half").write_text("a layer")
     assert list((tmp_path / "pulls").iterdir()) == []
@@ -20,12 +20,12 @@ def test_what_a_killed_service_left_is_removed_and_what_another_needs_is_not(
     left = tmp_path / "pulls" / "left"
     left.mkdir(parents=True)
     (left / "half").write_text("a layer")
-    with Scratch(tmp_path / "pulls").place() as place:
-        Scratch(tmp_path / "pulls").sweep()
+    with ScratchDirectories(tmp_path / "pulls").place() as place:
+        ScratchDirectories(tmp_path / "pulls").sweep()
         assert list((tmp_path / "pulls").iterdir()) == [place]
 
 
 def test_where_nothing_was_pulled_there_is_nothing_to_remove(tmp_path: Path) -> None:
     """spec/runtimes#builds: a cache that is new, or another user's."""
-    Scratch(tmp_path / "pulls").sweep()
+    ScratchDirectories(tmp_path / "pulls").sweep()
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.runtimes.images import unpacking
-from trainshed.runtimes.images.unpacking import NoRoom, UnpackingFailed
+from trainshed.runtimes.images.unpacking import DiskFull, UnpackingFailed
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
 
@@ -125,5 +125,5 @@ def test_what_the_source_of_the_stream_raises_is_raised(tmp_path: Path) -> None:
 
 def test_an_image_that_does_not_fit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
     """spec/operations#errors: typed errors."""
-    with pytest.raises(NoRoom, match=r"it takes 1,000,000.0 GB unpacked, and .* are free"):
+    with pytest.raises(DiskFull, match=r"it takes 1,000,000.0 GB unpacked, and .* are free"):
         unpacking.check_room(tmp_path, 10**15)

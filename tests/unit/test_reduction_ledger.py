@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from trainshed_reduction.client.desk import Pending
-from trainshed_reduction.client.ledger import Dealer, Ledger
+from trainshed_reduction.client.ledger import ChunkDealer, Ledger
 from trainshed_reduction.client.port import Frame
 from trainshed_reduction.wire import DType, Kind, Reduction
 
@@ -67,7 +67,7 @@ def test_ranks_agree_on_lanes_and_rows_and_differ_within_a_row(
 ) -> None:
     """spec/reduction: lanes, and the whole part of a row, are the same on all ranks; lanes of no weight get
     nothing."""
-    dealers = [Dealer(weights, rank, world) for rank in range(world)]
+    dealers = [ChunkDealer(weights, rank, world) for rank in range(world)]
     used = sum(weight > 0 for weight in weights)
     for number in range(5 * used):
         places = [dealer.next() for dealer in dealers]
@@ -80,7 +80,7 @@ def test_equal_reducers_are_begun_at_different_places() -> None:
     """spec/reduction (stagger): where there are as many reducers as ranks, no two ranks send to one at a
     time."""
     for world in (2, 4, 8):
-        dealers = [Dealer([1.0] * world, rank, world) for rank in range(world)]
+        dealers = [ChunkDealer([1.0] * world, rank, world) for rank in range(world)]
         rows = [[dealer.next() for _ in range(world)] for dealer in dealers]
         first = [min(row, key=lambda place: place.row).lane for row in rows]
         assert sorted(first) == list(range(world))

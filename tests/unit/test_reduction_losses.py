@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trainshed_reduction.client.agreement import Membership
 from trainshed_reduction.client.connecting import Target
-from trainshed_reduction.client.desk import Desk
+from trainshed_reduction.client.desk import OperationQueue
 from trainshed_reduction.client.lanes import Lane
 from trainshed_reduction.client.ledger import Ledger
 from trainshed_reduction.client.losses import Losses
@@ -21,7 +21,14 @@ def test_a_silent_reducer_is_reported_once_and_no_worker_s_own(tmp_path: Path) -
     hello = Hello(b"", b"", bytes(GROUP), 1, 0, 0, 2, 0)
     settings = Settings((), b"", lost_after=30.0)
     told = Membership(
-        settings, Desk(), hello, None, None, None, Reports(str(report)), list[str]().append
+        settings,
+        OperationQueue(),
+        hello,
+        None,
+        None,
+        None,
+        Reports(str(report)),
+        list[str]().append,
     )
     losses = Losses(told, Ledger((1.0,), 0, 2, 4096), (), 0)
     first = ("10.0.0.2", 2222)

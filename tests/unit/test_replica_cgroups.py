@@ -33,7 +33,7 @@ def test_version_2_without_delegation_offers_nothing(tmp_path: Path) -> None:
 
 def test_no_control_groups_at_all(tmp_path: Path) -> None:
     assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == ("", "", "")
-    groups = cgroups.Groups(
+    groups = cgroups.ControlGroups(
         protocol.Limits(memory_limit=1 << 20, cpu_weight=100, cgroup_name="name")
     )
     groups.create()

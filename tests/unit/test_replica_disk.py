@@ -58,7 +58,7 @@ class World:
         self.trees: list[Tree] = []
         self.told: list[tuple[str, bool, str]] = []
         self.clock = Clock()
-        monkeypatch.setattr(trees, "Extent", self._tree)
+        monkeypatch.setattr(trees, "TreeSize", self._tree)
         self.disk = Disk(
             "files",
             limit=limit,

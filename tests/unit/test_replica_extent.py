@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica.system.trees import Extent
+from trainshed.replica.system.trees import TreeSize
 
 MIB = 1 << 20
 
 
 def measured(top: Path) -> int:
-    found = Extent(str(top))
+    found = TreeSize(str(top))
     assert found.go_on(60.0)
     return found.found
 
@@ -58,7 +58,7 @@ def test_links_lead_nowhere(top: Path, tmp_path: Path) -> None:
     (top / "link").symlink_to(tmp_path / "others")
     assert measured(top) - before < MIB
     with pytest.raises(OSError, match="link"):
-        Extent(str(top / "link"))
+        TreeSize(str(top / "link"))
 
 
 def test_a_link_in_a_directory_s_place_is_not_followed(
@@ -82,11 +82,11 @@ def test_another_file_system_does_not_count(tmp_path: Path) -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no other file system")
-    found = Extent("/dev")
+    found = TreeSize("/dev")
     assert found.go_on(60.0)
     write(own := shared / f"trainshed-test-{os.getpid()}", 4 * MIB)
     try:
-        again = Extent("/dev")
+        again = TreeSize("/dev")
         assert again.go_on(60.0)
         assert again.found - found.found < MIB
     finally:
@@ -95,7 +95,7 @@ def test_another_file_system_does_not_count(tmp_path: Path) -> None:
 
 def test_it_goes_on_where_it_was(top: Path) -> None:
     whole = measured(top)
-    found = Extent(str(top))
+    found = TreeSize(str(top))
     steps = 0
     while not found.go_on(0.0):
         steps += 1
@@ -104,7 +104,7 @@ def test_it_goes_on_where_it_was(top: Path) -> None:
 
 
 def test_whoever_lets_go_leaves_nothing_open(top: Path) -> None:
-    found = Extent(str(top))
+    found = TreeSize(str(top))
     for _ in range(4):
         found.go_on(0.0)
     assert opened(top)
@@ -127,7 +127,7 @@ def test_nothing_is_too_deep_to_be_passed_over(top: Path) -> None:
 
 
 def test_what_goes_while_it_is_looked_at_does_no_harm(top: Path) -> None:
-    found = Extent(str(top))
+    found = TreeSize(str(top))
     found.go_on(0.0)
     for path in (top / "a", top / "work" / "b", top / "hole"):
         path.unlink()

@@ -17,7 +17,7 @@ class Program:
     def __init__(self) -> None:
         self.now = 0.0
         self.told: list[tuple[str, str, str]] = []
-        self.failing = storage_failures.Failures(self._note, lambda: self.now)
+        self.failing = storage_failures.StorageFailures(self._note, lambda: self.now)
 
     def _note(self, name: str, severity: str, text: str) -> None:
         self.told.append((name, severity, text))

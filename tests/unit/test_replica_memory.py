@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from trainshed.replica import protocol
-from trainshed.replica.supervisor.memory_limit import Memory, interval
+from trainshed.replica.supervisor.memory_limit import MemoryLimit, interval
 from trainshed.replica.system import loop, processes
-from trainshed.replica.system.cgroups import Groups
+from trainshed.replica.system.cgroups import ControlGroups
 
 GUARDIAN, MAIN, CHILD = 10, 11, 12
 LIMIT = 1000
@@ -52,8 +52,8 @@ class Host:
         patch.setattr(processes, "is_dying", self.dying.__contains__)
         patch.setattr(processes, "send", self._send)
         patch.setattr(protocol, "process_start", self._start)
-        self.memory = Memory(
-            groups=Groups(protocol.Limits()),
+        self.memory = MemoryLimit(
+            groups=ControlGroups(protocol.Limits()),
             limit=LIMIT,
             polled=False,
             guardian=GUARDIAN,

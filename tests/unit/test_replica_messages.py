@@ -68,7 +68,7 @@ def test_a_body_goes_on_as_it_comes() -> None:
     for start, length in ((b"", 1_000_000), (b"fffff\r\n", messages.CHUNKED)):
         incoming = messages.Incoming(coming(start + b"x" * 300))
         passed = b""
-        with pytest.raises(messages.Cut):
+        with pytest.raises(messages.ConnectionCut):
             for part in incoming.body(length):
                 passed += part
         assert passed == start + b"x" * 300
@@ -105,7 +105,7 @@ def test_what_is_no_request_is_found_out(sent: bytes) -> None:
 
 def test_a_connection_that_ends_within_a_message_is_no_whole_message() -> None:
     for sent in (GET[:-1], PUT[:-1], TWICE + CHUNKS[:-1], TWICE + CHUNKS[:3]):
-        with pytest.raises(messages.Cut):
+        with pytest.raises(messages.ConnectionCut):
             put_right(sent)
 
 

@@ -66,26 +66,26 @@ def test_a_gpu_whose_memory_is_not_told_is_told_without_it() -> None:
 
 
 def test_without_library_or_driver_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(gpus.Absent, match="driver"):
+    with pytest.raises(gpus.NoDriver, match="driver"):
         gpus.Library(["GPU-a"], Paper(driver=False))
     monkeypatch.setattr(gpus, "LIBRARIES", ["libtrainshed-there-is-none.so.1"])
-    with pytest.raises(gpus.Absent, match="libnvidia-ml"):
+    with pytest.raises(gpus.NoDriver, match="libnvidia-ml"):
         gpus.Library(["GPU-a"])
 
 
 def test_looks_add_up() -> None:
     """A GPU that worked for half of ten seconds and all of two more has worked for seven."""
-    sums = gpus.Sums()
+    sums = gpus.GpuSums()
     sums.add((0.5, 3.0, 16.0), 10.0)
     assert sums.add((1.0, 2.0, 16.0), 2.0) == (7.0, 2.0, 16.0, 3.0)
-    unknown = gpus.Sums().add((float("nan"), float("nan"), 16.0), 10.0)
+    unknown = gpus.GpuSums().add((float("nan"), float("nan"), 16.0), 10.0)
     gpu = gpus.Gpu(*unknown)
     assert (gpu.busy, gpu.used, gpu.total, gpu.peak) == (None, None, 16, None)
 
 
 @pytest.mark.usefixtures("_quick")
 def test_a_helper_looks_and_the_shim_reads() -> None:
-    watch = gpus.Watch(["GPU-a"], lambda uuids: gpus.Library(uuids, Paper()))
+    watch = gpus.GpuWatcher(["GPU-a"], lambda uuids: gpus.Library(uuids, Paper()))
     until(lambda: watch.read() and (watch.read()[0].busy or 0) > 0)
     (gpu,) = watch.read()
     watch.close()
@@ -94,7 +94,7 @@ def test_a_helper_looks_and_the_shim_reads() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells that it ended")
 def test_where_there_is_no_driver_nothing_is_ever_read() -> None:
-    watch = gpus.Watch(["GPU-a"], lambda uuids: gpus.Library(uuids, Paper(driver=False)))
+    watch = gpus.GpuWatcher(["GPU-a"], lambda uuids: gpus.Library(uuids, Paper(driver=False)))
     helper = watch._helper  # pyright: ignore[reportPrivateUsage] - to see it end
     until(lambda: Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     assert watch.read() == []
@@ -111,7 +111,7 @@ def test_a_library_that_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyP
     source = Path(__file__).with_name("fake_nvml.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
     monkeypatch.setattr(gpus, "LIBRARIES", ["libtrainshed-there-is-none.so.1", str(made)])
-    watch = gpus.Watch(["GPU-a", "MIG-b"])
+    watch = gpus.GpuWatcher(["GPU-a", "MIG-b"])
     until(lambda: watch.read() and (watch.read()[0].busy or 0) > 0)
     whole, part = watch.read()
     watch.close()

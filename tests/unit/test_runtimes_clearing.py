@@ -12,7 +12,7 @@ import pytest
 
 from tests.caches import remove_cache
 from trainshed.replica.supervisor import program
-from trainshed.runtimes.clearing import Clearing, Piece
+from trainshed.runtimes.clearing import Clearing, Removal
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.shelf import Shelf
 
@@ -46,12 +46,12 @@ def _age(path: Path, days: int) -> None:
     os.utime(path, ns=(at, at))
 
 
-def _pieces(cache: Path, older_than: int = 30) -> list[Piece]:
+def _pieces(cache: Path, older_than: int = 30) -> list[Removal]:
     installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"})
     return list(Clearing(cache, installer, now=NOW, older_than=older_than * DAY).pieces())
 
 
-def _going(pieces: list[Piece]) -> list[str]:
+def _going(pieces: list[Removal]) -> list[str]:
     return [piece.name for piece in pieces if not piece.why]
 
 

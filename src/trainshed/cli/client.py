@@ -54,15 +54,16 @@ class Client:
         ca: str = "",
         raw: bool = False,
     ) -> None:
-        """`address`: `http://host:port`, or with `https`; `ca`: a file of whom to trust then, beside
-        everybody's; `advice`: what to do when nobody answers there; `look`: where the service is now, None if
-        that cannot be known. `look` raises Unreachable. `raw`: texts in answers come as they are; else they
-        are made printable, for a terminal gets to see them."""
+        #: `http://host:port`, or with `https`.
         self.address = address.rstrip("/")
         self._token = token
+        #: What to do when nobody answers there.
         self._advice = advice
+        #: Where the service is now; raises Unreachable. None = that cannot be known.
         self._look = look
+        #: A file of whom to trust over https, beside everybody's; "" = nobody else.
         self._ca = ca
+        #: Texts in answers come as they are; else they are made printable, for a terminal gets to see them.
         self._raw = raw
 
     def look_again(self) -> None:

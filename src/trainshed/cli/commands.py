@@ -14,8 +14,9 @@ import click
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What every command is handed as its context object. `now`: nanoseconds since the epoch."""
+    """What every command is handed as its context object."""
 
+    #: Nanoseconds since the epoch.
     now: Callable[[], int]
 
 

@@ -74,7 +74,7 @@ class Process:
             events.close()
 
 
-class Hosted:
+class StartedService:
     """A service that this command started. It outlives the command unless `stop` is called."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", endpoint: Endpoint) -> None:
@@ -93,7 +93,7 @@ class Hosted:
             ) from None
 
 
-def start(data: Path) -> Hosted:
+def start(data: Path) -> StartedService:
     """Start a service on a free port with its data in `data`, and wait until it is ready.
 
     Raises click.ClickException with the end of the service's output if it does not become so.
@@ -124,7 +124,7 @@ def start(data: Path) -> Hosted:
             raise click.ClickException(
                 f"The service did not start. The end of {output}:\n{_tail(output)}"
             ) from None
-        return Hosted(process, local(data))
+        return StartedService(process, local(data))
     except BaseException:
         # Ctrl-C included: nobody would know of a service that is left behind here.
         process.terminate()

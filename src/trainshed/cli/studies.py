@@ -104,7 +104,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
     if not found:
         click.echo(f"No studies in {parent.removeprefix('/v1/')}.", err=True)
         return
-    for line in study_table([StudyView.parse(study) for study in found], _room()):
+    for line in study_table([StudyView.parse(study) for study in found], _terminal_width()):
         click.echo(line)
 
 
@@ -140,11 +140,11 @@ def describe(
         click.echo(json.dumps(found | {"trials": trials, "optimalTrials": optimal}, indent=2))
         return
     view = StudyView.parse(found)
-    for line in description(view, trials, optimal, session.now(), _room()):
+    for line in description(view, trials, optimal, session.now(), _terminal_width()):
         click.echo(line)
 
 
-def study_table(studies: Sequence[StudyView], room: int | None) -> list[str]:
+def study_table(studies: Sequence[StudyView], width: int | None) -> list[str]:
     """The lines of a list of studies."""
     columns = (
         Column("STUDY"),
@@ -165,7 +165,7 @@ def study_table(studies: Sequence[StudyView], room: int | None) -> list[str]:
         )
         for study in studies
     ]
-    header, *cells = table(columns, rows, room)
+    header, *cells = table(columns, rows, width)
     lines = [faint(joined(header))]
     for study, row in zip(studies, cells, strict=True):
         row[2] = click.style(row[2], fg=study_colour(study.state))
@@ -178,7 +178,7 @@ def description(
     trials: Sequence[Mapping[str, Any]],
     optimal: Sequence[Mapping[str, Any]],
     now: int,
-    room: int | None,
+    width: int | None,
 ) -> Iterator[str]:
     """The lines that describe a study."""
     best = [int(trial["id"]) for trial in optimal]
@@ -197,7 +197,7 @@ def description(
     yield from pairs([(label, value) for label, value in facts if value])
     if rows.trials:
         yield ""
-        for line in trial_table(study.metrics[0][0], rows.trials, best, now, room):
+        for line in trial_table(study.metrics[0][0], rows.trials, best, now, width):
             yield terminal_text(line)
 
 
@@ -230,7 +230,7 @@ def _place(
     return endpoint.client(raw=raw), f"/v1/projects/{quote(project)}/locations/{quote(region)}"
 
 
-def _room() -> int | None:
+def _terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -43,35 +43,35 @@ _LEAST_ROWS = 3
 
 
 def trial_table(
-    metric: str, trials: Sequence[TrialView], best: Collection[int], now: int, room: int | None
+    metric: str, trials: Sequence[TrialView], best: Collection[int], now: int, max_width: int | None
 ) -> list[Line]:
-    """The table's lines, the titles first. `best`: numbers of the trials to be marked. `room`: characters per
-    line, None for no bound."""
+    """The table's lines, the titles first. `best`: numbers of the trials to be marked. `max_width`:
+    characters per line, None for no bound."""
     tables = (_cells(form, metric, trials, best, now) for form in _forms(trials))
     form, columns, rows = next(
-        (each for each in tables if room is None or _least(*each) <= room),
+        (each for each in tables if max_width is None or _least(*each) <= max_width),
         _cells(_form(trials), metric, trials, best, now),
     )
-    header, *cells = table(columns, rows, room)
+    header, *cells = table(columns, rows, max_width)
     lines: list[Line] = [((_GAP.join(header).rstrip(), FAINT),)]
     for trial, row in zip(trials, cells, strict=True):
         lines.append(_line(trial, row, form, starred=trial.number in best))
     return lines
 
 
-def chosen(tuning: TuningView, trials: Sequence[TrialView], room: int) -> tuple[TrialView, ...]:
-    """The trials that at most `room` rows show, by number: those that run, then the best and the newest of
-    the others."""
-    if len(trials) <= room:
+def chosen(tuning: TuningView, trials: Sequence[TrialView], max_rows: int) -> tuple[TrialView, ...]:
+    """The trials that at most `max_rows` rows show, by number: those that run, then the best and the newest
+    of the others."""
+    if len(trials) <= max_rows:
         return tuple(trials)
     running = [trial for trial in trials if not trial.state.is_over]
     over = [trial for trial in trials if trial.state.is_over]
     # The best is seen in any case.
-    kept = {trial.number for trial in [*ranked(tuning, trials)[:1], *running[::-1]][:room]}
-    left = room - len(kept)
+    kept = {trial.number for trial in [*ranked(tuning, trials)[:1], *running[::-1]][:max_rows]}
+    left = max_rows - len(kept)
     kept |= {trial.number for trial in over[::-1][: left // _NEWEST_SHARE]}
     for trial in [*ranked(tuning, trials), *over[::-1]]:
-        if len(kept) >= room:
+        if len(kept) >= max_rows:
             break
         kept.add(trial.number)
     return tuple(trial for trial in trials if trial.number in kept)
@@ -237,15 +237,15 @@ def _styled(text: str, style: str) -> str:
     return click.style(text, fg=colour, bold="bold" in words or None)
 
 
-def panel(job: JobView, now: int, room: int, height: int | None = None) -> list[Line]:
-    """The lines below the title. `room`: characters per line; `height`: so many lines at most, None for no
-    bound."""
+def panel(job: JobView, now: int, max_width: int, height: int | None = None) -> list[Line]:
+    """The lines below the title. `max_width`: characters per line; `height`: so many lines at most, None for
+    no bound."""
     tuning = job.tuning
     if tuning is None:
         return []
-    lines = [_progress(tuning), *_trend(tuning, job.trials, room)]
+    lines = [_progress(tuning), *_trend(tuning, job.trials, max_width)]
     if best := best_trial(tuning, job.trials):
-        lines.append(_best(tuning, best, room))
+        lines.append(_best(tuning, best, max_width))
     if not job.trials:
         return lines
     rows = len(job.trials)
@@ -253,7 +253,7 @@ def panel(job: JobView, now: int, room: int, height: int | None = None) -> list[
         # Of the height one line is the table's titles, one is empty, one says how many are left out.
         rows = max(_LEAST_ROWS, height - len(lines) - 3)
     trials = chosen(tuning, job.trials, rows)
-    lines += [(), *trial_table(tuning.metric, trials, {tuning.best}, now, room)]
+    lines += [(), *trial_table(tuning.metric, trials, {tuning.best}, now, max_width)]
     if hidden := len(job.trials) - len(trials):
         lines.append(((f"… and {hidden} more: trainshed jobs describe {job.id}", FAINT),))
     return lines
@@ -294,14 +294,14 @@ def _progress(tuning: TuningView) -> Line:
     )
 
 
-def _trend(tuning: TuningView, trials: tuple[TrialView, ...], room: int) -> Iterator[Line]:
+def _trend(tuning: TuningView, trials: tuple[TrialView, ...], max_width: int) -> Iterator[Line]:
     """The objective by the trials' numbers, and the best of all up to each, on the same scale."""
     over = [trial for trial in trials if trial.state.is_over]
     if sum(trial.value is not None for trial in over) < 2:
         return
     better = max if tuning.goal is Goal.MAXIMIZE else min
     values = [trial.value for trial in over]
-    blocks = max(_BAR, min(room - 2 * _LABEL, 2 * _BAR))
+    blocks = max(_BAR, min(max_width - 2 * _LABEL, 2 * _BAR))
     drawn = grouped(values, blocks, better)
     so_far = grouped(best_so_far(values, better), blocks, better)
     # One line is drawn with both in it, so that the same height means the same in both.
@@ -326,17 +326,17 @@ def _marked(tuning: TuningView, over: list[TrialView], blocks: str) -> Iterator[
             yield block, "red" if trial.state is TrialState.INFEASIBLE else "cyan"
 
 
-def _best(tuning: TuningView, best: TrialView, room: int) -> Line:
+def _best(tuning: TuningView, best: TrialView, max_width: int) -> Line:
     head = best_text(tuning, best)
     told = f"  {assignment(best.parameters)}"
     label = _label(tuning, "best")
-    left = room - width(label[0]) - width(head)
+    left = max_width - width(label[0]) - width(head)
     return (label, (head, BEST), (cut(told, left) if left > len("  a=…") else "", ""))
 
 
 def _label(tuning: TuningView, text: str) -> Piece:
-    room = min(_LABEL, max(len("so far"), width(tuning.metric)))
-    return cut(text, room).ljust(room + 2), FAINT
+    cells = min(_LABEL, max(len("so far"), width(tuning.metric)))
+    return cut(text, cells).ljust(cells + 2), FAINT
 
 
 def goal(tuning: TuningView) -> str:

@@ -1,7 +1,7 @@
 """Looks at packages before an installer opens them: how much comes out of them, and what they are built with.
 
 Whoever wrote an archive chose all of it. So this runs where setup scripts run, in the first process of an
-installation, and everything is read up to a limit (`Terms`).
+installation, and everything is read up to a limit (`InstallationTerms`).
 """
 
 import codecs

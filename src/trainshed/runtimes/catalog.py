@@ -19,7 +19,7 @@ from trainshed.core.catalog.images import (
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.image_map import MappedImage, mapped
-from trainshed.runtimes.port import ImagesDoor
+from trainshed.runtimes.port import ImageSupport
 from trainshed.runtimes.sheet import Minor, Release, Sheet, format_minor, parse_minor
 
 _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
@@ -151,12 +151,7 @@ def _distance(one: Minor, other: Minor) -> int:
 
 
 class LocalCatalog:
-    """The `core.runtime.RuntimeCatalog` of runtimes built on this machine.
-
-    `exact` (an operator's setting) turns every substitution into a refusal. `image_map`: an operator's; the
-    first entry that fits wins over everything else. `images`: None where no container image can be run.
-    `has_gpu`: whether this machine has a GPU; asked only for images that are for GPUs.
-    """
+    """The `core.runtime.RuntimeCatalog` of runtimes built on this machine."""
 
     def __init__(
         self,
@@ -165,14 +160,18 @@ class LocalCatalog:
         exact: bool = False,
         families: Sequence[Sheet] = FAMILIES,
         image_map: Sequence[MappedImage] = (),
-        images: ImagesDoor | None = None,
+        images: ImageSupport | None = None,
         has_gpu: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pythons = pythons
+        #: Refuse every substitution: an operator's setting.
         self._exact = exact
         self._families = families
+        #: An operator's; the first entry that fits wins over everything else.
         self._image_map = image_map
+        #: None where no container image can be run.
         self._images = images
+        #: Whether this machine has a GPU; asked only for images that are for GPUs.
         self._has_gpu = has_gpu
 
     def default(self, family: str = "") -> RuntimeChoice | RuntimeRefusal:
@@ -350,7 +349,7 @@ class LocalCatalog:
         return ", ".join(newest_of.values()) or "none"
 
 
-def _refusal(images: ImagesDoor | None, reference: str) -> str:
+def _refusal(images: ImageSupport | None, reference: str) -> str:
     if images is None:
         return "Running it takes a container engine, and this service has none."
     return images.refusal(reference)

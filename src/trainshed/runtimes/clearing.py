@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.prefix import base_of
-from trainshed.runtimes.shelf import Kept, Shelf
+from trainshed.runtimes.shelf import Shelf, ShelfEntry
 from trainshed.runtimes.trees import size_of
 
 ENVIRONMENTS, LAYERS, IMAGES, REDUCTION = "environments", "layers", "images", "reduction"
@@ -33,17 +33,17 @@ _WHILE_BUILT = 3600 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One thing that is old enough to go. `used`: when it was used last, ns; of downloads, when it was
-    fetched. `why`: why it stays nevertheless, "" = it goes. `remove` blocks, raises OSError, and says False
-    if it has come into use meanwhile.
-    """
+class Removal:
+    """One thing that is old enough to go."""
 
     kind: str
     name: str
     bytes: int
+    #: When it was used last, ns since the epoch; of downloads, when it was fetched.
     used: int
+    #: Blocks, raises OSError, and says False if it has come into use meanwhile.
     remove: Callable[[], bool]
+    #: Why it stays nevertheless; "" = it goes.
     why: str = ""
 
 
@@ -56,7 +56,7 @@ class Clearing:
         self._idle_before = now - max(older_than, _WHILE_BUILT)
         self._downloads = Downloads(cache / "uv", installer)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Removal]:
         """Everything that is old enough, layers before what they lie on, which is the order to remove them
         in."""
         # Their sizes as long as the environments are there that share their files.
@@ -77,24 +77,24 @@ class Clearing:
         yield from self._packages()
         yield from downloads
 
-    def downloads(self) -> Iterator[Piece]:
+    def downloads(self) -> Iterator[Removal]:
         """Of these only what the installer has downloaded."""
         for name, size, since in self._downloads.content():
             if since < self._idle_before:
-                yield Piece("download", name, size, since, partial(self._downloads.remove, name))
+                yield Removal("download", name, size, since, partial(self._downloads.remove, name))
 
-    def _is_old(self, kept: Kept) -> bool:
+    def _is_old(self, kept: ShelfEntry) -> bool:
         return kept.used < self._before or not kept.whole
 
-    def _piece(self, shelf_name: str, kept: Kept, why: str = "") -> Piece:
+    def _piece(self, shelf_name: str, kept: ShelfEntry, why: str = "") -> Removal:
         shelf = Shelf(self._cache / shelf_name)
         if not why and shelf.is_held(kept):
             why = "a program lives in it" if kept.whole else "it is being built"
         kind = _KINDS[shelf_name] if kept.whole else f"half-built {_KINDS[shelf_name]}"
         remove = partial(shelf.remove, kept)
-        return Piece(kind, kept.key, size_of(kept.path), kept.used, remove, why)
+        return Removal(kind, kept.key, size_of(kept.path), kept.used, remove, why)
 
-    def _packages(self) -> Iterator[Piece]:
+    def _packages(self) -> Iterator[Removal]:
         """Packages of jobs, each alone in its directory, and drafts of such."""
         root = self._cache / _PACKAGES
         whole = [path for path in root.glob("*/*") if not path.parent.name.startswith(".")]
@@ -104,7 +104,7 @@ class Clearing:
             if stat.st_mtime_ns < self._idle_before:
                 kind = "package" if path.parent != root else "half-fetched package"
                 remove = partial(_unlink, path, root)
-                yield Piece(kind, path.name, size_of(path.parent), stat.st_mtime_ns, remove)
+                yield Removal(kind, path.name, size_of(path.parent), stat.st_mtime_ns, remove)
 
 
 def _unlink(path: Path, root: Path) -> bool:

@@ -1,9 +1,9 @@
 """Where setup scripts of users run, and on what terms: a process kept apart at the level of the jobs'
 programs.
 
-`Terms` say how tightly; `Confinement` says what one run of the installer may see, change and take. It is
-carried out by a process of its own (`keeper`), because a service with threads cannot make namespaces for a
-child.
+`InstallationTerms` say how tightly; `Confinement` says what one run of the installer may see, change and
+take. It is carried out by a process of its own (`keeper`), because a service with threads cannot make
+namespaces for a child.
 """
 
 import sys
@@ -40,29 +40,32 @@ MOST_MEMORY = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What holds for each installation.
+class InstallationTerms:
+    """What holds for each installation."""
 
-    `level`: the sandbox level of programs (`protocol.LEVEL_*`), never another. `hidden`: directories that
-    look empty; `covered`: files that do; `visible`: what may be read by the operator's wish, wherever it
-    lies. `memory_bytes`, `processes`, `disk_bytes`, `seconds`: limits, 0 = none; `cpu_weight`: 100 per vCPU.
-    `memory_base`, `cpu_base`, `pids_base`: directories of control groups, "" = none. `kept_ports`: those of
-    the service and of replicas, which no script may listen on.
-    """
-
+    #: The sandbox level of programs (`protocol.LEVEL_*`), never another.
     level: str
+    #: Directories that look empty.
     hidden: tuple[str, ...] = ()
+    #: Files that look empty.
     covered: tuple[str, ...] = ()
+    #: What may be read by the operator's wish, wherever it lies.
     visible: tuple[str, ...] = ()
+    #: 0 = no limit, like the next three.
     memory_bytes: int = 0
     processes: int = 0
     disk_bytes: int = 0
+    #: Of wall-clock time.
     seconds: float = 0.0
+    #: 100 per vCPU; 0 = not set.
     cpu_weight: int = 0
+    #: Directory of a control group, like the next two; "" = none.
     memory_base: str = ""
     cpu_base: str = ""
     pids_base: str = ""
+    #: Ports of the service and of replicas, which no script may listen on.
     kept_ports: tuple[int, ...] = ()
+    #: How much may come out of all packages.
     unpacked_bytes: int = MOST_UNPACKED
 
 
@@ -70,48 +73,51 @@ Kind = Literal["", "level", "limit", "archive"]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Why an installation was ended, or not begun. `kind`: its `level` cannot be had, a `limit` was reached,
-    an `archive` was refused; "" = none of them, it ended by itself."""
+    """Why an installation was ended, or not begun."""
 
+    #: Its `level` cannot be had, a `limit` was reached, an `archive` was refused; "" = none of them, it ended
+    #: by itself.
     kind: Kind = ""
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """`room`: a directory for this one run, with its home, its temporary files and its downloads. `writable`:
-    what else it may change. `shown`: what it may read, even inside of what the terms hide. `name`: of its
-    control groups. `until`: moment of `time.monotonic` at which it is ended, 0 = never.
+    """Where one installation runs, what it may read and change, and how long."""
 
-    `archives`: packages that are looked at before the command is begun (`archives`); `when_plain`: what is
-    added to it if the runtime's own setuptools can build all of them. `cache`: a download cache that others
-    use as well, "" = downloads of its own; only where no script of a user runs.
-    """
-
-    room: str
+    #: A directory for this one run, with its home, its temporary files and its downloads.
+    workspace: str
+    #: What else it may change.
     writable: tuple[str, ...]
+    #: What it may read, even inside of what the terms hide.
     shown: tuple[str, ...]
-    terms: Terms
+    terms: InstallationTerms
+    #: Of its control groups.
     name: str = ""
+    #: Moment of `time.monotonic` at which it is ended, in seconds; 0 = never.
     until: float = 0.0
+    #: Packages that are looked at before the command is begun (`trainshed.runtimes.archives`).
     archives: tuple[str, ...] = ()
+    #: What is added to the command if the runtime's own setuptools can build all of them.
     when_plain: tuple[str, ...] = ()
+    #: A download cache that others use as well, only where no script of a user runs; "" = downloads of its
+    #: own.
     cache: str = ""
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """All that it may change besides the room."""
+        """All that it may change besides the workspace."""
         return (*self.writable, self.cache) if self.cache else self.writable
 
     @property
     def wheels(self) -> Path:
         """Where what was built may be left."""
-        return Path(self.room) / "wheels"
+        return Path(self.workspace) / "wheels"
 
     def prepare(self) -> None:
-        """Make the room."""
+        """Make the workspace."""
         for name in ("home", "tmp", "var-tmp", "downloads", "wheels"):
-            (Path(self.room) / name).mkdir(parents=True, exist_ok=True)
+            (Path(self.workspace) / name).mkdir(parents=True, exist_ok=True)
 
     def command(self, command: Sequence[str], line: int) -> list[str]:
         """The command that runs `command` inside. `line`: handle of a socket, by which it says why it ended
@@ -124,11 +130,11 @@ class Confinement:
         """The installer's variables as they are inside. Whoever needs no index is told no password of one."""
         if self.cache:
             # The installer itself, and no script of a user: it has its settings, and the cache of all.
-            return environ | {"TMPDIR": f"{self.room}/tmp"}
+            return environ | {"TMPDIR": f"{self.workspace}/tmp"}
         kept = without_secrets(environ) if offline else environ
         kept = {name: value for name, value in kept.items() if not name.startswith(_HOMES)}
         own = {"HOME": "home", "TMPDIR": "tmp", "UV_CACHE_DIR": "downloads"}
-        return kept | {name: f"{self.room}/{place}" for name, place in own.items()}
+        return kept | {name: f"{self.workspace}/{place}" for name, place in own.items()}
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:

@@ -19,14 +19,17 @@ _KEYS = ("pattern", "runtime", "python", "image")
 
 @dataclass(frozen=True, slots=True)
 class MappedImage:
-    """One entry. `pattern`: `*`, `?` and `[…]` over the whole image URI, slashes included. Then either
-    `image`, another reference, or `family` with `version` and `python` ("" = the newest, where the family is
-    most at home)."""
+    """One entry of an operator's map: a pattern, and either another image or a runtime."""
 
+    #: `*`, `?` and `[…]` over the whole image URI, slashes included.
     pattern: str
+    #: A runtime family; "" where `image` is given.
     family: str = ""
+    #: "" = the newest.
     version: str = ""
+    #: "" = the one on which the family is most at home.
     python: str = ""
+    #: Another reference; "" where `family` is given.
     image: str = ""
 
 

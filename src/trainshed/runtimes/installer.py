@@ -54,15 +54,18 @@ _LATE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """`output`: a handle of all that it says. `line`: one that can be read as soon as nobody is to say more,
-    -1 = there is none. `end`: ends it, without waiting. `verdict`: of its keeper, to be asked once, when it
-    is over. `seconds`: when it is killed, whatever else should have ended it; None = its caller says."""
+    """A run of the installer that has begun."""
 
     process: subprocess.Popen[bytes]
+    #: A handle of all that it says.
     output: int
+    #: A handle that can be read as soon as nobody is to say more; -1 = there is none.
     line: int
+    #: Ends it, without waiting.
     end: Callable[[], None]
+    #: Asks its keeper how it was ended; once, when it is over.
     verdict: Callable[[], Verdict]
+    #: When it is killed, whatever else should have ended it; None = its caller says.
     seconds: float | None
 
 

@@ -20,18 +20,21 @@ LIKELY = (FAMILIES[0].family, "python")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A release of a family on a Python. `python`: the one that it would be built on here, "" = none that
-    fits was found. `needs`: the Pythons that fit, in words. `built`: where it is, None = not yet; its bytes
-    and when it was used last (ns). `left_out`: what the images hold and it does not, each with the reason."""
+class InventoryEntry:
+    """A release of a family on a Python, and whether it is built."""
 
     family: str
     version: str
+    #: The one that it would be built on here; "" = none that fits was found.
     python: str
+    #: The Pythons that fit, in words.
     needs: str
+    #: Where it is; None = not yet.
     built: Path | None = None
     bytes: int = 0
+    #: When it was used last, ns since the epoch; 0 = it is not built.
     used: int = 0
+    #: What the images hold and it does not, each with the reason.
     left_out: tuple[str, ...] = ()
 
 
@@ -54,7 +57,7 @@ class Inventory:
         )
         self._families = families
 
-    def offers(self, family: str = "") -> list[Offer]:
+    def offers(self, family: str = "") -> list[InventoryEntry]:
         """Every release on the Python that jobs would get it on here, and on those on which it is built
         besides. Raises BuildFailed for a family that is not there."""
         sheets = [self._sheet(family)] if family else self._families
@@ -65,7 +68,9 @@ class Inventory:
             for offer in self._of(sheet, release)
         ]
 
-    def build(self, family: str, progress: Progress, version: str = "", python: str = "") -> Offer:
+    def build(
+        self, family: str, progress: Progress, version: str = "", python: str = ""
+    ) -> InventoryEntry:
         """Build a release, the newest one if no `version` is named, unless it is built. Blocks. Raises
         BuildFailed."""
         sheet = self._sheet(family)
@@ -96,23 +101,23 @@ class Inventory:
         known = ", ".join(sheet.family for sheet in self._families)
         raise BuildFailed(f"There is no runtime family {family!r}; there are: {known}.")
 
-    def _of(self, sheet: Sheet, release: Release) -> list[Offer]:
+    def _of(self, sheet: Sheet, release: Release) -> list[InventoryEntry]:
         chosen = newest(sheet, self._interpreters, release.version)
         home = chosen.python if chosen else None
-        found: list[Offer] = []
+        found: list[InventoryEntry] = []
         for python in sorted(self._interpreters.found(), key=lambda python: python != home):
             interpreter = self._interpreters.get(python)
             if interpreter is not None and release.runs_on(python):
                 offer = self._offer(sheet, release, interpreter)
                 if offer.built or python == home:
                     found.append(offer)
-        return found or [Offer(sheet.family, release.version, "", _needs(release))]
+        return found or [InventoryEntry(sheet.family, release.version, "", _needs(release))]
 
-    def _offer(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Offer:
+    def _offer(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> InventoryEntry:
         built = self._environments.find(sheet, release, interpreter)
         size = size_of(built.root) if built else 0
         used = self._environments.last_used(built) if built else 0
-        return Offer(
+        return InventoryEntry(
             sheet.family,
             release.version,
             format_minor(interpreter.minor),

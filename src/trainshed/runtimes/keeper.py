@@ -43,7 +43,7 @@ class Keeper:
         self._command = command
         self._line = line
         self._name = confinement.name or f"trainshed-build-{os.getpid()}"
-        self._groups = cgroups.Groups(
+        self._groups = cgroups.ControlGroups(
             protocol.Limits(
                 memory_limit=terms.memory_bytes,
                 cpu_weight=terms.cpu_weight,
@@ -59,7 +59,7 @@ class Keeper:
         self._verdict = Verdict()
         self._first = 0
         self._status = -1
-        self._extents: list[trees.Extent] = []
+        self._extents: list[trees.TreeSize] = []
         self._size = self._names = 0
 
     def run(self) -> int:
@@ -79,7 +79,7 @@ class Keeper:
             self._seal()
             return 1
         theirs.close()
-        held = memory_limit.Memory(
+        held = memory_limit.MemoryLimit(
             groups=self._groups,
             limit=self._terms.memory_bytes,
             polled=False,
@@ -160,7 +160,7 @@ class Keeper:
             self._loop.drop(ours.fileno())
 
     def _answer_calls(self, handle: int) -> None:
-        calls = socket_calls.Calls(handle, _NOWHERE, _NO_PORT, {}, self._terms.kept_ports)
+        calls = socket_calls.SocketCalls(handle, _NOWHERE, _NO_PORT, {}, self._terms.kept_ports)
 
         def asked() -> None:
             if not calls.answer():
@@ -198,9 +198,9 @@ class Keeper:
             return
         if not self._extents:
             self._size = self._names = 0
-            for place in (self._confinement.room, *self._confinement.writable):
+            for place in (self._confinement.workspace, *self._confinement.writable):
                 try:
-                    self._extents.append(trees.Extent(place))
+                    self._extents.append(trees.TreeSize(place))
                 except OSError:
                     continue
         begin = time.monotonic()
@@ -295,7 +295,7 @@ _DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 def become(
     confinement: Confinement,
     command: list[str],
-    groups: cgroups.Groups,
+    groups: cgroups.ControlGroups,
     keeper: socket.socket,
     parent: int,
 ) -> None:
@@ -317,7 +317,7 @@ def become(
 def _become(
     confinement: Confinement,
     command: list[str],
-    groups: cgroups.Groups,
+    groups: cgroups.ControlGroups,
     keeper: socket.socket,
     parent: int,
 ) -> None:
@@ -335,7 +335,7 @@ def _become(
     if level != protocol.LEVEL_SESSION:
         seen = _view(confinement)
         seen.enter()
-        mounts.freeze_all((confinement.room, *confinement.changes, *_OWN_PLACES))
+        mounts.freeze_all((confinement.workspace, *confinement.changes, *_OWN_PLACES))
         levels.drop(level, seen.owners, in_image=False)
     kernel.forbid_new_privileges()
     _be_asked(keeper)
@@ -354,9 +354,9 @@ def _become(
 
 
 def _view(confinement: Confinement) -> view.View:
-    room, terms = confinement.room, confinement.terms
+    workspace, terms = confinement.workspace, confinement.terms
     mounts = [(path, path, True) for path in terms.visible]
-    mounts += [(path, path, False) for path in (room, *confinement.changes)]
+    mounts += [(path, path, False) for path in (workspace, *confinement.changes)]
     mounts += [(path, path, True) for path in confinement.shown if not Path(path).is_dir()]
     isolation = protocol.Isolation(
         level=terms.level,
@@ -369,8 +369,8 @@ def _view(confinement: Confinement) -> view.View:
         users=(_FIRST_USER, users.COUNT) if terms.level == protocol.LEVEL_OWN else (),
         shm_bytes=terms.memory_bytes,
     )
-    binds = [(f"{room}/tmp", "/tmp"), (f"{room}/var-tmp", "/var/tmp")]
-    return view.View(isolation, files=room, scratch=f"{room}/view", binds=binds)
+    binds = [(f"{workspace}/tmp", "/tmp"), (f"{workspace}/var-tmp", "/var/tmp")]
+    return view.View(isolation, files=workspace, scratch=f"{workspace}/view", binds=binds)
 
 
 def _be_asked(keeper: socket.socket) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainshed.runtimes.confinement import Confinement, Terms
+from trainshed.runtimes.confinement import Confinement, InstallationTerms
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.packages import Package
@@ -29,7 +29,7 @@ from trainshed.runtimes.stopping import Stop
 from trainshed.runtimes.trees import is_file, let_read, read_small, remove_tree
 
 _LAYOUT = "4"
-_ROOM = ".build"
+_WORKSPACE = ".build"
 _GHOST = "trainshed-base"
 _GHOST_METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 _NOTICES = "notices.json"
@@ -38,7 +38,7 @@ _MOST_TOLD = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _LayerRequest:
     """What a caller wants installed, and how he hears of it and ends it."""
 
     packages: tuple[Package, ...]
@@ -54,7 +54,7 @@ class Layers:
         root: Path,
         installer: Installer,
         now: Callable[[], int],
-        terms: Callable[[], Terms],
+        terms: Callable[[], InstallationTerms],
     ) -> None:
         """`now`: nanoseconds, only for the duration in a progress line. `terms`: on which setup scripts of
         users run; they see nothing of the cache either."""
@@ -96,7 +96,9 @@ class Layers:
             terms = self._terms()
             progress(f"Installing the job's packages at isolation level {terms.level}: {uris}.")
             prefix, ghosts = _begin(draft, base, interpreter)
-            given = _Given(tuple(packages), lambda line: progress(_named(line, packages)), stop)
+            given = _LayerRequest(
+                tuple(packages), lambda line: progress(_named(line, packages)), stop
+            )
             self._install(prefix, base, interpreter, given, terms)
             _lay_ghosts(prefix)
             take_out_unusable(prefix.site, base.site)
@@ -145,12 +147,17 @@ class Layers:
         self._shelf.used(layer.root.name)
 
     def _install(
-        self, prefix: Prefix, base: Prefix, interpreter: Interpreter, work: _Given, terms: Terms
+        self,
+        prefix: Prefix,
+        base: Prefix,
+        interpreter: Interpreter,
+        work: _LayerRequest,
+        terms: InstallationTerms,
     ) -> None:
         """Scripts of users run apart. uv's own cache, which all jobs share, is written to only where none of
         them runs."""
         apart = Confinement(
-            room=str(prefix.root / _ROOM),
+            workspace=str(prefix.root / _WORKSPACE),
             writable=(str(prefix.site),),
             shown=(
                 *(str(prefix.root), str(base.root), *interpreter.places),
@@ -174,8 +181,8 @@ class Layers:
         try:
             installation.run()
         finally:
-            for room in prefix.root.glob(f"{_ROOM}*"):
-                remove_tree(room)
+            for workspace in prefix.root.glob(f"{_WORKSPACE}*"):
+                remove_tree(workspace)
 
 
 def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
@@ -241,14 +248,14 @@ _PLAIN = "--no-build-isolation"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Of a job's packages into the prefix of its layer. Everything runs `apart`: scripts of users may write
-    to the prefix and the room. `renew`: makes the prefix, and the room in it, as they were before the first
-    of them ran."""
+    """Installs a job's packages into the prefix of its layer. Everything runs `apart`: scripts of users may
+    write to the prefix and the workspace."""
 
     installer: Installer
     prefix: Prefix
     packages: tuple[Package, ...]
     apart: Confinement
+    #: Makes the prefix, and the workspace in it, as they were before the first script ran.
     renew: Callable[[], None]
     progress: Progress
     stop: Stop | None
@@ -301,11 +308,11 @@ class Installation:
         paths = list(map(str, dict.fromkeys(wheels)))
         what = ["--only-binary", ":all:", *paths]
         site, python = self.prefix.site, self.prefix.executable
-        room = f"{self.apart.room}-wheels"
+        workspace = f"{self.apart.workspace}-wheels"
         apart = replace(
             self.apart,
-            room=room,
-            shown=(*self.apart.shown, self.apart.room, *self.installer.secrets),
+            workspace=workspace,
+            shown=(*self.apart.shown, self.apart.workspace, *self.installer.secrets),
             archives=tuple(paths),
             cache=str(self.installer.cache),
         )

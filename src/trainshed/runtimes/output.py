@@ -75,14 +75,15 @@ _BEGINS, _ENDS = "Downloading ", " Downloaded "
 
 
 class Narration:
-    """Takes the lines of one installer in their order and tells others. For one thread. `doing`: what it is
-    at, as long as it has said nothing. `quiet`: what it says is nothing to people."""
+    """Makes of an installer's lines what people are to hear of it. For one thread, in their order."""
 
     def __init__(
         self, tell: Callable[[str], None], doing: str = "working", *, quiet: bool = False
     ) -> None:
         self._tell = tell
+        #: What the installer is at, as long as it has said nothing.
         self._doing = doing
+        #: What it says is nothing to people.
         self._quiet = quiet
         self._downloading: dict[str, str] = {}
         """Of each file that is on its way, by name: name and size."""
@@ -138,8 +139,8 @@ _MOVES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Screen:
-    """`end`: the descriptor that a program writes to. A context; read it in one thread. A pipe where there
-    are no terminals: then a program shows less."""
+    """The reading end of a terminal, or of a pipe where there are none: then a program shows less. A context;
+    read it in one thread. `end` is the descriptor that a program writes to."""
 
     def __init__(self) -> None:
         try:

@@ -33,32 +33,37 @@ class PackageSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A container image, unpacked. `root`: directory of its root file system, which nobody may write to;
-    `digest`: what it is, whatever it is called. The rest as the image says: `workdir` "" = /, `user` "" =
-    root, else `USER[:GROUP]` by name or number."""
+    """A container image, unpacked. Entry point, command and environment are as the image says."""
 
+    #: Directory of its root file system, which nobody may write to.
     root: str
+    #: What it is, whatever it is called.
     digest: str
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
+    #: "" = /.
     workdir: str = ""
+    #: `USER[:GROUP]` by name or number; "" = root.
     user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRuntime:
-    """`template`: a tiny Python environment (interpreter link, configuration, path file) that sees the shared
-    base and the job's packages; where it is read-only, a program's own installs go to its user base.
-    `notices`: lines on what was installed, for the log. `path`: directories of console scripts, to be put on
-    PATH after the user base's `bin` and the template's. `read_only`: directories that no program may write
-    to; permission bits do not stop root, so the replica's mount namespace should bind them read-only.
-    `image`: the program runs in this container image instead; `template` is "" then."""
+    """What a program is started in."""
 
+    #: A tiny Python environment (interpreter link, configuration, path file) that sees the shared base and
+    #: the job's packages; where it is read-only, a program's own installs go to its user base. "" with an
+    #: `image`.
     template: str
+    #: Lines on what was installed, for the log.
     notices: tuple[str, ...] = ()
+    #: Directories of console scripts, to be put on PATH after the user base's `bin` and the template's.
     path: tuple[str, ...] = ()
+    #: Directories that no program may write to; permission bits do not stop root, so the replica's mount
+    #: namespace should bind them read-only.
     read_only: tuple[str, ...] = ()
+    #: The program runs in this container image instead; None = it does not.
     image: Image | None = None
 
 
@@ -93,7 +98,7 @@ class Runtimes(Protocol):
         ...
 
 
-class ImagesDoor(Protocol):
+class ImageSupport(Protocol):
     """What this machine can do with container images."""
 
     def refusal(self, reference: str) -> str:

@@ -30,10 +30,11 @@ _SECONDS = 60.0
 
 
 class Reduction:
-    """`root`: the shelf. `environ`: where a compiler is looked for (PATH, CC), None = this process's."""
+    """The package `trainshed_reduction` on its shelf, `root`."""
 
     def __init__(self, root: Path, environ: Mapping[str, str] | None = None) -> None:
         self._shelf = Shelf(root)
+        #: Where a compiler is looked for (PATH, CC); None = this process's.
         self._environ = os.environ if environ is None else environ
 
     @cached_property

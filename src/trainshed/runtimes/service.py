@@ -12,11 +12,11 @@ from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.eventloop.background import heed, joined
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.clearing import REDUCTION
-from trainshed.runtimes.confinement import Terms
+from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.families import sheet_of
 from trainshed.runtimes.image_map import MappedImage
-from trainshed.runtimes.images.contained import Contained
+from trainshed.runtimes.images.contained import ContainerRuntimes
 from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
@@ -31,23 +31,25 @@ from trainshed.runtimes.single_flight import SingleFlight, looked_at
 _BUILDERS = 4
 
 
-def _nobody_said() -> Terms:
+def _nobody_said() -> InstallationTerms:
     raise BuildFailed("The packages of jobs cannot be installed: nobody has said on what terms.")
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """`exact`: refuse substitutes. `interpreters`: further Python executables. `uv`: the uv to use ("" =
-    ours). `image_map`: an operator's. `has_gpu`: whether this machine has a GPU, asked when it first matters.
-    `terms`: on which setup scripts of users run, asked in threads; what it raises, builds raise.
-    """
+    """What an operator decides about runtimes."""
 
+    #: Refuse substitutes.
     exact: bool = False
+    #: Further Python executables.
     interpreters: tuple[str, ...] = ()
+    #: The uv to use; "" = ours.
     uv: str = ""
     image_map: tuple[MappedImage, ...] = ()
+    #: Whether this machine has a GPU, asked when it first matters.
     has_gpu: Callable[[], bool] = lambda: False
-    terms: Callable[[], Terms] = _nobody_said
+    #: On which setup scripts of users run, asked in threads; what it raises, builds raise.
+    terms: Callable[[], InstallationTerms] = _nobody_said
 
 
 class LocalRuntimes:
@@ -76,7 +78,7 @@ class LocalRuntimes:
         self._packages = Packages(cache / "packages", source)
         self._reduction = Reduction(cache / REDUCTION)
         self._images = images
-        self._contained = Contained(images, source)
+        self._contained = ContainerRuntimes(images, source)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
         self._bases = SingleFlight[Prefix](self._workers)
         # Unlike a base a layer runs setup scripts of users, and is of use to nobody else.

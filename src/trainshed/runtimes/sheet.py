@@ -13,12 +13,12 @@ _SLIM = "slim"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A package that the prebuilt images hold, or programs expect, and that is not here. `pythons`: the
-    lowest and the highest Python without it, None = all. `reason`: why, in a few words that follow the name
-    in brackets."""
+    """A package that the prebuilt images hold, or programs expect, and that is not here."""
 
     name: str
+    #: Why, in a few words that follow the name in brackets.
     reason: str
+    #: The lowest and the highest Python without it; None = all.
     pythons: tuple[Minor, Minor] | None = None
 
     def __str__(self) -> str:
@@ -31,31 +31,32 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One version of a family's framework ("" for plain Python).
+    """One version of a family's framework."""
 
-    `pythons`: lowest and highest Python, both included. `requirements`: what is installed on top of the
-    family's own requirements, as ranges, from which the lock is made. `sources`: pins of what is to be had as
-    source distributions only; they need nothing else. `excluded`: what the requirements' own requirements
-    would bring, and programs do not need. `overrides`: ranges that count instead of all that others ask of
-    these packages. `day`: as of which day (YYYY-MM-DD) the lock is made, "" = today: what came later was
-    never tried with this framework; the installers and the certificates are always of today. `only_x86`: the
-    lock is made for Linux on x86-64, which alone has wheels of all of it; elsewhere the same pins are tried.
-    `left_out`: besides the family's. `first`: flags of the installer that are tried first where no package
-    index is configured on the machine: which build of a pinned version there is depends on the index, and so
-    does what it needs. `for_gpu`: a build for NVIDIA's GPUs, given to images for GPUs on machines that have
-    one.
-    """
-
+    #: "" for plain Python.
     version: str
+    #: Lowest and highest Python, both included.
     pythons: tuple[Minor, Minor]
+    #: What is installed on top of the family's own requirements, as ranges, from which the lock is made.
     requirements: tuple[str, ...] = ()
+    #: Pins of what is to be had as source distributions only; they need nothing else.
     sources: tuple[str, ...] = ()
+    #: What the requirements' own requirements would bring, and programs do not need.
     excluded: tuple[str, ...] = ()
+    #: Ranges that count instead of all that others ask of these packages.
     overrides: tuple[str, ...] = ()
+    #: As of which day (YYYY-MM-DD) the lock is made, "" = today: what came later was never tried with this
+    #: framework. The installers and the certificates are always of today.
     day: str = ""
+    #: The lock is made for Linux on x86-64, which alone has wheels of all of it; elsewhere the same pins are
+    #: tried.
     only_x86: bool = False
+    #: Besides what the family leaves out.
     left_out: tuple[LeftOut, ...] = ()
+    #: Flags of the installer that are tried first where no package index is configured on the machine: which
+    #: build of a pinned version there is depends on the index, and so does what it needs.
     first: tuple[str, ...] = ()
+    #: A build for NVIDIA's GPUs, given to images for GPUs on machines that have one.
     for_gpu: bool = False
 
     @property
@@ -76,26 +77,25 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A runtime family.
-
-    `releases`: newest first. `requirements`, `sources`, `left_out`: of every release that is not slim.
-    `smoke`: a program that proves an environment: it uses what the family is there for; the locks lie beside
-    it. `preferred_pythons`: where the family is at home when nobody asked for a Python. `framework`: the
-    prebuilt images' framework that it stands for (`core.catalog.images`), "" for none. `own_python`: the
-    service's own Python is nearer than the image's, because builds for others are hard to get.
-    `runtime_versions`: its versions are those of `ml` v1 runtimes.
-    """
+    """A runtime family."""
 
     family: str
     title: str
+    #: Newest first.
     releases: tuple[Release, ...]
+    #: Of every release that is not slim, as are `sources` and `left_out`.
     requirements: tuple[str, ...]
+    #: A program that proves an environment: it uses what the family is there for. The locks lie beside it.
     smoke: Path
+    #: Where the family is at home when nobody asked for a Python: lowest and highest.
     preferred_pythons: tuple[Minor, Minor]
     sources: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    #: The prebuilt images' framework that it stands for (`core.catalog.images`); "" = none.
     framework: str = ""
+    #: The service's own Python is nearer than the image's, because builds for others are hard to get.
     own_python: bool = False
+    #: Its versions are those of `ml` v1 runtimes.
     runtime_versions: bool = False
 
     def release(self, version: str) -> Release | None:

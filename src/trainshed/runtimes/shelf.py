@@ -38,7 +38,7 @@ _STAMP_NS = 30 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ShelfEntry:
     """What lies on a shelf. `used`: when it was used last, ns since the epoch. `whole`: False for what a
     builder or a power cut left behind."""
 
@@ -145,26 +145,26 @@ class Shelf:
         for settle in tuple(self._settling):
             settle.join()
 
-    def content(self) -> Iterator[Kept]:
+    def content(self) -> Iterator[ShelfEntry]:
         """Everything that lies here, what is half built among it."""
         for path in _directories(self._root):
             with suppress(OSError):
                 whole = self.has(path.name)
                 stat = (path / _BUILT).stat() if whole else path.stat()
-                yield Kept(path.name, path, stat.st_mtime_ns, whole)
+                yield ShelfEntry(path.name, path, stat.st_mtime_ns, whole)
         for path in _directories(self._root / _DRAFTS):
             with suppress(OSError):
                 key = path.name.rpartition(".")[0]
-                yield Kept(key, path, path.stat().st_mtime_ns, whole=False)
+                yield ShelfEntry(key, path, path.stat().st_mtime_ns, whole=False)
 
-    def is_held(self, kept: Kept) -> bool:
+    def is_held(self, kept: ShelfEntry) -> bool:
         """Whether a program lives in it, or it is being built."""
         if not kept.whole:
             return self._is_building(kept.key)
         with _open(kept.path / _BUILT) as built:
             return not try_lock(built)
 
-    def remove(self, kept: Kept) -> bool:
+    def remove(self, kept: ShelfEntry) -> bool:
         """Remove it, unless it is held or was used since it was looked at. Blocks for as long as the disk
         takes. Raises OSError."""
         locks = self._root / _LOCKS

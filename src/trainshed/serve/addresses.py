@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from trainshed.serve.certificates import Certificates
-    from trainshed.serve.grpc_front import GrpcDoors
+    from trainshed.serve.grpc_front import GrpcPorts
 
 SERVICE_FILE = "service.json"
 """In the data directory, mode 0600: how `trainshed` commands find the service and its owner's token."""
@@ -38,7 +38,7 @@ def own_hosts(settings: Settings) -> Hosts:
 
 def secure_addresses(
     certified: "Future[Certificates] | None",
-    doors: "GrpcDoors | None",
+    doors: "GrpcPorts | None",
     settings: Settings,
     storage_tls_port: int,
 ) -> dict[str, str]:
@@ -94,7 +94,7 @@ def write_line(descriptor: int, document: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramDoors:
+class ProgramSockets:
     """The Unix sockets by which replicas' endpoints reach the service for its APIs; programs do not see them.
 
     Who calls is not known by the way in: it takes a token here as anywhere. The paths stay the same from
@@ -111,12 +111,12 @@ class ProgramDoors:
         self.grpc.close()
 
 
-def open_doors(data: Path) -> ProgramDoors:
+def open_doors(data: Path) -> ProgramSockets:
     """Listen on the sockets of a data directory. Raises OSError."""
     rest_path, grpc_path = data / "programs.sock", data / "programs-grpc.sock"
     rest = listen_unix(rest_path)
     try:
-        return ProgramDoors(rest, listen_unix(grpc_path), rest_path, grpc_path)
+        return ProgramSockets(rest, listen_unix(grpc_path), rest_path, grpc_path)
     except OSError:
         rest.close()
         raise

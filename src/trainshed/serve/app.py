@@ -31,7 +31,7 @@ from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import web_address
 from trainshed.serve.bootstrap import Bootstrap
-from trainshed.serve.bucket_adapters import BucketDoor, BucketHistory, BucketSummaries
+from trainshed.serve.bucket_adapters import BucketAdapter, BucketHistory, BucketSummaries
 from trainshed.serve.engine_adapters import EngineLogs, EngineShells, build_terms, link_key
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.serve.vault import Vault, job_certificate
@@ -62,7 +62,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     buckets.ensure_bucket(settings.default_bucket, settings.region)
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
-    door, notices = BucketDoor(buckets), Notices()
+    door, notices = BucketAdapter(buckets), Notices()
     new_uid, lag = clock.JobUids(), LagMeter(clock.now)
     engine = _engine(bootstrap)
     logs = LogReader(engine.streams, ServiceStreams(data / "logs"))
@@ -211,7 +211,7 @@ def _parent_stores(
         advisor=advisor,
         metrics=MetricsReader(engine.streams),
         summaries=BucketSummaries(buckets),
-        buckets=BucketDoor(buckets),
+        buckets=BucketAdapter(buckets),
         now=clock.now,
         new_uid=new_uid,
     )

@@ -24,12 +24,12 @@ from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.serve import certificates, clock
-from trainshed.serve.addresses import ProgramDoors, open_doors, own_hosts
+from trainshed.serve.addresses import ProgramSockets, open_doors, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
 from trainshed.serve.children import BucketKeeper, ForkedBuckets
-from trainshed.serve.grpc_front import GrpcDoors
+from trainshed.serve.grpc_front import GrpcPorts
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 from trainshed.store.port import Store, StoreInUse, StoreTooNew, StoreUnreadable, open_store
 
@@ -48,9 +48,9 @@ class Bootstrap:
     #: Listens for REST.
     listener: socket.socket
     #: The Unix sockets that replicas call for the APIs.
-    programs: ProgramDoors
+    programs: ProgramSockets
     #: The ports of gRPC; None = there is none.
-    grpc: GrpcDoors | None
+    grpc: GrpcPorts | None
     #: Done when what TLS shows is there; None = nothing speaks TLS.
     certified: "Future[Certificates] | None"
     #: Done when the files of `certificates.interception_files` are there.
@@ -200,7 +200,7 @@ def _needs_certificate(settings: Settings) -> bool:
     return settings.grpc or speaks_tls(settings)
 
 
-def _program_doors(data: Path) -> ProgramDoors:
+def _program_doors(data: Path) -> ProgramSockets:
     try:
         return open_doors(data)
     except OSError as failure:
@@ -242,11 +242,11 @@ def _certified(look_after: Callable[[], T], directory: Path) -> T:
 
 def _grpc_doors(
     settings: Settings, cleanup: contextlib.ExitStack, certified: "Future[Certificates]"
-) -> GrpcDoors | None:
+) -> GrpcPorts | None:
     if not settings.grpc:
         return None
     listeners = _grpc_listeners(settings, cleanup)
-    return GrpcDoors(listeners["--grpc-port"], listeners["--grpc-tls-port"], certified)
+    return GrpcPorts(listeners["--grpc-port"], listeners["--grpc-tls-port"], certified)
 
 
 def _grpc_listeners(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str, socket.socket]:

@@ -16,7 +16,7 @@ from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import MARK, Directory, EventFile
 
 
-class BucketDoor:
+class BucketAdapter:
     """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.ports.JobBuckets`
     and `api.services.BucketProbe`."""
 
@@ -83,7 +83,7 @@ class BucketDoor:
 class BucketHistory:
     """The bucket process's access log as `api.services.AccessHistory`."""
 
-    def __init__(self, root: Path, door: BucketDoor) -> None:
+    def __init__(self, root: Path, door: BucketAdapter) -> None:
         """`root`: the buckets' directory, as the bucket process was given it."""
         # Not at the top: who only needs a door does without all that a server takes.
         from trainshed.buckets.process import ACCESS_LOG
@@ -130,7 +130,7 @@ _LARGEST: Final = 256 << 20
 
 
 class BucketSummaries:
-    """`controller.trial_summaries.SummaryPlaces` over the buckets."""
+    """Event files of trials in the buckets (`controller.trial_summaries.SummaryPlaces`)."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -143,7 +143,7 @@ class BucketSummaries:
                 return None
             name = name.rstrip("/")
             if self._store.is_remote(bucket):
-                return _Elsewhere(self._store, bucket, f"{name}/" if name else "")
+                return _RemoteDirectory(self._store, bucket, f"{name}/" if name else "")
             segments = name.split("/") if name else []
             below = (part for segment in segments for part in encode_segment(segment))
             return LocalDirectory(self._store.directory(bucket), tuple(below))
@@ -151,7 +151,7 @@ class BucketSummaries:
             return None
 
 
-class _Elsewhere:
+class _RemoteDirectory:
     """`summaries.following.Directory` of a bucket in a store elsewhere. Nobody says when something changes
     there."""
 

@@ -15,7 +15,7 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
 from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.replica.sandbox import socket_calls
-from trainshed.runtimes.confinement import MOST_UNPACKED, Terms
+from trainshed.runtimes.confinement import MOST_UNPACKED, InstallationTerms
 from trainshed.runtimes.port import BuildFailed
 from trainshed.serve.settings import Settings
 
@@ -115,13 +115,13 @@ _REPLICA_PORTS = tuple(range(PROGRAM_PORT, PROGRAM_PORT + socket_calls.PORTS))
 
 def build_terms(
     settings: Settings, engine: Engine, ports: tuple[int, ...] = ()
-) -> Callable[[], Terms]:
+) -> Callable[[], InstallationTerms]:
     """On what terms packages of jobs are installed: at the level of the engine's programs, hidden from what
     they are.
 
     The function is to be called once the engine has started. `ports`: those that the service listens on."""
 
-    def terms() -> Terms:
+    def terms() -> InstallationTerms:
         if not isinstance(engine, LocalEngine):
             raise BuildFailed(
                 f"The engine {settings.engine} does not say how programs are kept apart on this machine, "
@@ -133,7 +133,7 @@ def build_terms(
             raise BuildFailed(f"The packages cannot be installed yet: {failure}.") from None
         memory = (settings.build_memory or settings.memory_per_replica) << 20
         disk = round(settings.build_disk * 2**30)
-        return Terms(
+        return InstallationTerms(
             level=host.level,
             hidden=engine.hidden,
             covered=COVERED,

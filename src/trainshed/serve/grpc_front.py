@@ -38,7 +38,7 @@ from trainshed.eventloop.background import Crew
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcDoors:
+class GrpcPorts:
     """The ports: what of them exists before the event loop does, and what TLS shows as soon as it is made."""
 
     plain: socket.socket
@@ -51,7 +51,7 @@ class GrpcFront:
 
     def __init__(
         self,
-        doors: GrpcDoors | None,
+        doors: GrpcPorts | None,
         programs: socket.socket,
         directory: Path,
         services: Services,

@@ -1,4 +1,4 @@
-"""The `trainshed` command: what builds services, and everything else from the cli room."""
+"""The `trainshed` command: what builds services, and all others from the cli package."""
 
 import click
 

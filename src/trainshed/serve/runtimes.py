@@ -17,8 +17,8 @@ from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 
 if TYPE_CHECKING:
-    from trainshed.runtimes.clearing import Piece
-    from trainshed.runtimes.inventory import Inventory, Offer
+    from trainshed.runtimes.clearing import Removal
+    from trainshed.runtimes.inventory import Inventory, InventoryEntry
 
 _AGE = re.compile(r"(\d+)\s*([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -144,7 +144,7 @@ def gc(
     click.echo(f"{count} {word}, {_size(gone)}; cache {root}.")
 
 
-def _remove(piece: "Piece") -> bool:
+def _remove(piece: "Removal") -> bool:
     try:
         return piece.remove()
     except OSError as failure:
@@ -154,7 +154,7 @@ def _remove(piece: "Piece") -> bool:
         ) from None
 
 
-def _said(piece: "Piece", *, removed: bool, dry_run: bool) -> str:
+def _said(piece: "Removal", *, removed: bool, dry_run: bool) -> str:
     word = "stays" if not removed else "would go" if dry_run else "removed"
     why = "" if removed else f"  ({piece.why or 'it has come into use'})"
     return f"{word}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{why}"
@@ -193,7 +193,7 @@ def _told(work: Callable[[], Any]) -> Any:
         raise click.ClickException(str(failure)) from None
 
 
-def _table(offers: "list[Offer]") -> Iterator[str]:
+def _table(offers: "list[InventoryEntry]") -> Iterator[str]:
     from trainshed.cli.text.tables import Column, joined, table
 
     columns = [
@@ -219,7 +219,7 @@ def _table(offers: "list[Offer]") -> Iterator[str]:
         yield joined(line)
 
 
-def _rest(cache: Path, offers: "list[Offer]") -> Iterator[str]:
+def _rest(cache: Path, offers: "list[InventoryEntry]") -> Iterator[str]:
     """What else lies in the cache, in a line each."""
     from trainshed.runtimes.clearing import ENVIRONMENTS, IMAGES, LAYERS, REDUCTION
     from trainshed.runtimes.shelf import Shelf

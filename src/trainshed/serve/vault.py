@@ -41,8 +41,7 @@ class JobCertificate:
 
 
 class Vault:
-    """`now`: ns since the epoch. `job_token`, `job_certificate`: by a job's uid, what its replicas know each
-    other by."""
+    """Opens sealed secrets for programs that are about to start."""
 
     def __init__(
         self,
@@ -54,7 +53,9 @@ class Vault:
     ) -> None:
         self._secrets = secrets
         self._sealer = sealer
+        #: Nanoseconds since the epoch.
         self._now = now
+        #: By a job's uid, what its replicas know each other by; so is `job_certificate`.
         self._job_token = job_token
         self._job_certificate = job_certificate
         self._noted: dict[SecretId, int] = {}

@@ -15,7 +15,7 @@ import pytest
 from tests.contract.api.house import House
 from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.serve import certificates
-from trainshed.serve.grpc_front import GrpcDoors, GrpcFront, Relay
+from trainshed.serve.grpc_front import GrpcFront, GrpcPorts, Relay
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ def sockets(directory: Path) -> list[str]:
 
 
 class Fronted:
-    def __init__(self, house: House, doors: GrpcDoors, front: GrpcFront) -> None:
+    def __init__(self, house: House, doors: GrpcPorts, front: GrpcFront) -> None:
         self.house, self.doors, self.front = house, doors, front
         self.plain = f"127.0.0.1:{doors.plain.getsockname()[1]}"
         self.secure = f"localhost:{doors.secure.getsockname()[1]}"
@@ -52,7 +52,7 @@ class Fronted:
 async def fronted(house: House, tmp_path: Path) -> AsyncGenerator[Fronted]:
     certified: Future[certificates.Certificates] = Future()
     certified.set_result(certificates.own(tmp_path / "tls", "127.0.0.1", time.time()))
-    doors = GrpcDoors(listener(), listener(), certified)
+    doors = GrpcPorts(listener(), listener(), certified)
     front = GrpcFront(doors, listener(), tmp_path, house.services, house.tokens.authenticate)
     await front.start()
     yield Fronted(house, doors, front)

@@ -190,7 +190,7 @@ async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
 async def test_describe_says_what_the_first_trial_waits_for(house: House) -> None:
     name = await created(house)
     assert (await house.call("GET", f"{OURS}/1000")).json["waits"] == [
-        "What to try next is being worked out."
+        "Waiting for the next trial suggestion."
     ]
     first, _ = await begun(house, name, 71, 72)
     await runs(house, first)

@@ -54,7 +54,7 @@ doors = relay.listen('127.0.0.1', 0), relay.listen('127.0.0.1', 0)
 print(*(door.getsockname()[1] for door in doors), flush=True)
 hosts = {host: ('127.0.0.1', port) for host, port in given['hosts'].items()}
 def way():
-    return google_hosts.Outside(given['proxy'], given['trust'], hosts) if hosts else None
+    return google_hosts.GoogleHosts(given['proxy'], given['trust'], hosts) if hosts else None
 secure = doors[1] if given['certificate'] else None
 line = given['identity'].encode() + b'\\n'
 tls = given['certificate'], given['service']

@@ -19,7 +19,7 @@ import pytest
 from tests.caches import remove_cache, wait_until_finished
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.replica.sandbox import levels
-from trainshed.runtimes.confinement import Terms
+from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 
@@ -88,7 +88,7 @@ class Workshop:
     said: list[str]
     #: The service's own directory, which is hidden from scripts.
     data: Path
-    terms: Terms
+    terms: InstallationTerms
     #: Why no stronger isolation level works here, by level.
     refused: Mapping[str, str]
 
@@ -139,7 +139,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     data = tmp_path_factory.mktemp("data")
     (data / "secret").write_text("a secret of the service")
     level, refused = probe(tmp_path_factory.mktemp("probe"))
-    terms = Terms(level, hidden=(str(data),), memory_bytes=2 << 30, processes=2000, seconds=600)
+    terms = InstallationTerms(
+        level, hidden=(str(data),), memory_bytes=2 << 30, processes=2000, seconds=600
+    )
     settings = RuntimeSettings(terms=lambda: terms)
     runtimes = LocalRuntimes(cache, objects, settings, now=time.monotonic_ns)
     choice = runtimes.catalog.named("scikit-learn", "1.6+slim")

@@ -17,7 +17,7 @@ from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
-from trainshed.runtimes.images.contained import Contained
+from trainshed.runtimes.images.contained import ContainerRuntimes
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed
 
@@ -263,7 +263,7 @@ def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
             raise FileNotFoundError(uri)
 
     choice = RuntimeChoice(CONTAINER, "", "", image=reference)
-    contained = Contained(shop.images(), Nothing())  # pyright: ignore[reportArgumentType] -- nothing is opened
+    contained = ContainerRuntimes(shop.images(), Nothing())  # pyright: ignore[reportArgumentType] -- nothing is opened
     assert contained.ready(choice, ("gs://b/p.tar.gz",)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/p.tar.gz does not exist"):
         asyncio.run(contained.prepare(choice, ("gs://b/p.tar.gz",), None))

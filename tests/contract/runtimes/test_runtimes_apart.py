@@ -26,7 +26,7 @@ from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.conftest import probe
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import cgroups
-from trainshed.runtimes.confinement import Confinement, Terms, Verdict
+from trainshed.runtimes.confinement import Confinement, InstallationTerms, Verdict
 from trainshed.runtimes.installer import begun
 
 _PRYING = """
@@ -147,10 +147,10 @@ def level(request: pytest.FixtureRequest, place: Path) -> str:
 
 def _confinement(place: Path, level: str, **terms: Any) -> Confinement:
     made = Confinement(
-        room=str(place / "room"),
+        workspace=str(place / "room"),
         writable=(str(place / "site"),),
         shown=(str(place / "shown"), *_interpreters()),
-        terms=Terms(level, hidden=(str(place / "data"),), **terms),
+        terms=InstallationTerms(level, hidden=(str(place / "data"),), **terms),
         name=f"trainshed-build-test-{uuid.uuid4().hex}",
     )
     made.prepare()
@@ -163,7 +163,7 @@ def _interpreters() -> tuple[str, ...]:
 
 def _run(confinement: Confinement, *command: str) -> Done:
     environ = {"PATH": os.defpath, "OTHER": str(os.getpid()), "UV_INDEX": "https://user:pw@i.test"}
-    with begun([*command, "--offline"], environ, Path(confinement.room), confinement) as run:
+    with begun([*command, "--offline"], environ, Path(confinement.workspace), confinement) as run:
         assert run.process.stdout is not None
         late = threading.Timer(60, run.end)
         late.start()
@@ -212,7 +212,7 @@ def test_a_mask_of_the_service_that_closes_all_it_makes_closes_no_way_inside(
     (hidden / "within").mkdir(parents=True)
     room = hidden / "within" / "room"
     hidden.chmod(0o700)
-    confinement = replace(_confinement(place, level), room=str(room))
+    confinement = replace(_confinement(place, level), workspace=str(room))
     confinement = replace(
         confinement, terms=replace(confinement.terms, hidden=(str(hidden), str(place / "data")))
     )
@@ -318,7 +318,7 @@ def test_one_file_never_gets_larger_than_the_limit(place: Path, level: str) -> N
     confinement = _confinement(place, level, disk_bytes=4 << 20)
     code = "import os; f = open(os.path.expanduser('~/f'), 'wb', 0); f.seek(5 << 20); f.write(b'x')"
     assert _python(confinement, code).code != 0
-    assert (Path(confinement.room) / "home" / "f").stat().st_size <= 4 << 20
+    assert (Path(confinement.workspace) / "home" / "f").stat().st_size <= 4 << 20
 
 
 def test_its_time_is_limited(place: Path, level: str) -> None:
@@ -372,8 +372,8 @@ def test_it_dies_with_the_service(place: Path, level: str) -> None:
         "import pathlib, sys, os, msgspec; from trainshed.runtimes.installer import begun\n"
         "from trainshed.runtimes.confinement import Confinement\n"
         "apart = msgspec.json.decode(sys.argv[1], type=Confinement)\n"
-        f"with begun(['/bin/sh', '-c', {script!r}], dict(os.environ), pathlib.Path(apart.room), apart) as "
-        "run:\n"
+        f"with begun(['/bin/sh', '-c', {script!r}], dict(os.environ), "
+        "pathlib.Path(apart.workspace), apart) as run:\n"
         "    print(run.process.stdout.readline(), flush=True)\n"
         "    os.set_inheritable(run.output, True)\n"
         "    os.dup2(run.output, 5); os.kill(os.getpid(), 9)\n"
@@ -395,10 +395,10 @@ def _wait_until_gone(confinement: Confinement) -> None:
     """Whoever belongs to it has its room in an argument, or as working directory."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
-        if not _left(confinement.room):
+        if not _left(confinement.workspace):
             return
         time.sleep(0.05)
-    raise AssertionError(_left(confinement.room))
+    raise AssertionError(_left(confinement.workspace))
 
 
 def _left(room: str) -> list[str]:

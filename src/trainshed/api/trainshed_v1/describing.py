@@ -179,7 +179,7 @@ async def _waits(services: Services, found: Seen) -> list[str]:
                     parent = each.work.parent if isinstance(each.work, Job) else None
                     return [f"Trial {parent.trial}: {texts[0]}", *texts[1:]] if parent else texts
             if not found.below and not work.state.is_final and work.outcome is None:
-                return ["What to try next is being worked out."]
+                return ["Waiting for the next trial suggestion."]
             return []
         case Pipeline():
             if work.state.is_final or not found.below:

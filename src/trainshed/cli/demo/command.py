@@ -61,8 +61,9 @@ then."""
 
 @dataclass(frozen=True, slots=True)
 class DemoDrill:
-    """`planted_bug`: the program forgets its checkpoints, and the report has to find that out."""
+    """The drill of `--drill`: the primary is killed between two checkpoints."""
 
+    #: The program forgets its checkpoints, and the report has to find that out.
     planted_bug: bool
 
     @property

@@ -125,7 +125,7 @@ def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None
     path = job_path(uid, "/autopsyFiles")
     with client.stream(path, replica=which["replica"], attempt=which.get("attempt")) as answer:
         try:
-            parts = cast(IO[bytes], _Parts(answer.chunks()))  # It is only ever read from.
+            parts = cast(IO[bytes], _AnswerFile(answer.chunks()))  # It is only ever read from.
             with tarfile.open(fileobj=parts, mode="r|") as archive:
                 count, left_out = _extract(archive, target)
         except tarfile.ReadError as failure:
@@ -158,7 +158,7 @@ def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[st
     return count, left_out
 
 
-class _Parts:
+class _AnswerFile:
     """An answer as a file to be read."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:

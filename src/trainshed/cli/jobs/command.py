@@ -89,7 +89,7 @@ def list_(
         advice = f"below {above}." if above else f"in project {chosen}. Try one: trainshed demo"
         click.echo(f"No jobs {which}{advice}", err=True)
         return
-    for line in job_table([JobView.parse(job) for job in found], session.now(), _room()):
+    for line in job_table([JobView.parse(job) for job in found], session.now(), _terminal_width()):
         click.echo(line)
 
 
@@ -106,7 +106,7 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
         click.echo(json.dumps(found, indent=2))
         return
     view = JobView.parse(found)
-    lines = description(view, session.now(), room=_room())
+    lines = description(view, session.now(), width=_terminal_width())
     for line in [*lines, *usage.describe_lines(client, view)]:
         click.echo(line)
 
@@ -145,9 +145,9 @@ def cancel(endpoint: Endpoint, job: tuple[str, ...]) -> None:
 
 
 def job_table(
-    jobs: list[JobView], now: int, room: int | None, zone: tzinfo | None = None
+    jobs: list[JobView], now: int, width: int | None, zone: tzinfo | None = None
 ) -> list[str]:
-    """The lines of a list of jobs, with their kinds where they differ from custom jobs; `room`: characters
+    """The lines of a list of jobs, with their kinds where they differ from custom jobs; `width`: characters
     per line, None for no bound."""
     kinds = any(job.kind != "custom" for job in jobs)
     columns = (
@@ -169,7 +169,7 @@ def job_table(
         )
         for job in jobs
     ]
-    header, *cells = table(columns, rows, room)
+    header, *cells = table(columns, rows, width)
     lines = [faint(joined(header))]
     for job, row in zip(jobs, cells, strict=True):
         row[2 + kinds] = click.style(row[2 + kinds], fg=state_colour(job.state))
@@ -177,7 +177,7 @@ def job_table(
     return lines
 
 
-def _room() -> int | None:
+def _terminal_width() -> int | None:
     """Characters per line where the output goes, None for no bound."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 

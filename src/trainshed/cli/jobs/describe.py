@@ -74,9 +74,9 @@ class LifeView:
 
 
 def description(
-    job: JobView, now: int, zone: tzinfo | None = None, room: int | None = None
+    job: JobView, now: int, zone: tzinfo | None = None, width: int | None = None
 ) -> list[str]:
-    """The lines that describe a job. `room`: characters per line of a table of trials, None for no bound."""
+    """The lines that describe a job. `width`: characters per line of a table of trials, None for no bound."""
     state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
     waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
     facts = [
@@ -106,7 +106,7 @@ def description(
     lines = pairs([(label, value) for label, value in facts if value])
     if program.tuning and program.trials:
         tuning = program.tuning
-        table_ = trial_table(tuning.metric, program.trials, {tuning.best}, now, room)
+        table_ = trial_table(tuning.metric, program.trials, {tuning.best}, now, width)
         return [*lines, "", *map(terminal_text, table_)]
     replicas = replica_table(program.replicas, now) if program.replicas else []
     return [*lines, "", *replicas] if replicas else lines

@@ -118,7 +118,7 @@ class Patience:
         time.sleep(min(_PAUSE, left))
 
 
-class Changed:
+class ViewChanges:
     """Tells views of a job from those that were told already: a new stream begins with what the last one
     ended with."""
 
@@ -131,7 +131,7 @@ class Changed:
         return fresh
 
 
-class Seen:
+class SeenLines:
     """The lines of a job that a follower has seen: of every writer up to where."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ def _views(
     client: Client, uid: str, passed_over: frozenset[str], patience: Patience | None
 ) -> Iterator[Update]:
     own = below = _Entries(client, uid)
-    views = Changed()
+    views = ViewChanges()
 
     def updates(view: dict[str, Any]) -> Iterator[Update]:
         nonlocal below
@@ -242,7 +242,7 @@ class _Entries:
 
 
 def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Update]:
-    seen = Seen()
+    seen = SeenLines()
 
     def opened() -> Answer:
         return client.lines(job_path(uid, "/logs"), follow="true", **seen.query(None))

@@ -9,7 +9,7 @@ import click
 
 from trainshed.cli.client import Client, Unreachable
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.follow import Patience, Seen
+from trainshed.cli.jobs.follow import Patience, SeenLines
 from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.cli.jobs.views import JobView, LogLine
 from trainshed.cli.text.colours import replica_colour, severity_colour, trial_number_colour
@@ -79,7 +79,7 @@ def followed(
 ) -> Iterator[dict[str, Any]]:
     """The objects of a job's lines until it is over, each once, though the service is away meanwhile. Raises
     Refused, Unreachable."""
-    seen = Seen()
+    seen = SeenLines()
     return patience.outlast(
         lambda: client.lines(path, follow="true", **which, **seen.query(tail)),
         lambda found: iter([found] if seen.fresh(found) else []),

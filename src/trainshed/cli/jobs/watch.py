@@ -32,7 +32,7 @@ import json
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.follow import Changed, Patience, follow
+from trainshed.cli.jobs.follow import Patience, ViewChanges, follow
 from trainshed.cli.jobs.logs import require_over
 from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.cli.trial_table import best_text, best_trial
@@ -305,7 +305,7 @@ def ending(over: JobView, now: int) -> list[str]:
 
 
 def _printed(client: Client, job: JobView) -> JobView:
-    views = Changed()
+    views = ViewChanges()
     for view in _patience(client, job).outlast(
         lambda: client.stream(job_path(job.uid, "/watch")),
         lambda found: iter([found] if views.fresh(found) else []),

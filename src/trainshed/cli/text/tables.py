@@ -32,17 +32,17 @@ class Column:
 
 
 def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None = None
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None = None
 ) -> list[list[str]]:
     """The cells of the title row and of `rows`, padded so that joined by two spaces they align.
 
-    `room`: characters that a line may have; the first flexible column gives way. None: no bound. A row's
+    `max_width`: characters that a line may have; the first flexible column gives way. None: no bound. A row's
     last cell has no padding after it.
     """
     lines = [[column.title for column in columns], *(list(map(_in_one_line, row)) for row in rows)]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
-    if room is not None:
-        _yield_room(columns, widths, room)
+    if max_width is not None:
+        _shrink(columns, widths, max_width)
     return [
         [
             _padded(cell, widths[index], columns[index].right, index == len(columns) - 1)
@@ -78,13 +78,13 @@ def width(text: str) -> int:
     )
 
 
-def cut(text: str, room: int) -> str:
-    """`text` in at most `room` cells; what is cut off shows as an ellipsis."""
-    if width(text) <= room:
+def cut(text: str, cells: int) -> str:
+    """`text` in at most `cells` cells; what is cut off shows as an ellipsis."""
+    if width(text) <= cells:
         return text
     kept = ""
     for character in text:
-        if width(kept + character) > room - 1:
+        if width(kept + character) > cells - 1:
             break
         kept += character
     return kept + "…"
@@ -98,8 +98,8 @@ def _in_one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _yield_room(columns: Sequence[Column], widths: list[int], room: int) -> None:
-    missing = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+def _shrink(columns: Sequence[Column], widths: list[int], max_width: int) -> None:
+    missing = sum(widths) + len(_GAP) * (len(widths) - 1) - max_width
     for index, column in enumerate(columns):
         if missing > 0 and column.flexible:
             given = min(missing, max(0, widths[index] - _LEAST_FLEXIBLE))
@@ -146,11 +146,11 @@ def best_so_far(
 
 
 def grouped(
-    values: Sequence[float | None], room: int, better: Callable[[float, float], float]
+    values: Sequence[float | None], most: int, better: Callable[[float, float], float]
 ) -> list[float | None]:
-    """At most `room` values: the best of each group of neighbours, which are about as large as each other."""
+    """At most `most` values: the best of each group of neighbours, which are about as large as each other."""
     count = len(values)
-    groups = min(count, max(1, room))
+    groups = min(count, max(1, most))
     return [
         best_so_far(values[number * count // groups : (number + 1) * count // groups], better)[-1]
         for number in range(groups)

@@ -31,7 +31,7 @@ def say(text: str) -> None:
         return  # Closed, or none: nobody reads it.
 
 
-class Voice:
+class ModeReporter:
     """Says which way this process's sums go: once in the log, once in its report."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ _open: List[Closable] = []
 
 
 @functools.lru_cache(maxsize=None)
-def voice() -> Voice:
-    return Voice()
+def voice() -> ModeReporter:
+    return ModeReporter()
 
 
 def close_at_exit(thing: Closable) -> None:

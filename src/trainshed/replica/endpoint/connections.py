@@ -24,16 +24,17 @@ class _End:
         self.peer = self
 
 
-class Pairs:
-    """At most one chunk per direction and pair is in memory. `poll`: the owner's, which is told what to wait
-    for; `answered` is told each chunk that an answering side has said."""
+class ConnectionPairs:
+    """Connections whose bytes go across in pairs. At most one chunk per direction and pair is in memory."""
 
     __slots__ = ("_answered", "_ends", "_poll")
 
     def __init__(
         self, poll: "select.poll", answered: "Callable[[bytes], None]" = lambda data: None
     ) -> None:
+        #: The owner's, which is told what to wait for.
         self._poll = poll
+        #: Told each chunk that an answering side has said.
         self._answered = answered
         self._ends: "dict[int, _End]" = {}
 

@@ -80,21 +80,21 @@ class _Server:
         self.incoming = messages.Incoming(connection.recv)
 
     def answer(self) -> messages.Head:
-        """The head of its next answer. Raises OSError, Cut."""
+        """The head of its next answer. Raises OSError, ConnectionCut."""
         while True:
             try:
                 head = self.incoming.head()
             except messages.NotHttp as error:
                 raise ConnectionError(str(error)) from None
             if head is None:
-                raise messages.Cut
+                raise messages.ConnectionCut
             if not head.first.startswith(b"HTTP/1."):
                 raise ConnectionError("no HTTP")
             if status_of(head)[:1] != b"1":
                 return head
 
     def body(self, length: int) -> "Iterator[bytes]":
-        """The parts of its answer's body. Raises OSError, Cut."""
+        """The parts of its answer's body. Raises OSError, ConnectionCut."""
         try:
             for part in self.incoming.body(length):
                 yield part
@@ -121,13 +121,13 @@ class Conversation:
         self,
         client: ssl.SSLSocket,
         buckets: Backend,
-        out: "google_hosts.Outside | None",
+        out: "google_hosts.GoogleHosts | None",
         service: "Backend | None" = None,
-        failing: "storage_failures.Failures | None" = None,
+        failing: "storage_failures.StorageFailures | None" = None,
     ) -> None:
         self._client = client
         #: Told of all answers but those of the APIs.
-        self._failing = failing or storage_failures.Failures()
+        self._failing = failing or storage_failures.StorageFailures()
         self._incoming = messages.Incoming(client.recv)
         #: The bucket process.
         self._buckets = buckets
@@ -145,7 +145,7 @@ class Conversation:
                 pass
         except messages.NotHttp:
             self._say(_BAD)
-        except (OSError, messages.Cut):
+        except (OSError, messages.ConnectionCut):
             pass  # Half of an answer is of no use; that it was cut, the client shall see.
         finally:
             for host in list(self._servers):
@@ -231,7 +231,7 @@ class Conversation:
         try:
             server.connection.sendall(request)
             return server.answer()
-        except (OSError, messages.Cut, messages.NotHttp):
+        except (OSError, messages.ConnectionCut, messages.NotHttp):
             self._drop(host)
             # One that was kept may have ended just now.
             return self._answered(host, request) if kept else None

@@ -29,17 +29,19 @@ _AWAY = 30.0
 _ANSWER_SECONDS = 120.0
 
 
-class Outside:
-    """`proxy`: URL of an HTTP proxy that all goes through, "" = none. `trust`: file of whom to believe, "" =
-    whom the system believes. `hosts`: where a host is instead of where its name leads."""
+class GoogleHosts:
+    """Connections to Google's own hosts."""
 
     __slots__ = ("_away", "_context", "_hosts", "_proxy", "_trust")
 
     def __init__(
         self, proxy: str = "", trust: str = "", hosts: "Mapping[str, Address] | None" = None
     ) -> None:
+        #: URL of an HTTP proxy that all goes through; "" = none.
         self._proxy = proxy
+        #: File of whom to believe; "" = whom the system believes.
         self._trust = trust
+        #: Where a host is instead of where its name leads.
         self._hosts = hosts or {}
         self._context: "ssl.SSLContext | None" = None
         self._away: "dict[str, float]" = {}
@@ -53,7 +55,7 @@ class Outside:
         def reach() -> None:
             try:
                 made.append(self._reach(host))
-            except (OSError, ValueError, messages.Cut, messages.NotHttp):
+            except (OSError, ValueError, messages.ConnectionCut, messages.NotHttp):
                 pass  # It is as if there were no way.
 
         # Looking up a name takes as long as it likes.
@@ -96,7 +98,7 @@ class Outside:
 
 
 def _ask_through(raw: socket.socket, place: str, user: str) -> None:
-    """Have a proxy lead on to `place`. Raises OSError, messages.Cut, messages.NotHttp."""
+    """Have a proxy lead on to `place`. Raises OSError, messages.ConnectionCut, messages.NotHttp."""
     lines = ["CONNECT %s HTTP/1.1" % place, "Host: " + place]
     if user:
         lines.append("Proxy-Authorization: Basic " + base64.b64encode(user.encode()).decode())

@@ -35,23 +35,24 @@ class TlsFront:
         self,
         certificate: str,
         buckets: conversation.Backend,
-        out: "google_hosts.Outside | None" = None,
+        out: "google_hosts.GoogleHosts | None" = None,
         rest: "conversation.Backend | None" = None,
         grpc: "conversation.Backend | None" = None,
         *,
-        failing: "storage_failures.Failures | None" = None,
+        failing: "storage_failures.StorageFailures | None" = None,
     ) -> None:
         """`certificate`: a PEM file with the key and the chain. Without a good one everybody is turned away:
-        the rest of the endpoint is of use all the same. `out`: the way to the real hosts; `rest`, `grpc`:
-        whoever answers for the service's APIs; None = there is none. `failing` is told of handshakes and of
-        answers."""
+        the rest of the endpoint is of use all the same."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Who speaks both is answered over HTTP/1.1; clients of gRPC offer nothing but HTTP/2.
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
         self._context: "ssl.SSLContext | None" = made
-        self._failing = failing or storage_failures.Failures()
+        #: Told of handshakes and of answers.
+        self._failing = failing or storage_failures.StorageFailures()
         self._buckets = buckets
+        #: The way to the real hosts; None = there is none.
         self._out = out
+        #: Answers for the service's APIs, like `grpc`; None = nobody does.
         self._rest = rest
         self._grpc = grpc
         try:

@@ -21,7 +21,7 @@ class NotHttp(Exception):
     """What came is no HTTP/1.1 that we know."""
 
 
-class Cut(Exception):
+class ConnectionCut(Exception):
     """The connection ended within a message."""
 
 
@@ -82,7 +82,7 @@ class Incoming:
         self._held = b""
 
     def head(self) -> "Head | None":
-        """The next one; None: the connection has ended. Raises NotHttp, Cut, OSError."""
+        """The next one; None: the connection has ended. Raises NotHttp, ConnectionCut, OSError."""
         begun = 0
         while True:
             end = self._held.find(b"\r\n\r\n", begun)
@@ -95,12 +95,13 @@ class Incoming:
             data = self._receive(_CHUNK)
             if not data:
                 if self._held:
-                    raise Cut
+                    raise ConnectionCut
                 return None
             self._held += data
 
     def body(self, length: int) -> "Iterator[bytes]":
-        """The parts of a body as they come, written as they were sent. Raises NotHttp, Cut, OSError."""
+        """The parts of a body as they come, written as they were sent. Raises NotHttp, ConnectionCut,
+        OSError."""
         if length == UNTIL_END:
             while self._held or self._more(False):
                 yield self._cut(len(self._held))
@@ -147,7 +148,7 @@ class Incoming:
     def _more(self, needed: bool = True) -> bool:
         data = self._receive(_CHUNK)
         if not data and needed:
-            raise Cut
+            raise ConnectionCut
         self._held += data
         return bool(data)
 

@@ -33,8 +33,8 @@ _RECENT = 32
 
 
 class Peers:
-    """The processes of one replica, to be told by their connections. macOS does not say whose one is: there
-    all belong."""
+    """Tells the processes of one replica by their connections. macOS does not say whose one is: there all
+    belong."""
 
     __slots__ = ("_asking", "_guardian", "_recent", "_users")
 

@@ -73,12 +73,8 @@ class Endpoint:
         service: "Service" = NO_SERVICE,
         note: "storage_failures.Note" = storage_failures.ignored,
     ) -> None:
-        """`target`: the bucket process's Unix socket. `identity`: what every connection to it begins with, as
-        a line; b"" = nothing does. With a `certificate` (a PEM file with key and chain) the port behind
-        `port` is served as well, over TLS; `proxy` and `trust` are for what is passed on from there
-        (`google_hosts.Outside`), `service` answers for its APIs. `peers`: who may come, None = everybody.
-        `note` is told (name, severity, text) what people should know of calls that fail, each name once.
-        Raises OSError if somebody else has a port."""
+        """With a `certificate` the port behind `port` is served as well, over TLS. Raises OSError if somebody
+        else has a port."""
         self._listeners = [listen(address, port)]
         if certificate:
             try:
@@ -86,13 +82,20 @@ class Endpoint:
             except OSError:
                 self._listeners[0].close()
                 raise
+        #: The bucket process's Unix socket.
         self._target = target
+        #: What every connection to it begins with, as a line; b"" = nothing does.
         self._preamble = identity and identity + b"\n"
+        #: A PEM file with key and chain; "" = nothing is served over TLS.
         self._certificate = certificate
+        #: Who may come; None = everybody.
         self._peers = peers
+        #: For what is passed on to the real hosts (`google_hosts.GoogleHosts`), like `trust`.
         self._proxy = proxy
         self._trust = trust
+        #: Answers for the service's APIs.
         self._service = service
+        #: Told (name, severity, text) what people should know of calls that fail, each name once.
         self._note = note
         self._noted: "set[str]" = set()
         self._loop = events
@@ -187,13 +190,13 @@ class Endpoint:
             out=self._way_out,
             service=self._service,
             refused=lambda: write({}),
-            failing=storage_failures.Failures(note),
+            failing=storage_failures.StorageFailures(note),
         )
 
-    def _way_out(self) -> "google_hosts.Outside":
+    def _way_out(self) -> "google_hosts.GoogleHosts":
         from trainshed.replica.endpoint import google_hosts
 
-        return google_hosts.Outside(self._proxy, self._trust)
+        return google_hosts.GoogleHosts(self._proxy, self._trust)
 
     def _reap(self) -> None:
         os.waitpid(self.process, 0)
@@ -221,24 +224,27 @@ class Relay:
         certificate: str = "",
         *,
         peers: "peers.Peers | None" = None,
-        out: "Callable[[], google_hosts.Outside | None]" = lambda: None,
+        out: "Callable[[], google_hosts.GoogleHosts | None]" = lambda: None,
         service: "Service" = NO_SERVICE,
         refused: "Callable[[], None]" = lambda: None,
-        failing: "storage_failures.Failures | None" = None,
+        failing: "storage_failures.StorageFailures | None" = None,
     ) -> None:
-        """`preamble`: the line that connections to `target` begin with. `secure`: the listener of connections
-        over TLS, which `certificate` is for; their line, a JSON object, says so; `out` makes the way that
-        requests go from there which are not for us, `service` answers for its APIs. `peers`: who may come,
-        None = everybody; `refused`: called when somebody else comes; `failing` is told what comes of the
-        calls."""
+        """`secure`: the listener of connections over TLS; None = there is none."""
         self._target = target
+        #: The line that connections to `target` begin with. That of those over TLS, a JSON object, says so.
         self._preamble = preamble
+        #: Of the `secure` listener.
         self._certificate = certificate
+        #: Who may come; None = everybody.
         self._peers = peers
+        #: Makes the way that requests over TLS go which are not for us.
         self._out = out
+        #: Answers for the service's APIs.
         self._service = service
+        #: Called when somebody else comes.
         self._refused = refused
-        self._failing = failing or storage_failures.Failures()
+        #: Told what comes of the calls.
+        self._failing = failing or storage_failures.StorageFailures()
         self._listeners = {listener.fileno(): listener}
         self._secure = secure.fileno() if secure is not None else -1
         if secure is not None:
@@ -246,7 +252,7 @@ class Relay:
         self._tls_front: "interception.TlsFront | None" = None
         self._waiting: "list[tuple[socket.socket, float]]" = []
         self._poll = select.poll()
-        self._pairs = connections.Pairs(self._poll, self._failing.answered)
+        self._pairs = connections.ConnectionPairs(self._poll, self._failing.answered)
         self._deaf_until = 0.0
 
     def run(self) -> None:

@@ -35,15 +35,17 @@ def ignored(name: str, severity: str, text: str) -> None:
     """Nobody wants to know."""
 
 
-class Failures:
-    """`note` is told (name, severity, text). `clock`: seconds."""
+class StorageFailures:
+    """Counts calls that fail, and tells people of each kind once."""
 
     __slots__ = ("_clock", "_note", "_rows", "_told")
 
     def __init__(
         self, note: "Note" = ignored, clock: "Callable[[], float]" = time.monotonic
     ) -> None:
+        #: Told (name, severity, text).
         self._note = note
+        #: Seconds.
         self._clock = clock
         # By name: how many, since when, the last one's time.
         self._rows: "dict[str, tuple[int, float, float]]" = {}

@@ -105,7 +105,7 @@ class Disk:
         self._note = note
         #: Bytes of the file system of a path: free for programs, in all.
         self._free_space = free_space or _free_space_of
-        self._extent: "trees.Extent | None" = None
+        self._extent: "trees.TreeSize | None" = None
         self._tenths_told = 0
         self._notes_left = _MOST_NOTES
         self._is_short = self._is_running = False
@@ -153,7 +153,7 @@ class Disk:
 
     def _open(self) -> bool:
         try:
-            self._extent = trees.Extent(self._files)
+            self._extent = trees.TreeSize(self._files)
         except OSError:
             return False
         return True

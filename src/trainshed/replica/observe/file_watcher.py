@@ -40,9 +40,8 @@ class Changing(Exception):
 
 
 class FileWatcher:
-    """Over `workspace`/`directory`/`name`; `workspace` is ours, the directory in it the program's. Neither
-    need be there yet. `changed`: called when the file may be another one now, once at the beginning as well.
-    `mask`: what nobody is to read in it."""
+    """Notices when one file of the program, `workspace`/`directory`/`name`, may be another one. Neither need
+    be there yet."""
 
     __slots__ = (
         "_changed",
@@ -65,11 +64,14 @@ class FileWatcher:
         *,
         mask: "masking.Mask | None" = None,
     ) -> None:
+        #: Ours; the directory in it is the program's.
         self._workspace = workspace
         self._directory = directory
         self._name = name
         self._events = events
+        #: Called when the file may be another one now, once at the beginning as well.
         self._changed = changed
+        #: What nobody is to read in it; None = nothing.
         self._mask = mask
         self._handle = -1
         self._stamp = (0, 0, 0)
@@ -206,7 +208,7 @@ def _stamp(status: os.stat_result) -> "tuple[int, int]":
 
 
 class Pacing:
-    """`look`: called when it is time, once for however many changes came meanwhile."""
+    """Calls `look` when it is time, once for however many changes came meanwhile."""
 
     __slots__ = ("_events", "_look", "_rest_until", "_waiting")
 

@@ -32,7 +32,7 @@ _CELL = struct.Struct("=ddddd")
 _UNKNOWN = float("nan")
 
 
-class Absent(Exception):
+class NoDriver(Exception):
     """There is no library, or no driver that answers it."""
 
 
@@ -52,10 +52,10 @@ class Library:
     """The library, ready to be asked about the GPUs with these `uuids`, parts of GPUs included."""
 
     def __init__(self, uuids: "Sequence[str]", loaded: "Any" = None) -> None:
-        """`loaded`: what has its functions, None = find it. Raises Absent."""
+        """`loaded`: what has its functions, None = find it. Raises NoDriver."""
         self._calls = _load() if loaded is None else loaded
         if self._calls.nvmlInit_v2() != 0:
-            raise Absent("the driver does not answer")
+            raise NoDriver("the driver does not answer")
         self._handles = [self._handle(uuid) for uuid in uuids]
 
     def _handle(self, uuid: str) -> "ctypes.c_void_p | None":
@@ -84,24 +84,25 @@ def _load() -> "Any":
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise Absent("there is no libnvidia-ml.so.1")
+    raise NoDriver("there is no libnvidia-ml.so.1")
 
 
 class Gpu:
-    """What is known of one GPU since the program's start. `busy`: seconds for which it has been at work;
-    `used` and `total`: bytes of its memory; `peak`: the most of it that was in use at once. None: it does not
-    tell."""
+    """What is known of one GPU since the program's start. None: it does not tell."""
 
     __slots__ = ("busy", "peak", "total", "used")
 
     def __init__(self, busy: float, used: float, total: float, peak: float) -> None:
+        #: Seconds for which it has been at work.
         self.busy = None if math.isnan(busy) else round(busy, 3)
+        #: Bytes of its memory, like the next two.
         self.used = None if math.isnan(used) else int(used)
         self.total = None if math.isnan(total) else int(total)
+        #: The most of it that was in use at once.
         self.peak = None if math.isnan(peak) else int(peak)
 
 
-class Sums:
+class GpuSums:
     """What looks at one GPU add up to."""
 
     __slots__ = ("_busy", "_peak")
@@ -119,7 +120,7 @@ class Sums:
         return self._busy, used, total, self._peak
 
 
-class Watch:
+class GpuWatcher:
     """A helper that looks, and what it has seen. To be begun after the program; `close` ends it."""
 
     __slots__ = ("_cells", "_count", "_helper")
@@ -156,13 +157,13 @@ class Watch:
 
 def _observe(library: Library, cells: "Any") -> None:
     """Look again and again, until killed."""
-    sums: "list[Sums]" = []
+    sums: "list[GpuSums]" = []
     then = time.monotonic()
     while True:
         begin = time.monotonic()
         for number, look in enumerate(library.look()):
             if number == len(sums):
-                sums.append(Sums())
+                sums.append(GpuSums())
             # Of all the time since the last look, as of its last moments.
             cell = sums[number].add(look, begin - then)
             _CELL.pack_into(cells, number * _CELL.size, 1.0, *cell)

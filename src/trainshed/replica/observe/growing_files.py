@@ -1,7 +1,7 @@
 """Files that grow at their end while a replica runs, over times when their disk is full as well.
 
-`Appender` keeps what does not fit in memory, in its order; `DiskRetries` tries again. `Sheet` is a file of
-JSON lines that is thinned to a bearable length: the newest looks stay, and of the others as many as are of
+`Appender` keeps what does not fit in memory, in its order; `DiskRetries` tries again. `SampleFile` is a file
+of JSON lines that is thinned to a bearable length: the newest looks stay, and of the others as many as are of
 use. Runs on Python 3.6.
 """
 
@@ -153,7 +153,7 @@ _NEWEST = 500
 _SPREAD = 1000
 
 
-class Sheet:
+class SampleFile:
     """A file of JSON lines that is thinned when it has too many. Not synced: what a power cut takes decides
     nothing. While its disk is full lines are left out, but for the first that did not fit."""
 

@@ -20,7 +20,7 @@ _LEAST_BROKEN = 8
 
 
 class Mask:
-    """`texts`: the secrets. Immutable."""
+    """Hides secrets, `texts`, in what programs write. Immutable."""
 
     __slots__ = ("_forms", "longest")
 

@@ -327,8 +327,8 @@ class NoMetric(Exception):
 
 
 class Report:
-    """One line of the program's file. `at`: ns, None = it does not say. `wrong`: what it reported that is no
-    finite number, or under a name that is too long, as it wrote it."""
+    """One line of the program's file: when (ns, None = it does not say), which step, what was measured.
+    `wrong` is what it reported that is no finite number, or under a name that is too long, as it wrote it."""
 
     __slots__ = ("at", "step", "values", "wrong")
 

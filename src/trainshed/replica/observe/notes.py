@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 class Notes:
-    """`keep` writes a note to the slot's journal, `tell` sends a message to whoever listens, `retries` tries
-    again what found no room."""
+    """What a replica wants people to know: kept in the slot's journal and told to whoever listens."""
 
     __slots__ = ("_keep", "_kept", "_notes", "_retries", "_tell")
 
@@ -24,8 +23,11 @@ class Notes:
         tell: "Callable[[protocol.Message], None]",
         retries: growing_files.DiskRetries,
     ) -> None:
+        #: Writes a note to the slot's journal.
         self._keep = keep
+        #: Sends a message to whoever listens.
         self._tell = tell
+        #: Tries again what found the disk full.
         self._retries = retries
         self._kept = 0
         self._notes: "list[protocol.Message]" = []

@@ -113,7 +113,7 @@ class Reduction:
         self._say = say
         #: Where what people should know goes.
         self._notes = notes
-        self._sheet = growing_files.Sheet(os.path.join(plan.observation.logs, FILE))
+        self._sheet = growing_files.SampleFile(os.path.join(plan.observation.logs, FILE))
         self._pacing = file_watcher.Pacing(events, self._look)
         self._watcher = file_watcher.FileWatcher(
             protocol.FILES,

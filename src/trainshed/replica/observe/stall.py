@@ -49,7 +49,7 @@ class Sample:
 
 
 class Patience:
-    """When a program counts as stalled, from samples alone. Seconds of any clock that ascends."""
+    """Decides from samples alone when a program counts as stalled. Seconds of any clock that ascends."""
 
     __slots__ = ("_after", "_last", "_last_at", "_progress", "_progress_at", "pause")
 

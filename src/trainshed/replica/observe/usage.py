@@ -76,10 +76,10 @@ class Usage:
         guardian: int,
         events: loop.Loop,
         disk: "Callable[[], int]" = lambda: 0,
-        watch: "Callable[[Sequence[str]], gpus.Watch]" = gpus.Watch,
+        watch: "Callable[[Sequence[str]], gpus.GpuWatcher]" = gpus.GpuWatcher,
     ) -> None:
         """Touches nothing. `logs`: the directory of the replica's log."""
-        self._sheet = growing_files.Sheet(os.path.join(logs, FILE))
+        self._sheet = growing_files.SampleFile(os.path.join(logs, FILE))
         self._incarnation = incarnation
         #: Seconds between two looks.
         self._every = every
@@ -95,7 +95,7 @@ class Usage:
         self._disk = disk
         #: Makes who looks at its GPUs.
         self._watched = watch
-        self._watch: "gpus.Watch | None" = None
+        self._watch: "gpus.GpuWatcher | None" = None
         self._first = [min(every, pause) for pause in _FIRST]
         self._cpu = 0.0
         self._peak = 0

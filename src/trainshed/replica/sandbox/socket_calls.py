@@ -67,7 +67,7 @@ def redirected(own: str, port: int) -> "dict[Address, Address]":
     return {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
 
 
-class Calls:
+class SocketCalls:
     """The shim's side: makes the calls that it is asked about."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Calls:
         question, process, _, number, _, _, handle, pointer, length, _, _, _ = _REQUEST.unpack(
             self._buffer
         )
-        made = self._make(_Asked(self._handle, question, number, process, handle), pointer, length)
+        made = self._make(_Call(self._handle, question, number, process, handle), pointer, length)
         answer = (question, 0, 0, _CONTINUE) if made is None else (question, 0, -made, 0)
         try:
             fcntl.ioctl(self._handle, _SEND, _ANSWER.pack(*answer))
@@ -123,7 +123,7 @@ class Calls:
             pass  # It is gone.
         return True
 
-    def _make(self, asked: "_Asked", pointer: int, length: int) -> "int | None":
+    def _make(self, asked: "_Call", pointer: int, length: int) -> "int | None":
         """Make the call in its place; returns the error number, 0 = none. None: the kernel shall make it as
         it is."""
         # The kernel takes the length for a C integer.
@@ -138,7 +138,7 @@ class Calls:
             return None
         return asked.do(call_filter.CONNECT, _as_given(given, there))
 
-    def _bind_for(self, asked: "_Asked", given: "bytes | None", length: int) -> "int | None":
+    def _bind_for(self, asked: "_Call", given: "bytes | None", length: int) -> "int | None":
         # One who hides what he binds is none who may bind, where we could look at others.
         hidden = errno.EACCES if self._takes_part else None
         if given is None:
@@ -160,7 +160,7 @@ class Calls:
         return hidden if made is None else made
 
 
-class _Asked:
+class _Call:
     """A question of the kernel's: `process`, or a thread of it, calls `number` on its `handle`."""
 
     __slots__ = ("_listener", "_question", "handle", "number", "process")

@@ -41,7 +41,7 @@ class Sandbox:
         self._plan = plan
         self._shell = shell
         self._connection: "socket.socket | None" = connection
-        self._groups = cgroups.Groups(plan.limits)
+        self._groups = cgroups.ControlGroups(plan.limits)
         self._loop = loop.Loop()
         self._inbox = b""
         self._ended = False
@@ -58,10 +58,10 @@ class Sandbox:
         """Until the shell is over. Raises OSError."""
         plan = self._plan
         child = guardian.GuardianHandle(plan.isolation.level)
-        watched: "memory_limit.Memory | None" = None
+        watched: "memory_limit.MemoryLimit | None" = None
         try:
             self._groups.create()
-            watched = memory_limit.Memory(
+            watched = memory_limit.MemoryLimit(
                 groups=self._groups,
                 limit=plan.limits.memory_limit,
                 polled=plan.limits.memory_polling,

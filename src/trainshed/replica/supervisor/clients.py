@@ -91,7 +91,7 @@ class Clients:
             return None
 
 
-class Reception:
+class ServiceListener:
     """Takes the calls of services on the loop. `obey`: called with every order and who gave it; `greet`:
     called when somebody new is there."""
 

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 
 class Guardian:
-    """`heard`: what was read from `control` already. `namespaced`: this process is process 1 of a process
-    namespace. `prepare` makes the sandbox; `settle` gives up what the program may not have, in whichever
-    process becomes or starts it. `outputs`: handles to be closed here once the program has them."""
+    """Makes the sandbox, starts the program in it and waits for whatever ends there."""
 
     def __init__(
         self,
@@ -50,13 +48,18 @@ class Guardian:
         heard: bytes = b"",
     ) -> None:
         self._control = control
+        #: This process is process 1 of a process namespace.
         self._namespaced = namespaced
+        #: Makes the sandbox.
         self._prepare = prepare
+        #: Gives up what the program may not have, in whichever process becomes or starts it.
         self._settle = settle
         self._program = main
+        #: Handles to be closed here once the program has them.
         self._outputs = outputs
         self._main = 0
         self._main_reaped = False
+        #: What was read from the control socket and not taken yet.
         self._inbox = heard
         self._handed: "list[int]" = []
         self._settled = False
@@ -344,7 +347,7 @@ def _guard(
     isolation = plan.isolation
     namespaced = isolation.level != protocol.LEVEL_SESSION
 
-    groups = cgroups.Groups(plan.limits)
+    groups = cgroups.ControlGroups(plan.limits)
     main = program.Program(
         argv=list(plan.program.argv),
         environ=plan.program.environ,

@@ -38,7 +38,7 @@ def interval(used: int, limit: int, age: float) -> float:
     return 0.25 if used * 2 > limit else 0.5
 
 
-class Memory:
+class MemoryLimit:
     """One incarnation's. `has_ended`: whether the main process is known to have ended. `polled`: look, kernel
     or not."""
 
@@ -63,7 +63,7 @@ class Memory:
     def __init__(
         self,
         *,
-        groups: cgroups.Groups,
+        groups: cgroups.ControlGroups,
         limit: int,
         polled: bool,
         guardian: int,

@@ -119,7 +119,7 @@ class Program:
         directory: str,
         output: int,
         errors: int,
-        groups: cgroups.Groups,
+        groups: cgroups.ControlGroups,
     ) -> None:
         """`directory`: where it starts; made if it is not there."""
         self._argv = argv

@@ -53,14 +53,14 @@ class Shim:
         self._child = child.process
         self._control = child.control
         self._outputs = ((child.output, "o"), (child.errors, "e"))
-        self._groups = cgroups.Groups(plan.limits)
+        self._groups = cgroups.ControlGroups(plan.limits)
         self._sidecars: "sidecars.Sidecars | None" = None
         self._transcript: "segments.Transcript | None" = None
         self._loop = loop.Loop()
         self._retries = growing_files.DiskRetries(self._loop, self._note_full_disk)
         self._waits_told = 0
         self._notes = notes.Notes(claim.note, listeners.send, self._retries)
-        self._reception = clients.Reception(listeners, self._loop, self._obey, self._greet)
+        self._reception = clients.ServiceListener(listeners, self._loop, self._obey, self._greet)
         self._inbox = b""
         self._failure = ""
         self._sandbox_failed = False

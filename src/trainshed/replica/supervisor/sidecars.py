@@ -68,7 +68,7 @@ class Sidecars:
     def __init__(
         self,
         plan: protocol.LaunchDocument,
-        groups: cgroups.Groups,
+        groups: cgroups.ControlGroups,
         guardian: int,
         events: loop.Loop,
         reporter: "Reporter",
@@ -81,8 +81,8 @@ class Sidecars:
         self._guardian = guardian
         self._loop = events
         self._reporter = reporter
-        self._calls: "socket_calls.Calls | None" = None
-        self.memory = memory_limit.Memory(
+        self._calls: "socket_calls.SocketCalls | None" = None
+        self.memory = memory_limit.MemoryLimit(
             groups=groups,
             limit=plan.limits.memory_limit,
             polled=plan.limits.memory_polling,
@@ -184,7 +184,7 @@ class Sidecars:
         """Make some calls in the program's place from here on (`socket_calls`)."""
         network = self._plan.network
         endpoint = network.address, network.storage_port
-        calls = socket_calls.Calls(
+        calls = socket_calls.SocketCalls(
             handle,
             network.address,
             network.cluster_port,

@@ -97,7 +97,7 @@ def memory_limit(base: str) -> int:
     return 0
 
 
-class Groups:
+class ControlGroups:
     """One replica's control groups. Without bases it does nothing and knows nothing."""
 
     __slots__ = ("_bases", "_cpu", "_inside", "_limits", "_memory", "_outside", "_pids")

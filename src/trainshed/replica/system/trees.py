@@ -37,9 +37,9 @@ class _Level:
         os.close(self.handle)
 
 
-class Extent:
-    """Of what is below `top`. `found`: bytes so far; a file with several names counts by parts, a part for
-    each name. `names`: how many files and directories they were."""
+class TreeSize:
+    """How much disk a directory tree takes, counted step by step. `found`: bytes so far; a file with several
+    names counts by parts, a part for each name. `names`: how many files and directories they were."""
 
     __slots__ = ("_device", "_levels", "found", "names")
 

@@ -55,9 +55,7 @@ _OWN = ": permission denied"
 
 
 class Commands:
-    """The commands of one program. `environ`: what it runs in, the operator's own: it holds where images lie,
-    proxies, and how to log in. `options`: in front of each. `quick`: seconds that a question may take;
-    `long`: anything that moves data."""
+    """Runs the commands of one program, with time limits."""
 
     def __init__(
         self,
@@ -68,9 +66,13 @@ class Commands:
         long: float = 3600,
     ) -> None:
         self.binary = binary
+        #: In front of each command.
         self._options = options
+        #: The operator's own: it says where images lie, and holds proxies and how to log in.
         self.environ = dict(environ) | {"LC_ALL": "C.UTF-8"}
+        #: Seconds that a question may take.
         self._quick = quick
+        #: Seconds that anything may take that moves data.
         self._long = long
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
@@ -235,9 +237,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 _UNKNOWN = ("no such image", "image not known", "no such object")
 
 
-class AskedTool:
-    """What both have in common of the port. `store`: the file that lists the images. `takes_scratch`: whether
-    it may be told where to keep what is half pulled."""
+class CommandTool:
+    """An image tool behind a command line: what podman and docker have in common."""
 
     def __init__(self, commands: Commands, store: Path, *, takes_scratch: bool = False) -> None:
         self._commands = commands

@@ -14,11 +14,12 @@ from trainshed.runtimes.port import (
 )
 
 
-class Contained:
-    """`images`: None where none can be run. Packages are installed in the image when its program starts
+class ContainerRuntimes:
+    """Container images as prepared runtimes. Packages are installed in the image when its program starts
     (`trainshed.replica.supervisor.executor`)."""
 
     def __init__(self, images: Images | None, source: PackageSource) -> None:
+        #: None where none can be run.
         self._images = images
         self._source = source
 

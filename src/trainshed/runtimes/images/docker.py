@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainshed.runtimes.images.commands import AskedTool, Commands
+from trainshed.runtimes.images.commands import Commands, CommandTool
 
 
-class Docker(AskedTool):
+class Docker(CommandTool):
     """See the port. `store`: the file that lists the images' names, where this user may look at it."""
 
     name = "docker"

@@ -4,11 +4,11 @@ import json
 import os
 from pathlib import Path
 
-from trainshed.runtimes.images.commands import AskedTool, Commands
+from trainshed.runtimes.images.commands import Commands, CommandTool
 from trainshed.runtimes.images.tool import ToolFailed
 
 
-class Podman(AskedTool):
+class Podman(CommandTool):
     """See the port. `store`: the file that lists the images, replaced whenever they change."""
 
     name = "podman"

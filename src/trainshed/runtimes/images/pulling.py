@@ -197,8 +197,7 @@ def _bytes(number: str, unit: str, binary: str) -> int:
 
 
 class Pulling:
-    """`policy`: one of `POLICIES`. `scratch`: gives a directory for what is half pulled. `now`:
-    nanoseconds."""
+    """Fetches images by a policy: always, or only those that are not here."""
 
     def __init__(
         self,
@@ -206,8 +205,11 @@ class Pulling:
         scratch: Callable[[], AbstractContextManager[Path]],
         now: Callable[[], int],
     ) -> None:
+        #: Gives a directory for what is half pulled.
         self._scratch = scratch
+        #: One of `POLICIES`.
         self._policy = policy
+        #: Nanoseconds.
         self._now = now
         self._good_until: dict[str, int] = {}
 

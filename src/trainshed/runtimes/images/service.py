@@ -36,28 +36,30 @@ _EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """`id`: of the image. `fingerprint`: of the tool's images then (`ImageTool.fingerprint`)."""
+class KnownImage:
+    """What a reference meant when it was last looked up."""
 
     reference: str
+    #: Of the image.
     id: str
+    #: Of the tool's images then (`ImageTool.fingerprint`).
     fingerprint: str
 
 
 class KnownImages:
-    """One small file for each reference below `root`. Safe for several threads and processes."""
+    """What references meant: one small file for each below `root`. Safe for several threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def find(self, reference: str) -> Known | None:
+    def find(self, reference: str) -> KnownImage | None:
         """Reads one small file."""
         try:
-            return Known(**json.loads(self._place(reference).read_text()))
+            return KnownImage(**json.loads(self._place(reference).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
-    def keep(self, known: Known) -> None:
+    def keep(self, known: KnownImage) -> None:
         """Raises OSError."""
         self._root.mkdir(parents=True, exist_ok=True)
         place = self._place(known.reference)
@@ -69,8 +71,9 @@ class KnownImages:
         return self._root / hashlib.sha256(reference.encode()).hexdigest()[:32]
 
 
-class Scratch:
-    """Below `root`. Safe for several threads and processes: whoever uses a directory holds a lock on it."""
+class ScratchDirectories:
+    """Directories below `root` for what is half pulled. Safe for several threads and processes: whoever uses
+    one holds a lock on it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -122,19 +125,17 @@ def _open_locked(place: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ImageSettings:
-    """`tool`: one of `tools.CHOICES`. `pull`: one of `pulling.POLICIES`."""
+    """What an operator decides about images."""
 
+    #: One of `tools.CHOICES`.
     tool: str = AUTO
+    #: One of `pulling.POLICIES`.
     pull: str = pulling.MISSING
 
 
 class Images:
-    """`root`: the shelf that images are unpacked on, closed to other users: an image may hold programs that
-    become root.
-
-    `now`: nanoseconds, for durations only. `unsupported`: why this service cannot run images at all, as a
-    whole sentence, "" = it can.
-    """
+    """The container images of this machine. `root` is the shelf that they are unpacked on, closed to other
+    users: an image may hold programs that become root."""
 
     def __init__(
         self,
@@ -147,12 +148,14 @@ class Images:
     ) -> None:
         settings = settings or ImageSettings()
         self._root = root.absolute()
+        #: Nanoseconds, for durations only.
         self._now = now
+        #: Why this service cannot run images at all, as a whole sentence; "" = it can.
         self._unsupported = unsupported
         self._shelf = Shelf(self._root)
         self._known = KnownImages(self._root / ".references")
         self._tools = Tools(settings.tool, environ, now)
-        self._scratch = Scratch(self._root / ".pulls")
+        self._scratch = ScratchDirectories(self._root / ".pulls")
         self._pulling = Pulling(settings.pull, self._scratch.place, now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
         # Gigabytes are not fetched for nobody.
@@ -170,7 +173,7 @@ class Images:
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def refusal(self, reference: str) -> str:
-        """See `ImagesDoor`."""
+        """See `ImageSupport`."""
         if reason := fault_of(reference) or self._unsupported():
             return reason
         if self._unpacked(self._known.find(reference)) is not None:
@@ -233,12 +236,12 @@ class Images:
                 fingerprint, config = changed, tool.inspect(reference) or config
             _check_machine(reference, config)
             image = self._unpack(tool, reference, config, tell, stop)
-            self._known.keep(Known(reference, config.id, fingerprint))
+            self._known.keep(KnownImage(reference, config.id, fingerprint))
         except ToolFailed as failure:
             raise BuildFailed(
                 f"The image {reference} cannot be had from {tool.name}: {failure}."
             ) from failure
-        except unpacking.NoRoom as failure:
+        except unpacking.DiskFull as failure:
             raise BuildFailed(
                 f"The image {reference} cannot be unpacked: {failure}. Free some space (trainshed "
                 "runtimes gc), or "
@@ -292,7 +295,7 @@ class Images:
             tell(f"The image is unpacked: {(self._now() - started) / 1e9:.1f} s.")
 
         self._shelf.put(config.id, fill, writable=_ROOT, waiting=waiting_for(tell))
-        image = self._unpacked(Known(reference, config.id, ""))
+        image = self._unpacked(KnownImage(reference, config.id, ""))
         assert image is not None
         return image
 
@@ -308,7 +311,7 @@ class Images:
         if stat.st_mode & 0o077:
             self._root.chmod(0o700)
 
-    def _unpacked(self, known: Known | None) -> Image | None:
+    def _unpacked(self, known: KnownImage | None) -> Image | None:
         if known is None or not self._shelf.has(known.id):
             return None
         place = self._shelf.path(known.id)

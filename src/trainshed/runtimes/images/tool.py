@@ -21,17 +21,19 @@ class ToolFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """What an image says of itself. `id`: 64 hexadecimal digits that change with its content. `architecture`
-    and `system` in the words of images (`amd64`, `linux`), "" = not said. `size`: bytes, unpacked."""
+    """What an image says of itself."""
 
+    #: 64 hexadecimal digits that change with its content.
     id: str
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
     workdir: str = ""
     user: str = ""
+    #: In the words of images, as `amd64`; "" = not said, like `system` (`linux`).
     architecture: str = ""
     system: str = ""
+    #: Bytes, unpacked.
     size: int = 0
 
 

@@ -23,11 +23,13 @@ _AGAIN = 15 * 10**9
 
 
 class Tools:
-    """`wanted`: one of `CHOICES`. `now`: nanoseconds. Safe for several threads."""
+    """The tool that gets images on this machine. Safe for several threads."""
 
     def __init__(self, wanted: str, environ: Mapping[str, str], now: Callable[[], int]) -> None:
+        #: One of `CHOICES`.
         self._wanted = wanted
         self._environ = environ
+        #: Nanoseconds.
         self._now = now
         self._searching = threading.Lock()
         self._found: ImageTool | None = None

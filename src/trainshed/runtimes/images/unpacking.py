@@ -23,15 +23,15 @@ class UnpackingFailed(Exception):
     """The stream could not be unpacked. The message says why."""
 
 
-class NoRoom(UnpackingFailed):
+class DiskFull(UnpackingFailed):
     """The disk is too full."""
 
 
 def check_room(place: Path, needed: int) -> None:
-    """Raises NoRoom if an image of so many bytes does not fit on the disk of `place`."""
+    """Raises DiskFull if an image of so many bytes does not fit on the disk of `place`."""
     free = shutil.disk_usage(place).free
     if needed + _ROOM > free:
-        raise NoRoom(
+        raise DiskFull(
             f"it takes {megabytes(needed)} unpacked, and {megabytes(free)} are free on the disk of {place}"
         )
 
@@ -74,7 +74,7 @@ class Unpacking:
         if status and (complaints or not self._said):
             told = "; ".join(complaints[-3:]) or f"it ended with status {status}"
             if "No space left" in told:
-                raise NoRoom(f"the disk of {self._root} is full")
+                raise DiskFull(f"the disk of {self._root} is full")
             raise UnpackingFailed(f"tar could not unpack it: {told}")
 
     def abandon(self) -> None:

@@ -36,7 +36,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _RestoredFile:
     size: int
     sha256: str
 
@@ -111,7 +111,7 @@ def _from_directory(source: Path, place: Path) -> tuple[Contents, list[Entry]]:
 
 
 def _from_tar(source: Path | BinaryIO, place: Path) -> tuple[Contents, list[Entry]]:
-    written: dict[str, _Written] = {}
+    written: dict[str, _RestoredFile] = {}
     manifest: list[bytes] | None = None
     try:
         for path, file in _members(source):
@@ -152,7 +152,7 @@ def _members(source: Path | BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
             cast("list[Any]", vars(tar)["members"]).clear()  # Else each is kept in memory.
 
 
-def _write(path: Path, file: IO[bytes]) -> _Written:
+def _write(path: Path, file: IO[bytes]) -> _RestoredFile:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     path.unlink(missing_ok=True)
@@ -162,10 +162,10 @@ def _write(path: Path, file: IO[bytes]) -> _Written:
             target.write(block)
             digest.update(block)
             size += len(block)
-    return _Written(size, digest.hexdigest())
+    return _RestoredFile(size, digest.hexdigest())
 
 
-def _require(entry: Entry, written: _Written) -> None:
+def _require(entry: Entry, written: _RestoredFile) -> None:
     if (entry.size, entry.sha256) != (written.size, written.sha256):
         raise BackupUnusable(f"{entry.path} is not what was backed up. Use another backup.")
 

@@ -34,9 +34,10 @@ class Sink(Protocol):
 
 
 class DirectorySink:
-    """`directory`: empty, or not there yet."""
+    """A backup as a directory."""
 
     def __init__(self, directory: Path) -> None:
+        #: Empty, or not there yet.
         self._directory = directory
         self._is_new = not directory.exists()
         directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)

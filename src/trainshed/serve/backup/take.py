@@ -49,7 +49,7 @@ _TEMPORARY: Final = ".backup-"
 
 
 @dataclass(slots=True)
-class _Taken:
+class _Summary:
     entries: list[Entry] = field(default_factory=list[Entry])
     left_out: list[str] = field(default_factory=list[str])
     objects: int = 0
@@ -62,15 +62,15 @@ def take(data: Path, sink: Sink, *, now: int, config: Path | None = None) -> Con
     Blocks for as long as the copying takes. Raises StoreUnreadable (the database is damaged), OSError.
     """
     with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=data) as name:
-        return _Taking(data, sink, Path(name)).take(now, config)
+        return _Backup(data, sink, Path(name)).take(now, config)
 
 
-class _Taking:
+class _Backup:
     def __init__(self, data: Path, sink: Sink, temporary: Path) -> None:
         self._data = data
         self._sink = sink
         self._temporary = temporary
-        self._taken = _Taken()
+        self._taken = _Summary()
 
     def take(self, now: int, config: Path | None) -> Contents:
         # Before the database as well as after it: values are sealed with a key that one of the two has.

@@ -17,7 +17,7 @@ from trainshed.core.secrets import SecretRef, references
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES, sheet_of
-from trainshed.serve.local_run.program_files import Pack, is_installed
+from trainshed.serve.local_run.program_files import ProgramFiles, is_installed
 from trainshed.serve.local_run.request import LocalRunRequest, NotRun
 
 REPLICA = ReplicaId(0, 0)
@@ -34,7 +34,7 @@ _OPTIONS = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class ProjectRegion:
     """Project and region of the job, from the settings."""
 
     project: str
@@ -90,7 +90,7 @@ def default_image() -> str:
     return FAMILIES[0].family
 
 
-def custom_job(request: LocalRunRequest, pack: Pack, image: str) -> dict[str, Any]:
+def custom_job(request: LocalRunRequest, pack: ProgramFiles, image: str) -> dict[str, Any]:
     """The CustomJob in public JSON. Raises NotRun."""
     pool: dict[str, Any] = {"machineSpec": _machine(request), "replicaCount": "1"}
     env = [{"name": name, "value": value} for name, value in request.env]
@@ -116,8 +116,8 @@ def custom_job(request: LocalRunRequest, pack: Pack, image: str) -> dict[str, An
 
 def specified(
     request: LocalRunRequest,
-    pack: Pack,
-    place: Place,
+    pack: ProgramFiles,
+    place: ProjectRegion,
     public: Mapping[str, Any],
     runtimes: RuntimeCatalog,
 ) -> JobSpec:
@@ -135,7 +135,7 @@ def specified(
     return dataclasses.replace(spec, pools=(dataclasses.replace(pool, program=program),))
 
 
-def job(uid: JobUid, place: Place, spec: JobSpec, now: int, node: str) -> Job:
+def job(uid: JobUid, place: ProjectRegion, spec: JobSpec, now: int, node: str) -> Job:
     """The job as if it had just been placed on `node`."""
     return Job(
         uid=uid,

@@ -16,7 +16,7 @@ from trainshed.serve.local_run.workspace import Workspace
 from trainshed.serve.settings import Settings
 
 if TYPE_CHECKING:
-    from trainshed.serve.local_run.runner import Ended
+    from trainshed.serve.local_run.runner import RunEnd
     from trainshed.serve.local_run.storage import Storage
 
 NOT_RUN = 125
@@ -86,7 +86,7 @@ async def _begin(
     settings: Settings,
     storage: "Storage",
     zygote: spawner.ZygoteHandle,
-) -> "Ended":
+) -> "RunEnd":
     """Have engine and buckets start while the rest is loaded, and run it."""
     from trainshed.serve.local_run.engine import EnvSecrets, new_engine
 
@@ -94,10 +94,10 @@ async def _begin(
     started = asyncio.gather(engine.start(), storage.begin())
     try:
         await asyncio.to_thread(import_module, "trainshed.serve.local_run.runner")
-        from trainshed.serve.local_run.runner import Run, RunParts
+        from trainshed.serve.local_run.runner import Run, RunPorts
 
         return await Run(
-            request, RunParts(settings, workspace, storage, engine, started, tell)
+            request, RunPorts(settings, workspace, storage, engine, started, tell)
         ).run()
     finally:
         started.cancel()
@@ -107,7 +107,7 @@ async def _begin(
         storage.close()
 
 
-def _told(ended: "Ended", request: LocalRunRequest) -> int:
+def _told(ended: "RunEnd", request: LocalRunRequest) -> int:
     """Say what the exit status alone does not."""
     from trainshed.serve.local_run.runner import status_of
 

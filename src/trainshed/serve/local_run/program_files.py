@@ -40,7 +40,7 @@ _HASH = re.compile(r"\s--hash=\S+")
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class LocalPackage:
     """A package by the URI that its job names it by."""
 
     uri: str
@@ -48,26 +48,26 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class ProgramFiles:
     """What of a program is installed and what is copied."""
 
     #: Installed in this order.
-    parcels: tuple[Parcel, ...]
+    parcels: tuple[LocalPackage, ...]
     #: Copied, as paths in the program's directory; () = nothing.
     trees: tuple[str, ...]
 
 
-def pack(request: LocalRunRequest) -> Pack:
+def pack(request: LocalRunRequest) -> ProgramFiles:
     """Look at the program and put it together. Blocks on the disk alone, runs nothing. Raises NotRun."""
     if not request.entry:
-        return Pack((), ())
+        return ProgramFiles((), ())
     project = is_project(request.directory)
     parcels = [_project(request.directory)] if project else []
     parcels += [_parcel(path.name, path.read_bytes()) for path in request.extra_packages]
     needed = _needed(request, project=project)
     if needed:
         parcels.append(_parcel(_REQUIREMENTS, requirements_wheel(needed)))
-    return Pack(tuple(parcels), _trees(request, project=project))
+    return ProgramFiles(tuple(parcels), _trees(request, project=project))
 
 
 def is_installed(request: LocalRunRequest) -> bool:
@@ -94,10 +94,12 @@ def requirements_wheel(needed: Sequence[str]) -> bytes:
     return made.getvalue()
 
 
-class Parcels:
-    """`runtimes.port.PackageSource` over parcels, and over the real buckets for all else."""
+class LocalPackages:
+    """A `runtimes.port.PackageSource` over local packages, and over the real buckets for all else."""
 
-    def __init__(self, parcels: Iterable[Parcel], others: Callable[[], PackageSource]) -> None:
+    def __init__(
+        self, parcels: Iterable[LocalPackage], others: Callable[[], PackageSource]
+    ) -> None:
         self._parcels = {parcel.uri: parcel for parcel in parcels}
         self._others = others
 
@@ -112,9 +114,9 @@ class Parcels:
         return "content" if uri in self._parcels else self._others().fingerprint(uri)
 
 
-def _parcel(name: str, content: bytes) -> Parcel:
+def _parcel(name: str, content: bytes) -> LocalPackage:
     digest = hashlib.sha256(content).hexdigest()[:16]
-    return Parcel(f"gs://{BUCKET}/{digest}/{name}", content)
+    return LocalPackage(f"gs://{BUCKET}/{digest}/{name}", content)
 
 
 def _needed(request: LocalRunRequest, *, project: bool) -> list[str]:
@@ -139,7 +141,7 @@ def _trees(request: LocalRunRequest, *, project: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys((parent, *request.extra_dirs)))
 
 
-def _project(directory: Path) -> Parcel:
+def _project(directory: Path) -> LocalPackage:
     from trainshed.cli.sdist import PackagingError, build_sdist
 
     name, version = _title(directory)
@@ -281,7 +283,7 @@ def copy_into_image(
     _give(place, owner)
 
 
-def write_packages(parcels: Iterable[Parcel], packages: Path) -> None:
+def write_packages(parcels: Iterable[LocalPackage], packages: Path) -> None:
     """Put packages where an image's own installer finds them. Raises OSError."""
     packages.mkdir(mode=0o755)
     for parcel in parcels:

@@ -40,7 +40,7 @@ from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.port import PackageSource, PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.serve import certificates, clock
-from trainshed.serve.bucket_adapters import BucketDoor
+from trainshed.serve.bucket_adapters import BucketAdapter
 from trainshed.serve.engine_adapters import build_terms
 from trainshed.serve.local_run import job as jobs
 from trainshed.serve.local_run import program_files
@@ -52,7 +52,7 @@ from trainshed.store.logs.segments import Entry, ReplicaLog
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnd:
     """How the program ended."""
 
     record: ExitRecord
@@ -63,7 +63,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class RunParts:
+class RunPorts:
     """What a run works with."""
 
     settings: Settings
@@ -107,13 +107,13 @@ class Output:
 class Run:
     """One local run; to be run once."""
 
-    def __init__(self, request: LocalRunRequest, parts: RunParts) -> None:
+    def __init__(self, request: LocalRunRequest, parts: RunPorts) -> None:
         settings = parts.settings
         self._request = request
         self._settings = settings
         self._workspace = parts.workspace
         self._tell = parts.tell
-        self._place = jobs.Place(settings.project, settings.region)
+        self._place = jobs.ProjectRegion(settings.project, settings.region)
         self._engine = parts.engine
         self._started = parts.started
         self._buckets = LocalStore(
@@ -124,7 +124,7 @@ class Run:
         self._stopping: asyncio.Task[None] | None = None
         self._is_read = True
 
-    async def run(self) -> Ended:
+    async def run(self) -> RunEnd:
         """Run the program to its end. Raises NotRun, and what engines and runtimes do;
         asyncio.CancelledError: it was interrupted before the program began."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -133,13 +133,13 @@ class Run:
             loop.add_signal_handler(number, self._interrupt, task)
         return await self._run()
 
-    async def _run(self) -> Ended:
+    async def _run(self) -> RunEnd:
         settings = self._settings
         pack = await asyncio.to_thread(program_files.pack, self._request)
         await self._started
         self._buckets.ensure_bucket(settings.default_bucket, settings.region)
-        door = BucketDoor(self._buckets)
-        source = program_files.Parcels(pack.parcels, lambda: door)
+        door = BucketAdapter(self._buckets)
+        source = program_files.LocalPackages(pack.parcels, lambda: door)
         runtimes = new_runtimes(settings, source, self._engine)
         try:
             job = await self._new_job(pack, runtimes, door)
@@ -155,9 +155,9 @@ class Run:
         record = await self._follow(job)
         kept = self._keep(job, prepared) if self._request.keep else None
         memory = (await self._engine.capacity())[0].memory_bytes
-        return Ended(record, min(plan.limits.memory or memory, memory), kept)
+        return RunEnd(record, min(plan.limits.memory or memory, memory), kept)
 
-    def _interrupt(self, task: "asyncio.Task[Ended]") -> None:
+    def _interrupt(self, task: "asyncio.Task[RunEnd]") -> None:
         """The first time the program is asked to stop and has its grace, the second time it is killed."""
         self._asked += 1
         if self._job is None:
@@ -171,7 +171,7 @@ class Run:
     # --- the job ---
 
     async def _new_job(
-        self, pack: program_files.Pack, runtimes: LocalRuntimes, door: BucketDoor
+        self, pack: program_files.ProgramFiles, runtimes: LocalRuntimes, door: BucketAdapter
     ) -> Job:
         request = self._request
         catalog = jobs.NamedRuntimes(runtimes.catalog, request.image)
@@ -192,7 +192,7 @@ class Run:
         spec = replace(spec, warnings=tuple(found))
         return jobs.job(clock.JobUids()(), self._place, spec, clock.now(), machine.NAME)
 
-    def _check_output(self, door: BucketDoor) -> None:
+    def _check_output(self, door: BucketAdapter) -> None:
         name = self._request.output[5:].partition("/")[0]
         if door.bucket_location(name) is None or door.is_closed(name, self._place.project):
             raise NotRun(
@@ -218,7 +218,7 @@ class Run:
         return layout.attempt(job.uid, 1) / str(jobs.REPLICA)
 
     def _furnish(
-        self, job: Job, slot: Slot, pack: program_files.Pack, prepared: PreparedRuntime
+        self, job: Job, slot: Slot, pack: program_files.ProgramFiles, prepared: PreparedRuntime
     ) -> None:
         files, source = self._slot(job) / protocol.FILES, self._request.directory
         away = (self._settings.data, self._settings.cache)
@@ -237,9 +237,9 @@ class Run:
         self,
         job: Job,
         slots: tuple[Slot, ...],
-        pack: program_files.Pack,
+        pack: program_files.ProgramFiles,
         prepared: PreparedRuntime,
-        door: BucketDoor,
+        door: BucketAdapter,
     ) -> LaunchPlan:
         asked = job.spec.pools[0].program
         buckets = door.shown(self._place.project)

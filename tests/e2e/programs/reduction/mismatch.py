@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction.client.running import Running
+from trainshed_reduction.client.running import RunningGroup
 
 LARGE = 700_001  # Elements; with 4 bytes each more than the least that reducers get.
 OTHERS = {
@@ -22,7 +22,7 @@ OTHERS = {
 }
 
 asked = threading.Event()
-answer = Running._answer
+answer = RunningGroup._answer
 
 
 def noticed(self, ordinal, others):
@@ -30,7 +30,7 @@ def noticed(self, ordinal, others):
     asked.set()
 
 
-Running._answer = noticed
+RunningGroup._answer = noticed
 
 
 def late(rank):

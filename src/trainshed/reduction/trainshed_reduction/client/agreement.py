@@ -9,9 +9,9 @@ import logging
 import time
 from typing import Callable, List, NamedTuple, Optional, Tuple
 
-from trainshed_reduction.client.desk import Desk
+from trainshed_reduction.client.desk import OperationQueue
 from trainshed_reduction.client.ledger import Share
-from trainshed_reduction.client.port import Apart, Board, Native, ReductionFailed
+from trainshed_reduction.client.port import Board, Native, NativeOperations, ReductionFailed
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Hello
@@ -21,14 +21,14 @@ _SLICE = 0.5
 _LOG = logging.getLogger(__name__)
 
 
-class Beginning(NamedTuple):
+class GenerationStart(NamedTuple):
     """What rank 0 decides. `lost`: indexes of reducers that the service had given up before."""
 
     generation: int
     lost: Tuple[int, ...]
 
 
-class Place(NamedTuple):
+class OwnReducerAddress(NamedTuple):
     """Where a worker's own reducer listens (HOST:PORT), or, without an address, what keeps the worker from
     having one."""
 
@@ -44,37 +44,39 @@ class Post(NamedTuple):
 
 
 class Agreement:
-    """`prefix`: of the keys, the group's own. `closing`: whether waiting is of no use any more."""
+    """What one rank tells and hears over the group's board."""
 
     def __init__(
         self, board: Board, prefix: str, rank: int, world: int, closing: "Callable[[], bool]"
     ) -> None:
         self._board = board
+        #: Of the keys, the group's own.
         self._prefix = prefix
         self._rank = rank
         self._world = world
+        #: Whether waiting is of no use any more.
         self._closing = closing
 
-    def begin(self, attempt: int, lost: "Tuple[int, ...]", seconds: float) -> Beginning:
+    def begin(self, attempt: int, lost: "Tuple[int, ...]", seconds: float) -> GenerationStart:
         """Raises ReductionFailed: rank 0 said nothing in time."""
         if self._rank == 0:
-            beginning = Beginning(new_generation(attempt), lost)
+            beginning = GenerationStart(new_generation(attempt), lost)
             self._post("generation", beginning)
             return beginning
         told = self._read("generation", seconds)
         if told is None:
             raise ReductionFailed("rank 0 has not begun this group within {:g} s".format(seconds))
         generation, indexes = json.loads(told)
-        return Beginning(int(generation), tuple(int(index) for index in indexes))
+        return GenerationStart(int(generation), tuple(int(index) for index in indexes))
 
-    def publish_place(self, place: Place) -> None:
+    def publish_place(self, place: OwnReducerAddress) -> None:
         """Of this worker's own reducer."""
         self._post("beside/{}".format(self._rank), place)
 
-    def places(self, seconds: float) -> List[Place]:
+    def places(self, seconds: float) -> List[OwnReducerAddress]:
         """All ranks' own reducers, by rank. Raises ReductionFailed."""
         deadline = time.monotonic() + seconds
-        found: List[Place] = []
+        found: List[OwnReducerAddress] = []
         for rank in range(self._world):
             told = self._read("beside/{}".format(rank), deadline - time.monotonic())
             if told is None:
@@ -84,7 +86,7 @@ class Agreement:
                     )
                 )
             address, lack = json.loads(told)
-            found.append(Place(str(address), str(lack)))
+            found.append(OwnReducerAddress(str(address), str(lack)))
         return found
 
     def is_called_for(self, generation: int, epoch: int) -> bool:
@@ -166,15 +168,17 @@ class Membership(NamedTuple):
     """What all parts of a rank's side work with, from the first connection to the last."""
 
     settings: Settings
-    desk: Desk
+    desk: OperationQueue
     #: Which rank of which group, without a generation.
     hello: Hello
-    #: None: the group has no board.
+    #: None: the group has no board. A reducer that is lost for good ends it, and workers reduce nothing
+    #: themselves.
     agreement: Optional[Agreement]
-    #: The group's own backend; None: there is none.
+    #: How to finish when the last reducer is lost; None: the group cannot. `finish` is called in the
+    #: communicator's thread, and no `issue` returns until it has.
     native: Optional[Native]
-    #: None: there is none.
-    apart: Optional[Apart]
+    #: What the program sums without the communicator, to tell ranks that disagree on that; None: nothing.
+    apart: Optional[NativeOperations]
     #: None: nobody reads them.
     reports: Optional[Reports]
     #: Takes a line.

@@ -8,8 +8,8 @@ from typing import Callable, Dict, Optional
 
 from trainshed_reduction import layout, proof
 from trainshed_reduction.client.agreement import Agreement, Membership
-from trainshed_reduction.client.desk import Desk
-from trainshed_reduction.client.port import Apart, Board, Native, Operation
+from trainshed_reduction.client.desk import OperationQueue
+from trainshed_reduction.client.port import Board, Native, NativeOperations, Operation
 from trainshed_reduction.client.session import Session
 from trainshed_reduction.reports import Metric, Reports
 from trainshed_reduction.settings import Settings
@@ -21,14 +21,7 @@ def _to_nowhere(_: str) -> None:
 
 
 class Communicator:
-    """A rank's part of a group: `start` once, `issue` as often as one likes, `close` once.
-
-    `group`: a name that all ranks give alike and no other group of the job has. `board`: without one, a
-    reducer that is lost for good ends the group, and workers reduce nothing themselves. `native`: how to
-    finish when the last reducer is lost; `finish` is called in the communicator's thread, and no `issue`
-    returns until it has. `apart`: what the program sums without the communicator, to tell ranks that disagree
-    on that. `log`: takes a line.
-    """
+    """A rank's part of a group: `start` once, `issue` as often as one likes, `close` once."""
 
     def __init__(
         self,
@@ -39,13 +32,15 @@ class Communicator:
         world: int,
         board: Optional[Board] = None,
         native: Optional[Native] = None,
-        apart: Optional[Apart] = None,
+        apart: Optional[NativeOperations] = None,
         reports: Optional[Reports] = None,
         log: Callable[[str], None] = _to_nowhere,
     ) -> None:
+        """`group`: a name that all ranks give alike and no other group of the job has. The rest as in
+        `Membership`."""
         self._settings = settings
         self._world = world
-        self._desk = Desk()
+        self._desk = OperationQueue()
         desk = self._desk
         hello = Hello(b"", b"", proof.group_digest(group), 0, 0, rank, world, 0)
         agreement = None

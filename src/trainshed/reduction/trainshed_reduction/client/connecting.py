@@ -31,7 +31,7 @@ class Target(NamedTuple):
     guess: Address
 
 
-class Greeted(NamedTuple):
+class Admitted(NamedTuple):
     """The reducer has let this worker in. `own`: this worker's address, as the connection has it."""
 
     accept: Accept
@@ -59,7 +59,7 @@ class Failed(NamedTuple):
     final: bool
 
 
-News = Union[Greeted, Waiting, Started, Failed]
+News = Union[Admitted, Waiting, Started, Failed]
 
 
 class Attempt:
@@ -127,7 +127,7 @@ class Attempt:
         assert connection is not None
         _keep_alive(connection)
         if not self._stopped:
-            self._tell(self, Greeted(accept, address, connection.getsockname()[0]))
+            self._tell(self, Admitted(accept, address, connection.getsockname()[0]))
         while True:
             header, payload = proof.read_frame(
                 connection, time.monotonic() + _SILENCE, wire.MAX_TEXT

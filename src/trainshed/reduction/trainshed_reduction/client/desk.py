@@ -64,7 +64,7 @@ class Pending(Operation):
                 _LOG.exception("a callback of operation %d failed", self.number)
 
 
-class Handed(NamedTuple):
+class QueuedOperation(NamedTuple):
     """An operation, in the order of its number. `view`: of bytes."""
 
     view: memoryview
@@ -73,14 +73,15 @@ class Handed(NamedTuple):
     operation: Pending
 
 
-class Desk:
-    """`wake`: called after something was handed in, in the caller's thread."""
+class OperationQueue:
+    """Operations on their way from callers to the communicator's thread."""
 
     def __init__(self) -> None:
+        #: Called after something was handed in, in the caller's thread.
         self.wake: Callable[[], None] = lambda: None
         self.closing = False
         self._changed = threading.Condition()
-        self._handed: Deque[Handed] = deque()
+        self._handed: Deque[QueuedOperation] = deque()
         self._issued = 0
         self._open = False
         self._held = False
@@ -114,7 +115,7 @@ class Desk:
                 self._changed.wait()
             self._issued += 1
             operation = Pending(self._issued if ordinal is None else ordinal)
-            self._handed.append(Handed(view, dtype, reduction, operation))
+            self._handed.append(QueuedOperation(view, dtype, reduction, operation))
             self._pending.append(operation)
             self._changed.notify_all()
         self.wake()
@@ -133,7 +134,7 @@ class Desk:
             self._open = True
             self._changed.notify_all()
 
-    def take(self) -> List[Handed]:
+    def take(self) -> List[QueuedOperation]:
         if not self._handed:
             return []
         with self._changed:

@@ -14,9 +14,9 @@ from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
 
 from trainshed_reduction.client.connecting import (
     Address,
+    Admitted,
     Attempt,
     Failed,
-    Greeted,
     News,
     Started,
     Target,
@@ -134,7 +134,7 @@ class Lane:
             self._again(news.cause, now)
             return True
         self.seen = now
-        if isinstance(news, Greeted):
+        if isinstance(news, Admitted):
             self.accept, self.own = news.accept, news.own
             self.target = self.target._replace(guess=news.address)
             self.is_greeted, self.greeted = True, now

@@ -21,13 +21,14 @@ from trainshed_reduction.wire import DType, Header, Kind, Reduction
 
 
 class Place(NamedTuple):
-    """`row`: for `port.Frame`. Its whole part is the same on all ranks."""
+    """Where a chunk goes."""
 
     lane: int
+    #: For `port.Frame`. Its whole part is the same on all ranks.
     row: float
 
 
-class Dealer:
+class ChunkDealer:
     """Deals out chunk after chunk by the weights of the lanes; lanes of weight 0 get none. A row has as many
     chunks as there are lanes to get some.
 
@@ -159,16 +160,17 @@ class Share(NamedTuple):
 
 
 class Ledger:
-    """`weights`: by lane. `largest`: bytes of a chunk. How many lanes there are at the beginning decides,
+    """The operations of a group, their chunks and results. How many lanes there are at the beginning decides,
     with the size of the operation, the size of its chunks for good."""
 
     def __init__(self, weights: Sequence[float], rank: int, world: int, largest: int) -> None:
+        """`weights`: by lane. `largest`: bytes of a chunk."""
         self._rank = rank
         self._world = world
         self._largest = largest
         self._breadth = sum(weight > 0 for weight in weights)
         self._weights = list(weights)
-        self._dealer = Dealer(weights, rank, world)
+        self._dealer = ChunkDealer(weights, rank, world)
         self._lanes = [_Lane() for _ in weights]
         self.issued = 0
         self.ordinal = 0
@@ -262,7 +264,7 @@ class Ledger:
         begins at 0; what to send is in `replay`."""
         rest = self._unfinished(shares)
         self._weights = [weight if on else 0.0 for weight, on in zip(self._weights, alive)]
-        self._dealer = Dealer(self._weights, self._rank, self._world)
+        self._dealer = ChunkDealer(self._weights, self._rank, self._world)
         self._lanes = [_Lane() for _ in self._weights]
         for entry in rest:
             self._deal(entry)

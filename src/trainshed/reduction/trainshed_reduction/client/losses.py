@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction.client.agreement import Membership, Post
 from trainshed_reduction.client.connecting import Address
-from trainshed_reduction.client.desk import Handed
+from trainshed_reduction.client.desk import QueuedOperation
 from trainshed_reduction.client.lanes import Lane
 from trainshed_reduction.client.ledger import Entry, Ledger, Share, Work
 from trainshed_reduction.client.port import ReductionFailed
@@ -21,11 +21,12 @@ _FIRST_COMPLAINT = 10.0
 
 
 class Patience:
-    """`limit`: seconds without a result of a lane, while one is due; `absence`: without a rank, of which no
-    reducer hears."""
+    """Judges how long a rank has waited, and for whom."""
 
     def __init__(self, limit: float, absence: float, log: "Callable[[str], None]") -> None:
+        #: Seconds without a result of a lane, while one is due.
         self._limit = limit
+        #: Seconds without a rank, of which no reducer hears.
         self._absence = absence
         self._log = log
         self._waits: Dict[int, Tuple[Entry, float]] = {}
@@ -101,7 +102,8 @@ def _reason(lane: Lane) -> str:
 
 
 class Losses:
-    """Without an agreement, for want of a board, a reducer that is lost ends the group."""
+    """Deals with reducers that are lost. Without an agreement, for want of a board, a lost reducer ends the
+    group."""
 
     def __init__(
         self, membership: Membership, ledger: Ledger, lanes: Sequence[Lane], generation: int
@@ -155,7 +157,9 @@ class Losses:
             self._generation, self.epoch + 1
         )
 
-    def agree(self, lost: "Sequence[Lane]", issue: "Callable[[Handed], object]") -> List[Work]:
+    def agree(
+        self, lost: "Sequence[Lane]", issue: "Callable[[QueuedOperation], object]"
+    ) -> List[Work]:
         """End the epoch: no lane is in use any more when this is called, and callers wait. What was finished
         on the way. `issue`: enters an operation. Raises ReductionFailed."""
         if self._agreement is None:
@@ -199,7 +203,9 @@ class Losses:
         if reports is None or not reports.note(note, text, "WARNING"):
             self._membership.log(text)
 
-    def _go_native(self, shares: List[Share], issue: "Callable[[Handed], object]") -> List[Work]:
+    def _go_native(
+        self, shares: List[Share], issue: "Callable[[QueuedOperation], object]"
+    ) -> List[Work]:
         native = self._membership.native
         if native is None:
             raise ReductionFailed("all reducers are lost")

@@ -54,7 +54,7 @@ class Piece(NamedTuple):
     owner: int
 
 
-class Apart(Protocol):
+class NativeOperations(Protocol):
     """What a rank's program leaves to its native backend, of the operations of the same group."""
 
     def text(self, ordinal: int, *, is_passed: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from trainshed_reduction import layout, proof
 from trainshed_reduction.client.agreement import Membership
-from trainshed_reduction.client.desk import Handed
+from trainshed_reduction.client.desk import QueuedOperation
 from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
 from trainshed_reduction.client.ledger import Ledger, Push, Work
 from trainshed_reduction.client.losses import Losses, Patience
@@ -32,8 +32,8 @@ _PARTING = 1.0
 _LOG = logging.getLogger(__name__)
 
 
-class Running:
-    """Only the communicator's thread uses it."""
+class RunningGroup:
+    """The group at work, on one rank. Only the communicator's thread uses it."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Running:
 
     # ---- operations
 
-    def _issue(self, handed: Handed) -> "Sequence[Push]":
+    def _issue(self, handed: QueuedOperation) -> "Sequence[Push]":
         self.counts["sent_bytes"] += len(handed.view)
         self._hurry(True)
         return self.ledger.issue(*handed)
@@ -344,7 +344,7 @@ def flow_for(settings: Settings, lanes: int, max_chunk: int) -> Flow:
 _INTERVAL = 2e-4
 
 
-class Hurry:
+class ThreadSwitching:
     """Has Python change threads more often while a transfer in Python moves bytes: between `begin` and `end`,
     which may be nested, over all communicators of the process.
 
@@ -371,4 +371,4 @@ class Hurry:
                 sys.setswitchinterval(self._before)
 
 
-HURRY = Hurry()
+HURRY = ThreadSwitching()

@@ -11,13 +11,18 @@ import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from trainshed_reduction import layout
-from trainshed_reduction.client.agreement import Beginning, Membership, Place, new_generation
+from trainshed_reduction.client.agreement import (
+    GenerationStart,
+    Membership,
+    OwnReducerAddress,
+    new_generation,
+)
 from trainshed_reduction.client.connecting import Address, Target, nothing_to_show, trust
 from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
 from trainshed_reduction.client.losses import Losses, lost_reducers
 from trainshed_reduction.client.own_reducer import OwnReducer
 from trainshed_reduction.client.port import ReductionFailed
-from trainshed_reduction.client.running import Running
+from trainshed_reduction.client.running import RunningGroup
 from trainshed_reduction.reports import Metric
 
 _LONGEST_WAIT = 0.5
@@ -35,7 +40,10 @@ class Formation(NamedTuple):
     lack: str = ""
 
 
-class Starting:
+class GroupFormation:
+    """Brings a group together: connections to the reducers, a worker's own reducer, the start of all
+    ranks."""
+
     def __init__(self, membership: Membership, dial: Dial, inbox: Inbox) -> None:
         self._membership = membership
         self._settings = settings = membership.settings
@@ -89,10 +97,10 @@ class Starting:
             lane.index = index
         return Formation(self._hello.generation, lanes, weights, len(hosts), shares, self._lack)
 
-    def run(self, formation: Formation) -> Running:
+    def run(self, formation: Formation) -> RunningGroup:
         """The group that has come together."""
         hello = self._hello._replace(generation=formation.generation)
-        return Running(
+        return RunningGroup(
             self._membership._replace(hello=hello),
             dial=self._dial,
             inbox=self._inbox,
@@ -108,7 +116,7 @@ class Starting:
         if self.beside is not None:
             self.beside.close()
 
-    def _begin(self) -> Beginning:
+    def _begin(self) -> GenerationStart:
         lost = tuple(
             index
             for index, address in enumerate(self._settings.reducers)
@@ -116,7 +124,9 @@ class Starting:
         )
         if self._agreement is not None:
             return self._agreement.begin(self._settings.attempt, lost, self._settings.start_limit)
-        return Beginning(new_generation(self._settings.attempt) if not self._hello.rank else 0, ())
+        return GenerationStart(
+            new_generation(self._settings.attempt) if not self._hello.rank else 0, ()
+        )
 
     def _shares(self, reducers: int) -> layout.Shares:
         """Hybrid only where all workers can tell each other where their own reducers are."""
@@ -134,10 +144,10 @@ class Starting:
     def _start_own(self, own: str) -> List[Address]:
         """Where the ranks' own reducers listen; nothing if some rank cannot have one: then all do without."""
         assert self._agreement is not None
-        place = Place("", nothing_to_show(self._settings, self._dial.tls))
+        place = OwnReducerAddress("", nothing_to_show(self._settings, self._dial.tls))
         if not place.lack:
             self.beside = OwnReducer(own, self._settings, self._membership.log)
-            place = Place("{}:{}".format(*self.beside.address))
+            place = OwnReducerAddress("{}:{}".format(*self.beside.address))
         self._agreement.publish_place(place)
         places = self._agreement.places(self._deadline - time.monotonic())
         for rank, each in enumerate(places):
@@ -194,21 +204,21 @@ _LOG = logging.getLogger(__name__)
 
 
 class Session:
-    """See `communicator.Communicator`, whose thread calls `run`."""
+    """The communicator's thread: `run` is all that it does."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
         self._desk = membership.desk
-        self._running: Optional[Running] = None
+        self._running: Optional[RunningGroup] = None
         self.formation: Optional[Formation] = None
         self._losses: Optional[Losses] = None
 
     def run(self) -> None:
-        starting: Optional[Starting] = None
+        starting: Optional[GroupFormation] = None
         try:
             settings = self._membership.settings
             dial = Dial(settings.token, trust(settings))
-            starting = Starting(self._membership, dial, Inbox())
+            starting = GroupFormation(self._membership, dial, Inbox())
             self._serve(starting)
         except ReductionFailed as failure:
             self._fail(failure)
@@ -218,7 +228,7 @@ class Session:
         finally:
             self._end(starting)
 
-    def _serve(self, starting: Starting) -> None:
+    def _serve(self, starting: GroupFormation) -> None:
         self.formation = formation = starting.form()
         running = self._running = starting.run(formation)
         losses = self._losses = Losses(
@@ -252,7 +262,7 @@ class Session:
             self._membership.log("reduction failed: {}".format(failure))
         self._desk.fail(failure)
 
-    def _end(self, starting: Optional[Starting]) -> None:
+    def _end(self, starting: Optional[GroupFormation]) -> None:
         if self._running is not None:
             self._report()
             self._running.close()

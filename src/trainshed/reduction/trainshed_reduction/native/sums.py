@@ -10,7 +10,7 @@ from trainshed_reduction.wire import DType, Reduction
 
 
 class NativeKernels:
-    """`arithmetic.Kernels`. Raises ValueError for buffers whose lengths do not go together."""
+    """The `arithmetic.Kernels` in C. Raises ValueError for buffers whose lengths do not go together."""
 
     def __init__(self, library: Library) -> None:
         self._widen = library.functions.sums_widen

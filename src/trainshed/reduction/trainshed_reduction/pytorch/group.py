@@ -71,7 +71,7 @@ class Sessions:
         self._backends = backends
         self._lock = threading.Lock()
         self._by_device: Dict[str, Optional[Session]] = {}
-        self._orders: Dict[str, Order] = {}
+        self._orders: Dict[str, OperationOrder] = {}
         process.close_at_exit(self)
 
     def start(self, device: str, aloud: bool) -> Optional[Session]:
@@ -111,9 +111,9 @@ class Sessions:
         if tensors:
             self._order(tensors[0].device.type).native(tensors, operation, work)
 
-    def _order(self, device: str) -> Order:
+    def _order(self, device: str) -> OperationOrder:
         order = self._orders.get(device)
-        return self._orders.setdefault(device, Order()) if order is None else order
+        return self._orders.setdefault(device, OperationOrder()) if order is None else order
 
     def close(self) -> None:
         for session in self._by_device.values():
@@ -261,9 +261,9 @@ _UNKNOWN = 10.0
 not, and if that cannot be known, since nobody holds its Work any more, or it is NCCL's."""
 
 
-class Order:
-    """A `client.port.Apart`: which of its group's all-reduces each is, whoever does it, for tensors of one
-    kind of device. Ranks that take different ways at one place are told by it.
+class OperationOrder:
+    """A `client.port.NativeOperations`: which of its group's all-reduces each is, whoever does it, for
+    tensors of one kind of device. Ranks that take different ways at one place are told by it.
 
     A tensor that is too small for the reducers, or of a type that they do not know, goes to the native
     backend. A rank that does that where the others do not would wait there for ever, and they for it at the

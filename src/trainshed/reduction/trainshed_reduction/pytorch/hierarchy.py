@@ -16,12 +16,12 @@ import torch.distributed as dist
 _LIMIT = datetime.timedelta(minutes=30)
 
 
-class Uneven(ValueError):
+class UnevenNodes(ValueError):
     """Nodes with several ranks and nodes with fewer: neither all ranks nor all nodes are alike."""
 
 
 def nodes_of(places: "Sequence[Dict[str, object]]") -> Optional[List[List[int]]]:
-    """Ranks by node where nodes have several; None where each has one. Raises Uneven.
+    """Ranks by node where nodes have several; None where each has one. Raises UnevenNodes.
 
     `places`: of each rank, the node's name, how many processes its launcher started there, and the replica
     that the service calls it, "" where none does: what tells nodes apart where no launcher has anything to
@@ -34,7 +34,7 @@ def nodes_of(places: "Sequence[Dict[str, object]]") -> Optional[List[List[int]]]
         nodes.setdefault(place["name" if launched else "replica"], []).append(rank)
     sizes = {len(ranks) for ranks in nodes.values()}
     if len(sizes) > 1:
-        raise Uneven("nodes have different numbers of ranks: {}".format(sorted(sizes)))
+        raise UnevenNodes("nodes have different numbers of ranks: {}".format(sorted(sizes)))
     return list(nodes.values()) if sizes != {1} else None
 
 

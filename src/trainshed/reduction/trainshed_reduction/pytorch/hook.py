@@ -19,10 +19,11 @@ from trainshed_reduction.wire import Reduction
 
 
 class ReductionState:
-    """Of one model's hook. `process_group`: None is the group of all ranks. All ranks make theirs at the same
-    place in the program; reducers are connected with the first bucket that is for them."""
+    """The state of one model's hook. All ranks make theirs at the same place in the program; reducers are
+    connected with the first bucket that is for them."""
 
     def __init__(self, process_group: Optional[dist.ProcessGroup] = None) -> None:
+        """`process_group`: None is the group of all ranks."""
         group = process_group if process_group is not None else dist.group.WORLD
         if group is None:
             raise RuntimeError("no process group: call torch.distributed.init_process_group first")

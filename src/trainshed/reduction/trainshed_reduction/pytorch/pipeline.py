@@ -84,8 +84,8 @@ class HostMemory:
         return None
 
 
-class Job(Pending):
-    """And, of a GPU, the `Arrival` of its result."""
+class PipelinedOperation(Pending):
+    """An all-reduce in the pipeline and, of a GPU, the `Arrival` of its result."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Job(Pending):
 
 
 class Pipeline:
-    """`submit` from any thread; the order of calls is that of the operations."""
+    """Takes all-reduces by `submit` from any thread; the order of calls is that of the operations."""
 
     def __init__(
         self, communicator: Communicator, after: Fallback, device: str, node: Optional[Node]
@@ -138,7 +138,7 @@ class Pipeline:
         self._submitted = 0
         self._switch: Optional[int] = None
         self._closed = False
-        self._jobs: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Optional[PipelinedOperation]] = queue.SimpleQueue()
         self._sent: queue.SimpleQueue[Optional[_Sent]] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=target, name="trainshed-reduction-" + device, daemon=True)
@@ -157,7 +157,7 @@ class Pipeline:
                 raise ReductionFailed("the process group has been destroyed")
             if self._switch is not None and self._submitted >= self._switch:
                 return None
-            job = Job(ordinal, tensor, reduction, copies, copies.submitted(tensor))
+            job = PipelinedOperation(ordinal, tensor, reduction, copies, copies.submitted(tensor))
             self._submitted += 1
             self._jobs.put(job)
         return ReductionWork(job, [tensor], job)
@@ -200,7 +200,7 @@ class Pipeline:
                 job.fail(error)
             self._sent.put(_Sent(job, None, None))
 
-    def _send_one(self, job: Job) -> None:
+    def _send_one(self, job: PipelinedOperation) -> None:
         job.flat = job.part = job.tensor.detach().view(-1)
         if self._node is not None:
             job.flat = self._node.padded(job.flat)
@@ -214,7 +214,7 @@ class Pipeline:
                     raise
                 self._sent.put(_Sent(job, piece, operation))
 
-    def _issue(self, piece: Slice, job: Job) -> Optional[Operation]:
+    def _issue(self, piece: Slice, job: PipelinedOperation) -> Optional[Operation]:
         dtype = DTYPES[piece.host.dtype]
         operation = self._communicator.issue(bytes_of(piece.host), dtype, job.reduction, job.number)
         if operation is None:
@@ -248,7 +248,7 @@ class Pipeline:
             else:
                 job.copies.release(piece)
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, job: PipelinedOperation) -> None:
         if job.error is not None:
             return
         if self._node is not None:
@@ -264,6 +264,6 @@ class Pipeline:
 class _Sent(NamedTuple):
     """A slice on its way, or (no piece) the end of a job."""
 
-    job: Job
+    job: PipelinedOperation
     piece: Optional[Slice]
     operation: Optional[Operation]

@@ -19,9 +19,9 @@ import torch.distributed as dist
 
 from trainshed_reduction import process, wire
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.port import Apart, ReductionFailed
+from trainshed_reduction.client.port import NativeOperations, ReductionFailed
 from trainshed_reduction.pytorch.fallback import Fallback
-from trainshed_reduction.pytorch.hierarchy import Node, Uneven, nodes_of
+from trainshed_reduction.pytorch.hierarchy import Node, UnevenNodes, nodes_of
 from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
 from trainshed_reduction.pytorch.work import ReductionWork
@@ -31,8 +31,8 @@ from trainshed_reduction.wire import DType, Reduction
 
 
 class Group(NamedTuple):
-    """Of PyTorch's: its name, alike on all ranks; this rank; the store behind it, and what tells the group
-    from others of that name in it."""
+    """A process group of PyTorch's: its name, alike on all ranks; this rank; the store behind it, and what
+    tells the group from others of that name in it."""
 
     name: str
     rank: int
@@ -42,7 +42,8 @@ class Group(NamedTuple):
 
 
 class Session:
-    """`start` once, by all ranks; then `allreduce` in the order of calls; `close`."""
+    """A group's all-reduces by the reducers: `start` once, by all ranks; then `allreduce` in the order of
+    calls; `close`."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Session:
         group: Group,
         device: str,
         local: "Optional[type]",
-        apart: Apart,
+        apart: NativeOperations,
     ) -> None:
         """`device`: cpu or cuda. `local`: the backend that could sum within a node first; None: it is not to.
         `apart`: what the group does without the reducers."""
@@ -65,7 +66,7 @@ class Session:
         self._pipeline: Optional[Pipeline] = None
         self._nodes: Optional[List[List[int]]] = None
         self._place = (group.rank, group.world)
-        self._speech = _Speech()
+        self._speech = _LogWriter()
         self.is_to_blame = False
         """Whether it was this rank that could not."""
 
@@ -146,7 +147,7 @@ class Session:
                 ).encode()
         try:
             nodes = nodes_of([theirs["node"] for theirs in said]) if self._local else None
-        except Uneven as uneven:
+        except UnevenNodes as uneven:
             return str(uneven).encode()
         if nodes is not None and len(nodes) == 1:
             return b"all ranks are on one node"
@@ -230,7 +231,7 @@ class Session:
         return ""
 
 
-class _Speech:
+class _LogWriter:
     """A communicator's lines for the log. Not a method of the session's: a cycle would keep the group's
     store, and with it the server that the next group would meet at, until the garbage collector comes."""
 

@@ -25,7 +25,7 @@ class _Buffer(NamedTuple):
     free: torch.cuda.Event
 
 
-class Landed:
+class CopyEvent:
     """The result is there when the stream that copies upwards has come to this event."""
 
     def __init__(self, device: torch.device, upwards: torch.cuda.Stream) -> None:
@@ -105,8 +105,8 @@ class Staging:
         buffer.free.record(self._upwards)
         self._buffers.put(buffer)
 
-    def arrival(self) -> Optional[Landed]:
-        return Landed(self._device, self._upwards)
+    def arrival(self) -> Optional[CopyEvent]:
+        return CopyEvent(self._device, self._upwards)
 
 
 def _when_copied(piece: Slice, copied: torch.cuda.Event) -> Slice:

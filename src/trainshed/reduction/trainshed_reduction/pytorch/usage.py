@@ -17,7 +17,7 @@ _OUTERMOST = "TRAINSHED_REDUCTION_OUTERMOST"
 others."""
 
 
-class Record:
+class UsageRecord:
     """What became of the process's groups."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Record:
         return ""
 
 
-record = Record()
+record = UsageRecord()
 
 
 def report_at_exit(smallest: int) -> None:

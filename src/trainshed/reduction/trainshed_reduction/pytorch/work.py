@@ -15,7 +15,8 @@ from trainshed_reduction.client.port import Operation
 
 
 class ReductionWork(dist.Work):
-    """`synchronize` makes the caller's stream wait for the result, which on a GPU may still be on its way."""
+    """PyTorch's Work over an all-reduce by the reducers. `synchronize` makes the caller's stream wait for the
+    result, which on a GPU may still be on its way."""
 
     def __init__(
         self, pending: Operation, tensors: List[torch.Tensor], arrival: "Optional[Arrival]" = None
@@ -85,7 +86,7 @@ class ReductionWork(dist.Work):
 
 
 class Arrival(Protocol):
-    """Of a result on a GPU, whose copy may have been begun only."""
+    """The arrival of a result on a GPU, whose copy may have been begun only."""
 
     def arrived(self) -> None:
         """Whatever the caller's current stream does from here on, it does after it."""

@@ -17,7 +17,7 @@ _SAME_EVERYWHERE = ("operations", "connections")
 
 
 class Counters:
-    """Of one process, since its start; the last three are as of now."""
+    """What one process has counted since its start; the last three are as of now."""
 
     def __init__(self) -> None:
         self.received_bytes = 0
@@ -63,7 +63,7 @@ def total(snapshots: "Iterable[Mapping[str, Union[int, List[float]]]]") -> Numbe
 
 
 class Outlet(Protocol):
-    """None of these blocks for long or raises."""
+    """Where a reducer's lines and numbers go. None of these blocks for long or raises."""
 
     def log(self, text: str) -> None:
         """A line."""
@@ -89,12 +89,13 @@ _LINES = 50
 
 
 class Overview:
-    """`write`: takes a line. Times are seconds of one clock."""
+    """All processes of a reducer together. Times are seconds of one clock."""
 
     def __init__(
         self, processes: int, reports: Reports, write: Callable[[str], None], now: float
     ) -> None:
         self._reports = reports
+        #: Takes a line.
         self._write = write
         self._numbers: List[Numbers] = [{} for _ in range(processes)]
         self._idle_at: float = now + IDLE_SECONDS

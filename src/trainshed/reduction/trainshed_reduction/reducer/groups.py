@@ -47,7 +47,7 @@ class Member:
         return self.unanswered >= WINDOW
 
 
-class Parted(NamedTuple):
+class DepartedRank(NamedTuple):
     """A rank that left in good order: it has sent what stands before `position`. `ordinal`: of its last
     operation."""
 
@@ -114,7 +114,7 @@ _PATIENCE = 0.6
 
 
 class Group:
-    """Of one generation and epoch. `generation` 0: nobody has come yet who knows it."""
+    """One generation and epoch of a group. `generation` 0: nobody has come yet who knows it."""
 
     def __init__(
         self, hello: Hello, kernels: Kernels, buffers: Buffers, counters: Counters, now: float
@@ -133,7 +133,7 @@ class Group:
         self._running = False
         self._completed = False
         self._since = now
-        self._parted: Dict[int, Parted] = {}
+        self._parted: Dict[int, DepartedRank] = {}
         self._lost: Dict[int, float] = {}
         self._rows: Dict[int, Row] = {}
         self._head = 0
@@ -282,7 +282,7 @@ class Group:
             self._running = False
             return effects
         ordinal = member.ordinal or self._ordinal
-        parted = self._parted[member.rank] = Parted(member.position, ordinal)
+        parted = self._parted[member.rank] = DepartedRank(member.position, ordinal)
         if any(position >= parted.position for position in self._rows):
             return effects + self.fail(parted.text(member.rank))
         return effects + self._start(now)

@@ -53,8 +53,7 @@ class Peer:
 
 
 class Peers:
-    """`greet` is called with a stranger's HELLO; it may raise Malformed. `now`, `has_news`: for the caller to
-    keep."""
+    """The connections of one process to workers. `now` and `has_news` are for the caller to keep."""
 
     def __init__(
         self,
@@ -75,6 +74,7 @@ class Peers:
         self._sessions = sessions
         self._counters = counters
         self._outlet = outlet
+        #: Called with a stranger's HELLO; may raise Malformed.
         self._greet = greet
         self._members: Dict[Member, Peer] = {}
         self._leaving: Dict[Peer, None] = {}

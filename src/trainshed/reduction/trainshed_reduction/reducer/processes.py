@@ -75,7 +75,7 @@ class Signals:
         return self._woken_by.fileno()
 
 
-class _ToParent:
+class _ParentOutlet:
     """An outlet (`outlet.Outlet`) to the process that watches, a line of JSON for everything."""
 
     def __init__(self, handle: int) -> None:
@@ -99,7 +99,7 @@ class _ToParent:
 
 
 class Supervisor:
-    """`run` returns the exit status of the whole. `write`: takes a line for a person."""
+    """The processes of one reducer, watched by the first: `run` returns the exit status of the whole."""
 
     def __init__(
         self,
@@ -114,6 +114,7 @@ class Supervisor:
         self._token = token
         self._tls = tls
         self._overview = overview
+        #: Takes a line for a person.
         self._write = write
         self._selector = selectors.DefaultSelector()
         self._rest: Dict[int, bytes] = {}
@@ -172,7 +173,7 @@ class Supervisor:
             self._ports,
             self._token,
             kernels=kernels(),
-            outlet=_ToParent(write),
+            outlet=_ParentOutlet(write),
             tls=self._tls,
         )
         signals = Signals()

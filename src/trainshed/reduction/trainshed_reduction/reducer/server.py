@@ -41,7 +41,8 @@ long."""
 
 
 class Server:
-    """`ports`: of all processes of this reducer, in their order. `outlet`: where lines and numbers go."""
+    """One process of a reducer: takes workers' connections and serves their groups. `ports` are those of all
+    its processes, in their order."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Server:
     ) -> None:
         self._listener = listener
         self._token = token
+        #: Where lines and numbers go.
         self._outlet = outlet
         self._tls = tls
         self._accept = Accept(b"", proof.nonce()[:16], WINDOW, wire.MAX_CHUNK, tuple(ports))

@@ -25,6 +25,8 @@ class Refusal(Exception):
 
 
 class Sessions:
+    """The groups that workers have come for, by name, generation and epoch."""
+
     def __init__(self, kernels: Kernels, buffers: Buffers, counters: Counters) -> None:
         self._kernels = kernels
         self._buffers = buffers
