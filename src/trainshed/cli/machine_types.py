@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from trainshed.cli.output_format import output_format
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Column, joined, table
@@ -24,14 +25,7 @@ _COLUMNS = (
 
 
 @click.command()
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output as a table, or JSON for programs (bytes).",
-)
+@output_format("table", "Output as a table, or JSON for programs (bytes).")
 @click.argument("name", required=False)
 def command(form: str, name: str | None) -> None:
     """Show machine types and their memory. NAME: only those whose name begins with it.

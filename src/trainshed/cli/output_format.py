@@ -1,13 +1,22 @@
-"""The option by which people choose between a table and JSON."""
+"""The option by which people choose between a table, or text, and JSON."""
+
+from collections.abc import Callable
+from typing import Any
 
 import click
 
-takes_form = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output as a table, or JSON for programs.",
-)
+
+def output_format(first: str, help_text: str) -> Callable[[Any], Any]:
+    """The option --format of a command that takes `form`: "json" or `first`, which is the default."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice([first, "json"]),
+        default=first,
+        show_default=True,
+        help=help_text,
+    )
+
+
+takes_form = output_format("table", "Output as a table, or JSON for programs.")
 """Of a command that takes `form`: "table" or "json"."""

@@ -25,8 +25,11 @@ import os
 import stat as stat_module
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from trainshed.buckets.names import MAX_OBJECT_DEPTH
+
+T = TypeVar("T")
 
 MARK = ".gs~"
 SHADOW_DIR = MARK + "file"
@@ -210,26 +213,24 @@ class Found:
 def look(base: int, place: Place) -> os.stat_result:
     """What a directory says of the object at a place, or at its shadow place, without opening it. Raises
     OSError."""
-    for dirs in (place.dirs, (*place.dirs, SHADOW_DIR)):
-        try:
-            parent = open_directory(base, dirs)
-        except OSError as error:
-            if not is_absent(error):
-                raise
-            continue
-        try:
-            status = os.stat(place.leaf, dir_fd=parent, follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        finally:
-            os.close(parent)
-        if stat_module.S_ISREG(status.st_mode):
-            return status
-    raise FileNotFoundError(errno.ENOENT, "no such object", place.leaf)
+
+    def status(parent: int) -> os.stat_result:
+        found = os.stat(place.leaf, dir_fd=parent, follow_symlinks=False)
+        if not stat_module.S_ISREG(found.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", place.leaf)
+        return found
+
+    return _at_either_place(base, place, status)[1]
 
 
 def find(base: int, place: Place) -> Found:
     """Open the object at a place, or at its shadow place; raises FileNotFoundError."""
+    dirs, (fd, status) = _at_either_place(base, place, lambda parent: open_file(parent, place.leaf))
+    return Found(fd, status, dirs, place.leaf)
+
+
+def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[tuple[str, ...], T]:
+    """The first directory, the object's own or the shadow one, in which `act` finds it, and what it found."""
     for dirs in (place.dirs, (*place.dirs, SHADOW_DIR)):
         try:
             parent = open_directory(base, dirs)
@@ -238,12 +239,11 @@ def find(base: int, place: Place) -> Found:
                 raise
             continue
         try:
-            fd, status = open_file(parent, place.leaf)
+            return dirs, act(parent)
         except FileNotFoundError:
             continue
         finally:
             os.close(parent)
-        return Found(fd, status, dirs, place.leaf)
     raise FileNotFoundError(errno.ENOENT, "no such object", place.leaf)
 
 

@@ -14,6 +14,7 @@ from trainshed.cli.jobs.logs import line_text, prefix_width
 from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.jobs.watch import story_line
+from trainshed.cli.output_format import output_format
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment
 from trainshed.cli.text.tables import pairs
@@ -200,14 +201,7 @@ def _steps_of(finding: ResumeFinding) -> Steps:
 @click.command()
 @click.argument("job")
 @takes_step_pattern
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Output as text, or JSON for programs.",
-)
+@output_format("text", "Output as text, or JSON for programs.")
 @takes_endpoint
 def report(endpoint: Endpoint, *, job: str, step_pattern: str | None, form: str) -> None:
     """Report what each drill did to a job, and how it recovered.

@@ -15,6 +15,7 @@ from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.describe import waiting_lines
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
 from trainshed.cli.jobs.views import WaitingView
+from trainshed.cli.output_format import output_format
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Column, joined, table
@@ -52,14 +53,7 @@ _TOO_LARGE = (
 )
 @click.option("--project", metavar="PROJECT", help="Project of the job. Default: the service's.")
 @click.option("--region", metavar="REGION", help="Region of the job. Default: the service's.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Output as text, or JSON for programs.",
-)
+@output_format("text", "Output as text, or JSON for programs.")
 @takes_endpoint
 @click.pass_obj
 def command(

@@ -12,6 +12,7 @@ from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import Patience, SeenLines
 from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.cli.jobs.views import JobView, LogLine
+from trainshed.cli.output_format import output_format
 from trainshed.cli.text.colours import replica_colour, severity_colour, trial_number_colour
 
 
@@ -30,14 +31,7 @@ from trainshed.cli.text.colours import replica_colour, severity_colour, trial_nu
 @click.option(
     "--tail", type=click.IntRange(min=1), metavar="N", help="Start with the last N lines."
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Output as text, or one JSON object per line.",
-)
+@output_format("text", "Output as text, or one JSON object per line.")
 @takes_endpoint
 def command(
     endpoint: Endpoint,

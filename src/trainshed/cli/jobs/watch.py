@@ -12,6 +12,7 @@ import click
 from trainshed.cli.jobs.follow import Update
 from trainshed.cli.jobs.logs import labelled, line_text
 from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView
+from trainshed.cli.output_format import output_format
 from trainshed.cli.text.colours import (
     entry_colour,
     faint,
@@ -249,14 +250,7 @@ def _is_dumb() -> bool:
 
 @click.command()
 @click.argument("job")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Output as text, or as JSON lines at each change.",
-)
+@output_format("text", "Output as text, or as JSON lines at each change.")
 @takes_endpoint
 @click.pass_obj
 def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
