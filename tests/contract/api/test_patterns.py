@@ -20,15 +20,16 @@ LONG_LINE = "a" * 60_000
 
 @asynccontextmanager
 async def others_go_on(limit: float = 0.3) -> AsyncGenerator[None]:
-    """Fails if the event loop stood still for so many seconds."""
+    """Fails if the event loop stood still for so many seconds of a processor's work: the clock would tell of
+    the tests beside it as well."""
     worst = 0.0
 
     async def tick() -> None:
         nonlocal worst
         while True:
-            before = time.monotonic()
+            before = time.thread_time()
             await asyncio.sleep(0.005)
-            worst = max(worst, time.monotonic() - before)
+            worst = max(worst, time.thread_time() - before)
 
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0.02)
