@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from trainshed.httpd.limits import Limits
-from trainshed.httpd.protocol import Ways, guarded
+from trainshed.httpd.protocol import ConnectionGroups, guarded
 
 LIMITS = Limits(head_seconds=0.5, body_seconds=0.5, body_bytes=100, unread_bytes=1 << 20)
 POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n"
@@ -51,7 +51,7 @@ def served() -> Iterator[Served]:
     application = Application()
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         config = uvicorn.Config(
-            application, http=guarded(Ways(LIMITS)), lifespan="off", log_config=None
+            application, http=guarded(ConnectionGroups(LIMITS)), lifespan="off", log_config=None
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(

@@ -14,7 +14,7 @@ from trainshed.api.calls.http import error_answer, json_answer, no_such_method, 
 from trainshed.api.calls.services import Services
 from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.rest import RestSurface
-from trainshed.api.shell.door import ShellSurface
+from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.httpd.front import Front
 from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send

@@ -33,7 +33,7 @@ from trainshed.buckets.callers import (
 )
 from trainshed.buckets.errors import Unauthenticated, Unavailable
 from trainshed.core.errors import Unauthenticated as UnknownToken
-from trainshed.httpd.protocol import GuardedProtocol, Ways, guarded
+from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded
 from trainshed.replica.system.unix_sockets import reachable
 
 LISTENER = "trainshed.listener"
@@ -53,11 +53,11 @@ class Listener(StrEnum):
     """The TCP port, which anyone reaches."""
 
 
-def protocol(kinds: Mapping[object, Listener], ways: Ways) -> type[GuardedProtocol]:
-    """The server's protocol. `kinds`: by what a listening socket calls itself; any other is the port. `ways`:
-    who counts the connections."""
+def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type[GuardedProtocol]:
+    """The server's protocol. `kinds`: by what a listening socket calls itself; any other is the port.
+    `groups`: who counts the connections."""
 
-    class Marking(guarded(ways)):
+    class Marking(guarded(groups)):
         """HTTP on a connection whose way in is known; on a relay's, after its introduction."""
 
         _waiting: bytearray | None = None

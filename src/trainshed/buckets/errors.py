@@ -1,6 +1,6 @@
 """What can go wrong in the data plane, each with the public status and reason it is answered with.
 
-Owns the exception classes of the room and nothing else: the HTTP layer turns any of them into the
+Owns the exception classes of the package and nothing else: the HTTP layer turns any of them into the
 JSON error of the public storage API (spec/clients#storage), so a class carries its own
 status code, reason and, where the public API names one, the location of the fault.
 """

@@ -1,4 +1,4 @@
-"""The API process's door to the bucket process: forwards storage requests over its unix socket.
+"""The API process's way to the bucket process: forwards storage requests over its unix socket.
 
 Streams both ways with back-pressure and buffers nothing. Who asks is found out here (by the ``Identify`` that
 the composition root hands in) and told to the bucket process in a header that no client can set; what he may

@@ -1,4 +1,4 @@
-"""A synchronous door to the buckets for other parts of the service, past HTTP.
+"""A synchronous way to the buckets for other parts of the service, past HTTP.
 
 Reads what the bucket process serves, from the same files (rename makes every read a whole object);
 makes buckets; never writes objects. ``runtimes`` fetches packages through it, the validation of a

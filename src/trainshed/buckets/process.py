@@ -32,8 +32,8 @@ from trainshed.buckets.stores import open_buckets
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.hosts import Checked
-from trainshed.httpd.protocol import Ways
-from trainshed.httpd.secure import Certificate, SecureDoor, SecureServer
+from trainshed.httpd.protocol import ConnectionGroups
+from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.replica.system import kernel
 
 _GRACE_S = 5
@@ -69,10 +69,10 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
         store, access_log, authenticator, metadata=Metadata.of(jobs), liveness=_liveness(setup)
     )
     kinds: dict[object, Listener] = {}
-    ways = Ways(limits.of_this_process())
+    groups = ConnectionGroups(limits.of_this_process())
     config = uvicorn.Config(
         Checked(app, setup.hosts),
-        http=protocol(kinds, ways),
+        http=protocol(kinds, groups),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -84,11 +84,11 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     )
     secure = _secure_listener(setup)
     certificate = Certificate(Path(setup.certificate), Path(setup.key))
-    doors = [SecureDoor(secure, certificate)] if secure else list[SecureDoor]()
+    tls = [TlsListener(secure, certificate)] if secure else list[TlsListener]()
     plain = listen_tcp(setup.host, setup.port) if setup.host else None
     if plain is not None and setup.tls:
-        doors.append(SecureDoor(plain, certificate, plain=True))
-    server = SecureServer(config, doors, ways)
+        tls.append(TlsListener(plain, certificate, plain=True))
+    server = SecureServer(config, tls, groups)
 
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True

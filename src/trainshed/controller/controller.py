@@ -69,7 +69,7 @@ class _Tracked:
 
 class Controller:
     """The control loop of a service, on its event loop. Also answers what the API asks about capacity
-    (`api.services.CapacityView`)."""
+    (`api.calls.services.CapacityView`)."""
 
     def __init__(
         self,

@@ -194,7 +194,7 @@ NO_ACCESS = ServiceAccess()
 """Programs reach neither."""
 
 
-class SecretDoor(Protocol):
+class SecretSource(Protocol):
     """Where an engine learns the secrets that launch plans hold marks of (`core.secrets`), at the last
     moment. What it learns goes to the program and to nothing that is stored or shown."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, cast
 
-from trainshed.engines.port import Engine, SecretDoor, ServiceAccess
+from trainshed.engines.port import Engine, SecretSource, ServiceAccess
 
 GROUP = "trainshed.engines"
 _OURS = {"local": "trainshed.engines.local.build:new_engine"}
@@ -30,7 +30,7 @@ class EngineContext:
     #: one's.
     settings: Mapping[str, Any]
     #: What launch plans refer to.
-    secrets: SecretDoor
+    secrets: SecretSource
     #: Nanoseconds since the epoch.
     now: Callable[[], int]
     #: Directories that no program may see.

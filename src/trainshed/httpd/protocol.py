@@ -18,7 +18,7 @@ _LINGER_BYTES = 1 << 20
 """What a caller may still send when it was refused: closing at once would keep it from reading why."""
 
 
-class Ways:
+class ConnectionGroups:
     """Who counts a connection: all of TCP together, and each Unix socket on its own, so that programs do not
     fill people's places."""
 
@@ -34,11 +34,11 @@ class Ways:
         return self._unix.setdefault(name, Connections(self._limits))
 
 
-def guarded(ways: Ways) -> type[GuardedProtocol]:
+def guarded(groups: ConnectionGroups) -> type[GuardedProtocol]:
     """The protocol class whose connections are counted there."""
 
     class Counted(GuardedProtocol):
-        counting = ways
+        counting = groups
 
     return Counted
 
@@ -46,7 +46,7 @@ def guarded(ways: Ways) -> type[GuardedProtocol]:
 class GuardedProtocol(HttpToolsProtocol):
     """HTTP whose heads have an end. Use `guarded`, which says who counts."""
 
-    counting: Ways
+    counting: ConnectionGroups
     _counted: Connections
     _limits: Limits
     _in_head = True

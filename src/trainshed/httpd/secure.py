@@ -15,13 +15,14 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket as Socket  # noqa: N812 beside a field of that name
 from typing import Any
 
 import uvicorn
 
 from trainshed.eventloop.background import Crew, keep
 from trainshed.httpd.connections import Connections, Reason
-from trainshed.httpd.protocol import Ways
+from trainshed.httpd.protocol import ConnectionGroups
 
 _HANDSHAKE = 0x16
 """What TLS begins with, and no request in HTTP."""
@@ -34,29 +35,33 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class SecureDoor:
-    """`listener` speaks TLS with everybody; `plain`: and HTTP with who is on this machine."""
+class TlsListener:
+    """A port that speaks TLS."""
 
-    listener: socket.socket
+    #: Bound and listening.
+    socket: Socket
     certificate: Certificate
+    #: It speaks plain HTTP as well, with who is on this machine.
     plain: bool = False
 
 
 class SecureServer(uvicorn.Server):
     """The server, with listeners more that speak TLS."""
 
-    def __init__(self, config: uvicorn.Config, doors: Sequence[SecureDoor], ways: Ways) -> None:
+    def __init__(
+        self, config: uvicorn.Config, tls: Sequence[TlsListener], groups: ConnectionGroups
+    ) -> None:
         super().__init__(config)
-        self._doors = doors
-        self._ways = ways
+        self._tls = tls
+        self._groups = groups
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.should_exit:
             return
-        for door in self._doors:
+        for listener in self._tls:
             # As far as the server uses one: it closes it, and waits for that.
-            taking: Any = _Taking(door, self._made, self._ways.tcp)
+            taking: Any = _Acceptor(listener, self._made, self._groups.tcp)
             self.servers.append(taking)
 
     def _made(self) -> asyncio.Protocol:
@@ -66,18 +71,18 @@ class SecureServer(uvicorn.Server):
         )
 
 
-class _Taking:
-    """Takes the connections of one door, until it is closed."""
+class _Acceptor:
+    """Takes the connections of one port, until it is closed."""
 
     def __init__(
-        self, door: SecureDoor, made: Callable[[], asyncio.Protocol], counted: Connections
+        self, listener: TlsListener, made: Callable[[], asyncio.Protocol], counted: Connections
     ) -> None:
-        self._door = door
+        self._listener = listener
         self._made = made
         self._counted = counted
-        self._context = door.certificate.context()
+        self._context = listener.certificate.context()
         self._greeting = Crew()
-        door.listener.setblocking(False)
+        listener.socket.setblocking(False)
         self._taking = keep(self._take, "taking connections that speak TLS")
 
     def close(self) -> None:
@@ -86,13 +91,13 @@ class _Taking:
 
     async def wait_closed(self) -> None:
         await asyncio.gather(self._taking, self._greeting.settled(), return_exceptions=True)
-        self._door.listener.close()
+        self._listener.socket.close()
 
     async def _take(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, address = await loop.sock_accept(self._door.listener)
+                connection, address = await loop.sock_accept(self._listener.socket)
             except OSError as failure:
                 # No file for it: those that are open make room.
                 _log.warning("a connection could not be taken: %s", failure)
@@ -120,7 +125,7 @@ class _Taking:
                     ssl_handshake_timeout=self._counted.limits.head_seconds,
                 )
                 return
-            if first and self._door.plain and _is_here(connection, address):
+            if first and self._listener.plain and _is_here(connection, address):
                 await loop.connect_accepted_socket(self._made, connection)
                 return
             if first:

@@ -8,7 +8,7 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from trainshed.httpd.connections import Connections, Reason
-from trainshed.httpd.protocol import Ways
+from trainshed.httpd.protocol import ConnectionGroups
 
 _NOT_UTF8 = 1007
 """RFC 6455, 7.4.1: a text message that is no text."""
@@ -19,13 +19,13 @@ class CountedWebSocket(WebSocketsSansIOProtocol):
 
     _counted: Connections
 
-    def __init__(self, ways: Ways, **options: Any) -> None:
+    def __init__(self, groups: ConnectionGroups, **options: Any) -> None:
         super().__init__(**options)
-        self._ways = ways
+        self._groups = groups
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
         super().connection_made(transport)
-        self._counted = self._ways.of(transport)
+        self._counted = self._groups.of(transport)
         self._counted.open(self, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:

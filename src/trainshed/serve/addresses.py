@@ -38,7 +38,7 @@ def own_hosts(settings: Settings) -> Hosts:
 
 def secure_addresses(
     certified: "Future[Certificates] | None",
-    doors: "GrpcPorts | None",
+    ports: "GrpcPorts | None",
     settings: Settings,
     storage_tls_port: int,
 ) -> dict[str, str]:
@@ -50,9 +50,9 @@ def secure_addresses(
     certificates, host = certified.result(), settings.host
     called = "localhost" if is_loopback(host) or host in ("", "0.0.0.0", "::") else host
     grpc: dict[str, str] = {}
-    if doors is not None:
-        here, port = doors.plain.getsockname()[:2]
-        secure = _address(called, doors.secure.getsockname()[1])
+    if ports is not None:
+        here, port = ports.plain.getsockname()[:2]
+        secure = _address(called, ports.secure.getsockname()[1])
         grpc = {"grpc": _address(here, port), "grpc_tls": secure}
     return {
         **grpc,
@@ -111,7 +111,7 @@ class ProgramSockets:
         self.grpc.close()
 
 
-def open_doors(data: Path) -> ProgramSockets:
+def listen_for_programs(data: Path) -> ProgramSockets:
     """Listen on the sockets of a data directory. Raises OSError."""
     rest_path, grpc_path = data / "programs.sock", data / "programs-grpc.sock"
     rest = listen_unix(rest_path)

@@ -62,7 +62,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     buckets.ensure_bucket(settings.default_bucket, settings.region)
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
-    door, notices = BucketAdapter(buckets), Notices()
+    adapter, notices = BucketAdapter(buckets), Notices()
     new_uid, lag = clock.JobUids(), LagMeter(clock.now)
     engine = _engine(bootstrap)
     logs = LogReader(engine.streams, ServiceStreams(data / "logs"))
@@ -73,7 +73,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
     )
     runtimes = LocalRuntimes(
-        settings.cache, door, choosing, now=clock.now, images=_images(settings, engine)
+        settings.cache, adapter, choosing, now=clock.now, images=_images(settings, engine)
     )
     advisor = ProcessAdvisor(EngineName(settings.tuning_engine))
     suggesting = StudyOperations(
@@ -86,7 +86,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         ports=lambda report: Ports(
             engine=engine,
             runtimes=runtimes,
-            buckets=door,
+            buckets=adapter,
             log=ServiceLog(data / "logs", notices.publish),
             launch_defaults=LaunchDefaults(
                 memory_cap=settings.memory_per_replica << 20,
@@ -118,8 +118,8 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         logs=logs,
         notices=notices,
         runtimes=runtimes.catalog,
-        buckets=door,
-        history=BucketHistory(data / "buckets", door),
+        buckets=adapter,
+        history=BucketHistory(data / "buckets", adapter),
         shells=_shells(bootstrap, engine),
         program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
@@ -128,7 +128,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         new_uid=new_uid,
         wake=controller.wake,
         suggest=suggesting.wake,
-        room=controller,
+        capacity=controller,
         settings=_api_settings(settings),
         closing=stopping,
     )

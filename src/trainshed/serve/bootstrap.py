@@ -24,7 +24,7 @@ from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.serve import certificates, clock
-from trainshed.serve.addresses import ProgramSockets, open_doors, own_hosts
+from trainshed.serve.addresses import ProgramSockets, listen_for_programs, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
@@ -76,8 +76,8 @@ class Bootstrap:
     @property
     def ports(self) -> tuple[int, ...]:
         """All that the service listens on."""
-        doors = (self.grpc.plain, self.grpc.secure) if self.grpc else ()
-        listening = (door.getsockname()[1] for door in (self.listener, *doors))
+        ports = (self.grpc.plain, self.grpc.secure) if self.grpc else ()
+        listening = (port.getsockname()[1] for port in (self.listener, *ports))
         return tuple(filter(None, (*listening, self.storage_port, self.storage_tls_port)))
 
 
@@ -128,12 +128,12 @@ def _open_in_order(
         raise StartFailed(str(failure)) from failure
     listener = _listen(settings.host, settings.port, "--port")
     cleanup.callback(listener.close)
-    programs = _program_doors(settings.data)
+    programs = _program_sockets(settings.data)
     cleanup.callback(programs.close)
     # One after the other: both may be the first to need the authority.
     threads = ThreadPoolExecutor(1, "certificates")
     certified = _certify(settings, threads) if _needs_certificate(settings) else None
-    grpc_doors = _grpc_doors(settings, cleanup, certified) if certified else None
+    grpc_ports = _grpc_ports(settings, cleanup, certified) if certified else None
     intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
     threads.shutdown(wait=False)
     wanted = _bucket_setup(settings, programs.rest_path)
@@ -148,7 +148,7 @@ def _open_in_order(
         settings=settings,
         listener=listener,
         programs=programs,
-        grpc=grpc_doors,
+        grpc=grpc_ports,
         certified=certified,
         intercepting=intercepting,
         zygote=zygote,
@@ -200,9 +200,9 @@ def _needs_certificate(settings: Settings) -> bool:
     return settings.grpc or speaks_tls(settings)
 
 
-def _program_doors(data: Path) -> ProgramSockets:
+def _program_sockets(data: Path) -> ProgramSockets:
     try:
-        return open_doors(data)
+        return listen_for_programs(data)
     except OSError as failure:
         raise StartFailed(
             f"Programs cannot be listened to in {data}: {failure}. Make the directory writable."
@@ -240,16 +240,16 @@ def _certified(look_after: Callable[[], T], directory: Path) -> T:
         ) from failure
 
 
-def _grpc_doors(
+def _grpc_ports(
     settings: Settings, cleanup: contextlib.ExitStack, certified: "Future[Certificates]"
 ) -> GrpcPorts | None:
     if not settings.grpc:
         return None
-    listeners = _grpc_listeners(settings, cleanup)
-    return GrpcPorts(listeners["--grpc-port"], listeners["--grpc-tls-port"], certified)
+    sockets = _grpc_sockets(settings, cleanup)
+    return GrpcPorts(sockets["--grpc-port"], sockets["--grpc-tls-port"], certified)
 
 
-def _grpc_listeners(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str, socket.socket]:
+def _grpc_sockets(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str, socket.socket]:
     """By option. Without TLS on loopback alone: there a token goes over the wire as it is."""
     loopback = settings.host if is_loopback(settings.host) else "127.0.0.1"
     wanted = [

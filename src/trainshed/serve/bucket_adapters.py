@@ -18,7 +18,7 @@ from trainshed.summaries.following import MARK, Directory, EventFile
 
 class BucketAdapter:
     """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.ports.JobBuckets`
-    and `api.services.BucketProbe`."""
+    and `api.calls.services.BucketProbe`."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -83,13 +83,13 @@ class BucketAdapter:
 class BucketHistory:
     """The bucket process's access log as `api.services.AccessHistory`."""
 
-    def __init__(self, root: Path, door: BucketAdapter) -> None:
+    def __init__(self, root: Path, adapter: BucketAdapter) -> None:
         """`root`: the buckets' directory, as the bucket process was given it."""
-        # Not at the top: who only needs a door does without all that a server takes.
+        # Not at the top: who only needs an adapter does without all that a server takes.
         from trainshed.buckets.process import ACCESS_LOG
 
         self._path = state_directory(root) / ACCESS_LOG
-        self._door = door
+        self._adapter = adapter
 
     def accesses(self, prefixes: tuple[str, ...], since: int) -> tuple[tuple[Access, ...], int]:
         """As the protocol says. Requests of people, at the service's and the buckets' own ports, are left
@@ -114,7 +114,7 @@ class BucketHistory:
         return tuple(found), page.since
 
     def last_written(self, uri: str) -> int:
-        return self._door.last_written(uri)
+        return self._adapter.last_written(uri)
 
 
 _INCOMPLETE = 308

@@ -51,7 +51,7 @@ class GrpcFront:
 
     def __init__(
         self,
-        doors: GrpcPorts | None,
+        ports: GrpcPorts | None,
         programs: socket.socket,
         directory: Path,
         services: Services,
@@ -63,17 +63,17 @@ class GrpcFront:
         self._services = services
         self._authenticate = authenticate
         self._loading: asyncio.Task[GrpcServer] | None = None
-        self._doors = doors
+        self._ports = ports
         self._programs = programs
         self._relays: tuple[Relay, ...] = ()
 
     async def start(self) -> None:
         """Take connections from now on. Raises what the certificates were not made for."""
-        doors, certificates = self._doors, None
+        ports, certificates = self._ports, None
         sockets = [(self._programs, self._plain)]
-        if doors is not None:
-            certificates = await asyncio.wrap_future(doors.certified)
-            sockets += [(doors.plain, self._plain), (doors.secure, self._secure)]
+        if ports is not None:
+            certificates = await asyncio.wrap_future(ports.certified)
+            sockets += [(ports.plain, self._plain), (ports.secure, self._secure)]
         # Each takes three files, two here and one in gRPC, and there may be three relays.
         most = limits.of_this_process().connections // 6
         self._relays = tuple(

@@ -25,8 +25,8 @@ from trainshed.core.works import Work
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.hosts import Checked
-from trainshed.httpd.protocol import Ways, guarded
-from trainshed.httpd.secure import Certificate, SecureDoor, SecureServer
+from trainshed.httpd.protocol import ConnectionGroups, guarded
+from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.replica import protocol
 from trainshed.serve import clock
 from trainshed.serve.addresses import (
@@ -46,7 +46,7 @@ from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.telemetry.requests import LoggedRequests
 
 if TYPE_CHECKING:
-    from trainshed.httpd.protocol import Ways
+    from trainshed.httpd.protocol import ConnectionGroups
 
 log = logging.getLogger(__name__)
 
@@ -101,13 +101,13 @@ class Service:
         )
         gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
         mounts = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
-        ways = Ways(limits.of_this_process())
+        groups = ConnectionGroups(limits.of_this_process())
         plain = [self._bootstrap.listener, self._bootstrap.programs.rest]
-        doors: list[SecureDoor] = []
+        tls: list[TlsListener] = []
         if speaks_tls(settings) and self._bootstrap.certified is not None:
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
-            doors = [SecureDoor(plain.pop(0), certificate, plain=True)]
+            tls = [TlsListener(plain.pop(0), certificate, plain=True)]
         server = _Server(
             uvicorn.Config(
                 LoggedRequests(
@@ -116,8 +116,8 @@ class Service:
                         own_hosts(settings),
                     )
                 ),
-                http=guarded(ways),
-                ws=cast("Any", websocket_protocol(ways)),
+                http=guarded(groups),
+                ws=cast("Any", websocket_protocol(groups)),
                 ws_max_size=1 << 20,
                 ws_per_message_deflate=False,
                 lifespan="off",
@@ -128,8 +128,8 @@ class Service:
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=DRAIN,
             ),
-            doors,
-            ways,
+            tls,
+            groups,
             ready=self._ready,
         )
         programs = self._bootstrap.programs
@@ -238,12 +238,12 @@ class _Server(SecureServer):
     def __init__(
         self,
         config: uvicorn.Config,
-        doors: list[SecureDoor],
-        ways: Ways,
+        tls: list[TlsListener],
+        groups: ConnectionGroups,
         *,
         ready: Callable[[], None],
     ) -> None:
-        super().__init__(config, doors, ways)
+        super().__init__(config, tls, groups)
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -270,13 +270,13 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def websocket_protocol(ways: "Ways") -> Callable[..., asyncio.Protocol]:
+def websocket_protocol(groups: "ConnectionGroups") -> Callable[..., asyncio.Protocol]:
     """Uvicorn's protocol for WebSockets, whose library is loaded with the first call: most services never
     have one."""
 
     def made(**options: Any) -> asyncio.Protocol:
         from trainshed.httpd.sockets import CountedWebSocket
 
-        return CountedWebSocket(ways, **options)
+        return CountedWebSocket(groups, **options)
 
     return made

@@ -1,4 +1,4 @@
-"""Opens sealed secrets for programs that are about to start (`engines.port.SecretDoor`).
+"""Opens sealed secrets for programs that are about to start (`engines.port.SecretSource`).
 
 Also issues the certificates by which workers know the reducers of their job (spec/reduction#security), by an
 authority that signs for this job alone. Nothing of it is stored: the authority's key follows from the

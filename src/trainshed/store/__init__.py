@@ -1,1 +1,1 @@
-"""The durable record behind narrow doors: intake, ledger, reader, logs; SQL adapters beside them."""
+"""The durable record behind narrow ports: intake, ledger, reader, logs; SQL adapters beside them."""

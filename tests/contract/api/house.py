@@ -77,7 +77,7 @@ class House:
         self.buckets = Buckets()
         self.log_root = directory / "logs"
         self.store: Store = open_store("sqlite", directory / "data")
-        self.room = ValueRoom(self.store.reader)
+        self.capacity = ValueRoom(self.store.reader)
         self.notices = Notices()
         self._uids = iter(range(1_000, 10**9))
         self.services = Services(
@@ -96,7 +96,7 @@ class House:
             new_uid=lambda: JobUid(next(self._uids)),
             wake=self.woken.append,
             suggest=self.asked.append,
-            room=self.room,
+            capacity=self.capacity,
             program_logs=self,
             settings=ApiSettings(version="0.0.1"),
         )

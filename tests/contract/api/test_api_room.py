@@ -31,7 +31,7 @@ def violations(answer: Any) -> dict[str, str]:
 
 async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:
     name = "projects/p1/locations/us-central1/customJobs/7"
-    house.room.known = (node("node-1", f"{name} workerpool0-0"),)
+    house.capacity.known = (node("node-1", f"{name} workerpool0-0"),)
     (found,) = (await house.call("GET", NODES)).json["nodes"]
     assert found == {
         "name": "node-1",
@@ -71,7 +71,7 @@ async def test_an_unknown_node_is_refused_with_those_that_there_are(
 
 async def test_a_node_that_went_away_while_drained_can_be_undrained(house: House) -> None:
     await house.call("POST", f"{NODES}/node-2:drain")
-    house.room.known = (node("node-1"),)
+    house.capacity.known = (node("node-1"),)
     assert (await house.call("POST", f"{NODES}/node-2:undrain")).json == {"name": "node-2"}
     assert await house.store.reader.drained_nodes() == ()
 
@@ -90,7 +90,7 @@ async def test_a_body_is_an_object_with_known_fields_of_their_types(house: House
 async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
     """spec/queue#quotas: quotas per project and region."""
     key = QuotaKey("p1", "us-central1", "cpus_n1_e2")
-    house.room.used = {key: 12.0}
+    house.capacity.used = {key: 12.0}
     asked = {**PLACE, "metric": "cpus_n1_e2"}
     view = (await house.call("POST", f"{QUOTAS}:set", {**asked, "limit": 20})).json
     assert view == {**PLACE, **asked, "limit": 20, "used": 12, "waiting": 0, "source": "set"}
@@ -147,7 +147,9 @@ async def test_a_quota_that_cannot_be(
 
 async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: House) -> None:
     """spec/submit#preflight."""
-    house.room.answer = Preflight((("workerpool0-0", "node-1"),), position=1, notices=("no GPU",))
+    house.capacity.answer = Preflight(
+        (("workerpool0-0", "node-1"),), position=1, notices=("no GPU",)
+    )
     asked = {"api": "vertex", "project": "p1", "location": "us-central1", "job": custom_job()}
     view = (await house.call("POST", EXPLAIN, asked)).json
     assert (view["admitted"], view["waiting"], view["position"]) == (True, None, 1)
@@ -164,7 +166,7 @@ async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: Hous
 
 
 async def test_explain_says_why_a_job_would_wait(house: House) -> None:
-    house.room.answer = Preflight(waiting=WAITING, position=3)
+    house.capacity.answer = Preflight(waiting=WAITING, position=3)
     asked = {"api": "ml", "project": "p1", "job": ml_job()}
     view = (await house.call("POST", EXPLAIN, asked)).json
     assert not view["admitted"]
@@ -178,7 +180,7 @@ async def test_explain_says_why_a_job_would_wait(house: House) -> None:
     }
     assert any("asked for '2.6'" in notice for notice in view["notices"])
     assert [machine["pool"] for machine in view["machines"]] == ["master"]
-    assert house.room.asked[0].spec.region == "us-central1"
+    assert house.capacity.asked[0].spec.region == "us-central1"
 
 
 @pytest.mark.parametrize(
@@ -217,8 +219,8 @@ async def test_explain_needs_to_know_what_and_where(house: House) -> None:
 async def test_a_waiting_job_says_why_and_how_many_are_before_it(house: House) -> None:
     """spec/queue#order: a job that waits says why, and what would let it start."""
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
-    house.room.reasons[JobUid(1000)] = WAITING
-    house.room.positions[JobUid(1000)] = 4
+    house.capacity.reasons[JobUid(1000)] = WAITING
+    house.capacity.positions[JobUid(1000)] = 4
     view = (await house.call("GET", "/trainshed/v1/jobs/1000")).json
     assert view["waits"] == [WAITING.message, WAITING.hint]
     assert (view["waiting"]["reason"], view["waiting"]["position"]) == ("quota", 4)
@@ -235,7 +237,7 @@ async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> 
     failed = PreparationFailed(1, "the registry does not answer", by_user=False)
     await house.happen("projects/p1/jobs/job_1", JobAdmitted(()), failed)
     pause = Waiting(WaitReason.BACK_OFF, "is tried again in 2 s")
-    house.room.reasons[JobUid(1000)] = pause
+    house.capacity.reasons[JobUid(1000)] = pause
     view = (await house.call("GET", "/trainshed/v1/jobs/1000")).json
     assert view["waits"][0] == pause.message
     assert "the registry does not answer" in view["waits"][1] == view["waiting"]["hint"]
@@ -244,7 +246,7 @@ async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> 
 async def test_only_a_queued_job_has_a_position(house: House) -> None:
     """facts/resources#ml: 0 when scheduled, and what is 0 is left out."""
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
-    house.room.positions[JobUid(1000)] = 4
+    house.capacity.positions[JobUid(1000)] = 4
     await house.happen("projects/p1/jobs/job_1", JobAdmitted(()))
     assert "jobPosition" not in (await house.call("GET", "/v1/projects/p1/jobs/job_1")).json
 
@@ -253,6 +255,6 @@ async def test_a_watcher_hears_of_another_reason_to_wait(house: House) -> None:
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     async with house.stream("/trainshed/v1/jobs/1000/watch") as lines:
         assert (await lines.next())["waiting"] is None
-        house.room.reasons[JobUid(1000)] = WAITING
+        house.capacity.reasons[JobUid(1000)] = WAITING
         house.notices.publish(JobUid(1000))
         assert (await lines.next())["waiting"]["message"] == WAITING.message

@@ -179,7 +179,7 @@ async def test_a_list_of_nodes_says_who_has_which_gpus(house: House) -> None:
     await started(house)
     write(house, PRIMARY, begun("GPU-a"))
     gone = NAME.replace("1000", "999")
-    house.room.known = (
+    house.capacity.known = (
         node("node-1", *(f"{NAME} {each}" for each in (PRIMARY, WORKER)), f"{gone} {PRIMARY}"),
     )
     (found,) = (await house.call("GET", "/trainshed/v1/nodes")).json["nodes"]

@@ -195,7 +195,7 @@ async def test_describe_says_what_the_first_trial_waits_for(house: House) -> Non
     first, _ = await begun(house, name, 71, 72)
     await runs(house, first)
     reason = Waiting(WaitReason.QUOTA, "needs 8 CPUs", "try 4")
-    house.room.reasons[JobUid(72)] = reason
+    house.capacity.reasons[JobUid(72)] = reason
     view = (await house.call("GET", f"{OURS}/1000")).json
     assert view["waits"] == ["Trial 2: needs 8 CPUs", "try 4"]
     assert view["waiting"]["reason"] == "quota"

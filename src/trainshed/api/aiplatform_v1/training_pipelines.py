@@ -18,7 +18,7 @@ from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.checks import Checks, standing, within
+from trainshed.api.calls.checks import Checks, certain_faults, within
 from trainshed.api.calls.paging import Mask
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
@@ -128,7 +128,7 @@ def check_create(
     def parse_readable() -> ParsedPipeline:
         if not inputs.unreadable:
             return parse()
-        raise InvalidRequest(_beside(standing(parse, inputs.undecided), inputs.unreadable))
+        raise InvalidRequest(_beside(certain_faults(parse, inputs.undecided), inputs.unreadable))
 
     uses = (*_bucket_uses(public), *_input_uses(inputs.public))
     faults = (*inputs.unreadable, *further)

@@ -27,7 +27,7 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
         return refused
     partial = refused.partial
     try:
-        found = standing(lambda: check(call, partial), refused.undecided)
+        found = certain_faults(lambda: check(call, partial), refused.undecided)
     except Exception:
         # Broad, because the check reads what is known to be broken: whatever it stumbles over (the project's
         # name, say) must not hide the refusal that there is. It will be told when this is mended.
@@ -44,7 +44,7 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
     return WireError((*refused.violations, *further), partial, message="\n".join(texts))
 
 
-def standing(
+def certain_faults(
     check: Callable[[], object], undecided: Sequence[Undecided]
 ) -> tuple[core.Violation, ...]:
     """The faults that `check` finds whatever values the undecided fields will be given. The others may only

@@ -1,4 +1,4 @@
-"""What the handlers work with: doors, clocks and settings, handed in by the composition root."""
+"""What the handlers work with: stores, clocks and settings, handed in by the composition root."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ class BucketProbe(Protocol):
 
 
 class CapacityView(Protocol):
-    """What the controller knows about room (nodes, quotas, who waits and why). Cheap, never blocks."""
+    """What the controller knows about capacity (nodes, quotas, who waits and why). Cheap, never blocks."""
 
     def why(self, uid: JobUid) -> Waiting | None:
         """Why a job waits; None if it does not."""
@@ -191,7 +191,7 @@ class Services:
     new_uid: Callable[[], JobUid]
     wake: Callable[[JobUid], None]
     suggest: Callable[[StudyUid], None]
-    room: CapacityView
+    capacity: CapacityView
     settings: ApiSettings = ApiSettings()
     history: AccessHistory | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)

@@ -253,7 +253,7 @@ async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> 
         children = () if in_list else await services.reader.children(work.uid)
         found = Evidence(trials, tuple(job for job in children if isinstance(job, Job)))
     shown = with_error_due(services, work)
-    view: Any = views.job(shown, etag, queue_position(services.room, work), found)
+    view: Any = views.job(shown, etag, queue_position(services.capacity, work), found)
     if view.training_input.enable_web_access:
         if isinstance(work, Job):
             add_to_job(call, work, view.training_output.web_access_uris)

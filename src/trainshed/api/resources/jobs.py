@@ -149,11 +149,11 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     return record
 
 
-def queue_position(room: CapacityView, work: Work) -> int:
+def queue_position(capacity: CapacityView, work: Work) -> int:
     """The place of a QUEUED job among those that wait, 1 = next; 0 for every other one
     (facts/resources#ml)."""
     waits = isinstance(work, Job) and work.state is JobState.QUEUED
-    return room.position(work.uid) if waits else 0
+    return capacity.position(work.uid) if waits else 0
 
 
 def _word(work: Work) -> str:

@@ -186,7 +186,7 @@ def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
 def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
     """spec/queue#capacity: a GPU spec on a host without GPUs runs without them, with a notice."""
     if any(pool.machine.accelerators for pool in spec.pools):
-        there = {kind for node in services.room.nodes() for kind, _ in node.accelerators}
+        there = {kind for node in services.capacity.nodes() for kind, _ in node.accelerators}
         if warning := without_gpus(spec.pools, there):
             yield warning
 

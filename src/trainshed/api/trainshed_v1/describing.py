@@ -91,7 +91,7 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
     """A look at a work that was read a moment ago."""
     match work:
         case Job():
-            waiting = None if work.state.is_final else services.room.why(work.uid)
+            waiting = None if work.state.is_final else services.capacity.why(work.uid)
             return Seen(work, etag, waiting)
         case TuningJob():
             below = [each.job for each in work.running]
@@ -159,7 +159,7 @@ def _kept(services: Services, job: Job) -> tuple[Autopsy, ...]:
 
 async def _common(services: Services, found: Seen) -> records.JobDescription:
     work = found.work
-    position = queue_position(services.room, work)
+    position = queue_position(services.capacity, work)
     waits = await _waits(services, found)
     return views.description(work, _waiting(found), position, waits)
 
@@ -244,7 +244,7 @@ async def _job_states(
 async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str, Any]:
     work = found.work
     if work.name.api is Api.ML:
-        position = queue_position(services.room, work)
+        position = queue_position(services.capacity, work)
         evidence = ml.NOTHING_TRIED
         if isinstance(work, TuningJob) and whole:
             children = await services.reader.children(work.uid)

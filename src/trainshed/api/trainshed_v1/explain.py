@@ -127,7 +127,7 @@ async def _require_new(call: JsonCall, job: Job) -> None:
 
 
 def _answer(call: JsonCall, job: Job, notices: tuple[str, ...]) -> records.Explanation:
-    found = call.services.room.preflight(job)
+    found = call.services.capacity.preflight(job)
     tasks = {str(r): log_task_name(job.name.api, r) for r in job.spec.replicas()}
     return records.Explanation(
         api=job.name.api.value,

@@ -17,7 +17,7 @@ _LONGEST_REASON = 500
 
 async def list_(call: JsonCall) -> records.NodeList:
     """`GET /trainshed/v1/nodes`: the nodes."""
-    nodes = [node_view(node) for node in call.services.room.nodes()]
+    nodes = [node_view(node) for node in call.services.capacity.nodes()]
     for place, node in enumerate(nodes):
         if node.accelerators and node.replicas:
             replicas = tuple([await _with_gpus(call, replica) for replica in node.replicas])
@@ -53,10 +53,10 @@ async def drain(call: JsonCall) -> records.Node:
     if len(reason) > _LONGEST_REASON:
         fields.fault("reason", f"It has {len(reason)} characters; at most {_LONGEST_REASON}.")
     fields.refuse()
-    _known(services.room, call.target)
+    _known(services.capacity, call.target)
     await services.intake.drain_node(NodeDrain(call.target, services.now(), reason))
-    await services.room.capacity_changed()
-    return _view_of(services.room, call.target)
+    await services.capacity.capacity_changed()
+    return _view_of(services.capacity, call.target)
 
 
 async def undrain(call: JsonCall) -> records.Node:
@@ -65,10 +65,10 @@ async def undrain(call: JsonCall) -> records.Node:
     services = call.services
     call.fields().refuse()
     if all(drain.node != call.target for drain in await services.reader.drained_nodes()):
-        _known(services.room, call.target)
+        _known(services.capacity, call.target)
     await services.intake.undrain_node(call.target)
-    await services.room.capacity_changed()
-    return _view_of(services.room, call.target)
+    await services.capacity.capacity_changed()
+    return _view_of(services.capacity, call.target)
 
 
 def node_view(node: NodeStatus) -> records.Node:
@@ -94,15 +94,15 @@ def _replica(text: str) -> records.NodeReplica:
     return records.NodeReplica(job=job, replica=replica)
 
 
-def _known(room: CapacityView, name: str) -> None:
-    names = [node.name for node in room.nodes()]
+def _known(capacity: CapacityView, name: str) -> None:
+    names = [node.name for node in capacity.nodes()]
     if name not in names:
         there = f"the nodes are: {', '.join(names)}" if names else "there is no node now"
         raise NotFound(f"There is no node {name!r}; {there}.{near(name, names)}")
 
 
-def _view_of(room: CapacityView, name: str) -> records.Node:
+def _view_of(capacity: CapacityView, name: str) -> records.Node:
     """The node as it is now; only its name if it is not there any more."""
     return next(
-        (node_view(node) for node in room.nodes() if node.name == name), records.Node(name=name)
+        (node_view(node) for node in capacity.nodes() if node.name == name), records.Node(name=name)
     )

@@ -24,7 +24,7 @@ async def list_(call: JsonCall) -> records.QuotaList:
     fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
     project, region = _place(call, fields)
     fields.refuse()
-    found = {each.key.metric: each for each in call.services.room.quotas(project, region)}
+    found = {each.key.metric: each for each in call.services.capacity.quotas(project, region)}
     if call.flag("all"):
         keys = (QuotaKey(project, region, metric) for metric in catalog.metrics())
         found = {key.metric: _without_limit(key) for key in keys} | found
@@ -43,7 +43,7 @@ async def set_(call: JsonCall) -> records.PlacedQuota:
     limit = _limit(fields)
     fields.refuse()
     await services.intake.set_quota(key, limit)
-    await services.room.capacity_changed()
+    await services.capacity.capacity_changed()
     return _view_of(call, key)
 
 
@@ -53,7 +53,7 @@ async def clear(call: JsonCall) -> records.PlacedQuota:
     key = _key(call, fields)
     fields.refuse()
     await services.intake.clear_quota(key)
-    await services.room.capacity_changed()
+    await services.capacity.capacity_changed()
     return _view_of(call, key)
 
 
@@ -74,7 +74,7 @@ def _without_limit(key: QuotaKey) -> QuotaStatus:
 
 def _view_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
     """The quota as it is now."""
-    found = call.services.room.quotas(key.project_id, key.region)
+    found = call.services.capacity.quotas(key.project_id, key.region)
     quota = next((each for each in found if each.key == key), _without_limit(key))
     return records.PlacedQuota(
         project=key.project_id, region=key.region, **structs.asdict(quota_view(quota))

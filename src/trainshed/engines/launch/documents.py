@@ -13,7 +13,7 @@ from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Device
 from trainshed.engines.launch.driver import NO_DRIVER, DeviceEdits, Driver, device_edits
-from trainshed.engines.port import NO_ACCESS, LaunchRejected, SecretDoor, ServiceAccess, Slot
+from trainshed.engines.port import NO_ACCESS, LaunchRejected, SecretSource, ServiceAccess, Slot
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import socket_calls, users
 
@@ -84,13 +84,13 @@ class SharedPaths:
 
 
 async def revealed(
-    plans: Sequence[LaunchPlan], secrets: SecretDoor | None
+    plans: Sequence[LaunchPlan], secrets: SecretSource | None
 ) -> list[tuple[LaunchPlan, tuple[str, ...]]]:
     """The plans in their order, each as its program is to have it, with the texts that must not get into its
     log: secrets are put in at the last moment, and what comes of it is handed to a shim and to nobody else.
 
     Plans that need no secret are returned as they are, and nothing is waited for. Raises what
-    `SecretDoor.values` raises.
+    `SecretSource.values` raises.
     """
     known: dict[tuple[str, frozenset[SecretRef]], Mapping[SecretRef, str]] = {}
     shown: list[tuple[LaunchPlan, tuple[str, ...]]] = []

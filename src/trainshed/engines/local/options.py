@@ -13,7 +13,7 @@ from trainshed.engines.launch.documents import SharedPaths, outermost
 from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import NOTHING, Keeping
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.port import NO_ACCESS, SecretDoor, ServiceAccess
+from trainshed.engines.port import NO_ACCESS, SecretSource, ServiceAccess
 
 _COMMANDS = Path(gsutil.__path__[0]).resolve()
 """What is in its `bin` needs a replica's endpoint, and nothing else of ours."""
@@ -39,7 +39,7 @@ class Options:
     #: The service's own environment, of which `environs` says what is passed on; None = this process's.
     ambient: Mapping[str, str] | None = None
     #: What plans refer to; None = they may name none.
-    secrets: SecretDoor | None = None
+    secrets: SecretSource | None = None
     #: As how many virtual nodes the machine is offered.
     nodes: int = 1
     #: What each node is declared to have; 0 = its share of the machine.

@@ -10,14 +10,14 @@ from trainshed.core.secrets import SecretRef
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
-from trainshed.engines.port import SecretDoor, ServiceAccess
+from trainshed.engines.port import SecretSource, ServiceAccess
 from trainshed.serve import certificates, clock
 from trainshed.serve.local_run.storage import socket_of
 from trainshed.serve.settings import Settings
 
 
 def new_engine(
-    settings: Settings, directory: Path, secrets: SecretDoor, zygote: ZygoteHandle
+    settings: Settings, directory: Path, secrets: SecretSource, zygote: ZygoteHandle
 ) -> LocalEngine:
     """An engine whose slots and logs are in `directory`, below the data directory."""
     intercepting = certificates.interception_files(settings.data.resolve())
@@ -41,7 +41,7 @@ def new_engine(
 
 
 class EnvSecrets:
-    """The secrets that a run was given in environment variables, as an engine's door to them.
+    """The secrets that a run was given in environment variables, as an engine's source of them.
 
     `values`: all that the program's variables name, which was checked before.
     """

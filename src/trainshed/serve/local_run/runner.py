@@ -138,18 +138,18 @@ class Run:
         pack = await asyncio.to_thread(program_files.pack, self._request)
         await self._started
         self._buckets.ensure_bucket(settings.default_bucket, settings.region)
-        door = BucketAdapter(self._buckets)
-        source = program_files.LocalPackages(pack.parcels, lambda: door)
+        adapter = BucketAdapter(self._buckets)
+        source = program_files.LocalPackages(pack.parcels, lambda: adapter)
         runtimes = new_runtimes(settings, source, self._engine)
         try:
-            job = await self._new_job(pack, runtimes, door)
+            job = await self._new_job(pack, runtimes, adapter)
             prepared = await self._prepare(runtimes, job)
         finally:
             await asyncio.to_thread(runtimes.close)
         slots = await self._engine.allocate(job.uid, 1, slot_requests(job))
         if self._request.entry:
             await asyncio.to_thread(self._furnish, job, slots[0], pack, prepared)
-        plan = self._plan(job, slots, pack, prepared, door)
+        plan = self._plan(job, slots, pack, prepared, adapter)
         self._job = job
         await self._engine.launch([plan])
         record = await self._follow(job)
@@ -171,7 +171,7 @@ class Run:
     # --- the job ---
 
     async def _new_job(
-        self, pack: program_files.ProgramFiles, runtimes: LocalRuntimes, door: BucketAdapter
+        self, pack: program_files.ProgramFiles, runtimes: LocalRuntimes, adapter: BucketAdapter
     ) -> Job:
         request = self._request
         catalog = jobs.NamedRuntimes(runtimes.catalog, request.image)
@@ -180,9 +180,9 @@ class Run:
         spec = await asyncio.to_thread(jobs.specified, request, pack, self._place, public, catalog)
         found = list(spec.warnings)
         if request.output:
-            self._check_output(door)
+            self._check_output(adapter)
         for name in dict.fromkeys(warnings.named_directories(spec.pools)):
-            if door.is_remote(name):
+            if adapter.is_remote(name):
                 found.append(warnings.not_mounted(name))
         if request.gpu:
             there = {
@@ -192,9 +192,9 @@ class Run:
         spec = replace(spec, warnings=tuple(found))
         return jobs.job(clock.JobUids()(), self._place, spec, clock.now(), machine.NAME)
 
-    def _check_output(self, door: BucketAdapter) -> None:
+    def _check_output(self, adapter: BucketAdapter) -> None:
         name = self._request.output[5:].partition("/")[0]
-        if door.bucket_location(name) is None or door.is_closed(name, self._place.project):
+        if adapter.bucket_location(name) is None or adapter.is_closed(name, self._place.project):
             raise NotRun(
                 f"--base-output-dir: there is no bucket {name!r} for the project {self._place.project!r}; "
                 f"the default one is gs://{self._settings.default_bucket}."
@@ -239,10 +239,10 @@ class Run:
         slots: tuple[Slot, ...],
         pack: program_files.ProgramFiles,
         prepared: PreparedRuntime,
-        door: BucketAdapter,
+        adapter: BucketAdapter,
     ) -> LaunchPlan:
         asked = job.spec.pools[0].program
-        buckets = door.shown(self._place.project)
+        buckets = adapter.shown(self._place.project)
         if asked.runtime.family == CONTAINER and pack.parcels:
             buckets = (*buckets, (program_files.BUCKET, str(self._packages)))
         (plan,) = launch_plans(
