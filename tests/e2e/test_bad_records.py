@@ -1,6 +1,7 @@
 """A record that cannot be read, and databases that are damaged, met by a real service."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -102,15 +103,26 @@ def refused(data: Path) -> str:
     return line
 
 
-@pytest.fixture
-def used(data: Path) -> Path:
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with some hundred pages in its database, whose service was killed."""
+    data = tmp_path_factory.mktemp("killed") / "data"
     service = start(data)
     for number in range(40):
         body = container_job("print('x')", name=f"job {number}")
         body["labels"] = {f"label{at}": "x" * 60 for at in range(60)}
         submit(service, body)
     service.kill()
+    return data
+
+
+@pytest.fixture
+def used(killed: Path, data: Path) -> Path:
+    """A copy of it: of its own."""
+    data.mkdir()
+    for file in killed.iterdir():
+        if file.is_file():
+            shutil.copy2(file, data)
     return data
 
 
