@@ -35,13 +35,14 @@ class JobKeyUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobClaims:
-    """For whom a token speaks: one attempt of a job, through one of its replicas (`workerpool0-0`). `email`:
-    the service account that the job runs as."""
+    """For whom a token speaks: one attempt of a job, through one of its replicas."""
 
     job_uid: int
     attempt: int
+    #: `workerpool0-0`.
     replica: str
     project: str
+    #: The service account that the job runs as.
     email: str
 
 

@@ -51,11 +51,14 @@ _MOUNTED = _USE
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Whose a bucket is. `bindings`: of its IAM policy, as it was last set."""
+    """Whose a bucket is."""
 
     name: str
+    #: That it belongs to.
     project: str
+    #: Open to the programs of all projects.
     shared: bool = False
+    #: Of its IAM policy, as it was last set.
     bindings: Sequence[Mapping[str, Any]] = field(default_factory=tuple[Mapping[str, Any], ...])
 
 

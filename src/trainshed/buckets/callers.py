@@ -38,11 +38,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`email` names the caller in the access log and in errors; the rest is known of a job's programs
-    only."""
+    """Who calls."""
 
     kind: Kind
+    #: Names the caller in the access log and in errors.
     email: str = ""
+    #: Of a job's program, as all that follows; "" or 0 for others.
     project: str = ""
     job_uid: str = ""
     attempt: int = 0
@@ -72,8 +73,7 @@ def decode_caller(text: bytes) -> Caller:
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """The line that a replica's relay begins each connection with; it may say more than is asked of it.
-    `scheme`: what the program speaks to the relay, for the addresses in our answers."""
+    """The line that a replica's relay begins each connection with; it may say more than is asked of it."""
 
     project: str
     job_uid: str | int = ""
@@ -81,6 +81,7 @@ class Introduction(msgspec.Struct, frozen=True):
     replica: str = ""
     service_account: str = ""
     region: str = ""
+    #: What the program speaks to the relay, for the addresses in our answers.
     scheme: Literal["http", "https"] = "http"
 
     @property

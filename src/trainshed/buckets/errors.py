@@ -12,10 +12,12 @@ from typing import Any, cast
 
 
 class BucketsError(Exception):
-    """A request that cannot be carried out; ``status`` and ``reason`` are the public ones."""
+    """A request that cannot be carried out."""
 
+    #: The public one, as is `reason`.
     status: int = 500
     reason: str = "backendError"
+    #: Kind and name of what in the request is at fault; None = nothing is named.
     location: tuple[str, str] | None = None
 
     def __init__(self, message: str) -> None:

@@ -28,9 +28,10 @@ Query = Mapping[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An access token; `expires_in` in seconds."""
+    """An access token."""
 
     text: str
+    #: Seconds.
     expires_in: int
 
 

@@ -36,21 +36,22 @@ class FileIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
-    """Everything that is known of one generation of an object beside its bytes.
-
-    ``md5`` and ``crc32c`` are base64, or '' while unknown; ``fields`` are the editable properties
-    under their public names (contentType, cacheControl, …); times in ns since the epoch.
-    """
+    """Everything that is known of one generation of an object beside its bytes."""
 
     file: FileIdentity
     generation: int
     metageneration: int
+    #: Since the epoch, as is `updated_ns`.
     created_ns: int
     updated_ns: int
+    #: Base64, as is `crc32c`; "" while unknown.
     md5: str = ""
     crc32c: str = ""
+    #: The editable properties under their public names (contentType, cacheControl, ...).
     fields: dict[str, str] = field(default_factory=dict[str, str])
+    #: The client's own names and values.
     metadata: dict[str, str] = field(default_factory=dict[str, str])
+    #: Of a composed object; 0 = it is none.
     components: int = 0
     epoch: str = field(default="", compare=False)
     """In which ``file`` is what it says; "" in records of older versions."""
@@ -63,10 +64,11 @@ class ObjectRecord:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a client says of an object that it writes; ``expected`` are checksums to verify."""
+    """What a client says of an object that it writes."""
 
     fields: Mapping[str, str] = field(default_factory=dict[str, str])
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Checksums to verify.
     expected: Checksums = UNKNOWN
 
 
@@ -193,10 +195,12 @@ class BucketStore(Protocol):
 
 
 class Buckets(Protocol):
-    """All buckets of a service. ``root`` has beside it what unfinished uploads need, on this disk."""
+    """All buckets of a service."""
 
+    #: What unfinished uploads need lies beside it, on this disk.
     root: Path
     catalog: BucketCatalog
+    #: Nanoseconds since the epoch.
     now: Callable[[], int]
 
     def at(self, bucket: str) -> BucketStore:

@@ -345,12 +345,13 @@ _METADATA_BYTES = 1800
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of an object, as the store tells of it. `exact`: what to name it by in a
-    precondition. `token`: of the upload that wrote it, "" = not ours."""
+    """A version of an object, as the store tells of it."""
 
     record: ObjectRecord
     etag: str
+    #: What to name it by in a precondition.
     exact: UpdateVersion
+    #: Of the upload that wrote it; "" = not ours.
     token: str
 
 

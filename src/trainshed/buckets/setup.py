@@ -18,18 +18,23 @@ STORES = (LOCAL, S3, GCS)
 
 @dataclass(frozen=True, slots=True)
 class BucketTable:
-    """One `[[buckets]]` table. `store`: where its objects lie; of a store that is not local: `bucket`, its
-    name there ("" = the same), `prefix` that all objects' names begin with there, `endpoint` ("" = the public
-    one), `region`. `project`: whose it is ("" = the service's own). The names that end in `_env` are those of
-    environment variables of the service, "" = as the store's own tools find their credentials."""
+    """One `[[buckets]]` table. The names that end in `_env` are those of environment variables of the
+    service, "" = as the store's own tools find their credentials."""
 
     name: str
+    #: Where its objects lie.
     store: str = LOCAL
+    #: Its name there, in a store that is not local; "" = the same.
     bucket: str = ""
+    #: What all objects' names begin with there.
     prefix: str = ""
+    #: Of the store; "" = the public one.
     endpoint: str = ""
+    #: Of the store; "" = none is named.
     region: str = ""
+    #: Whose it is; "" = the service's own.
     project: str = ""
+    #: Open to the programs of all projects.
     shared: bool = False
     access_key_env: str = ""
     secret_key_env: str = ""
@@ -44,9 +49,11 @@ class BucketTable:
 
 @dataclass(frozen=True, slots=True)
 class BucketRules:
-    """`project`: whose buckets are that name none. `shared`: open to the programs of all projects."""
+    """What the configuration says of all buckets."""
 
+    #: Whose buckets are that name none.
     project: str = "trainshed"
+    #: Those that are open to the programs of all projects.
     shared: frozenset[str] = frozenset()
     tables: tuple[BucketTable, ...] = ()
 
@@ -66,26 +73,32 @@ PLAIN = BucketRules()
 
 @dataclass(frozen=True, slots=True)
 class BucketSetup:
-    """`root`: the directory of the objects. `gateway`, `replicas`: paths of the Unix sockets for the API's
-    gateway and for the relays of replicas, "" = none. `host`: of the TCP port, "" = there is none; `port` 0 =
-    any free one. `certificate`, `key`: PEM files for a second port, `tls_port`, that speaks TLS; "" = there
-    is none. `tls`: `port` speaks it, too, and plain HTTP with this machine alone. `tokens`: the service's
-    token file. `service`: the Unix socket at which the API process hears programs, "" = nobody says whether a
-    program is over. `anonymous`: who comes by the TCP port need not say who he is. `hosts`: by which names it
-    may be called there."""
+    """What a bucket process is told when it starts."""
 
+    #: Directory of the objects.
     root: str
+    #: Path of the Unix socket for the API's gateway; "" = none.
     gateway: str = ""
+    #: Path of the Unix socket for the relays of replicas; "" = none.
     replicas: str = ""
+    #: Of the TCP port; "" = there is none.
     host: str = ""
+    #: 0 = any free one.
     port: int = 0
+    #: The second port, which speaks TLS.
     tls_port: int = 0
+    #: PEM file for `tls_port`, as is `key`; "" = there is no such port.
     certificate: str = ""
     key: str = ""
+    #: `port` speaks TLS, too, and plain HTTP with this machine alone.
     tls: bool = False
+    #: The service's token file.
     tokens: str = ""
+    #: Unix socket at which the API process hears programs; "" = nobody says whether a program is over.
     service: str = ""
+    #: Who comes by the TCP port need not say who he is.
     anonymous: bool = False
+    #: By which names it may be called there.
     hosts: Hosts = field(default_factory=Hosts)
     rules: BucketRules = field(default_factory=BucketRules)
 

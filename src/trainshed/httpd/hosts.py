@@ -30,11 +30,12 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """`names`: host names without ports, `*.example.org` for all below one, `*` for any. `origins`: pages of
-    others that may call, `https://console.example.org`. Addresses, and a page of the host that it calls, are
-    always fine."""
+    """By which names the service may be called, and from which pages. Addresses, and a page of the host that
+    it calls, are always fine."""
 
+    #: Host names without ports; `*.example.org` for all below one, `*` for any.
     names: tuple[str, ...] = ()
+    #: Pages of others that may call: `https://console.example.org`.
     origins: tuple[str, ...] = ()
 
     def knows(self, host: str) -> bool:

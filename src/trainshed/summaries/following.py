@@ -29,11 +29,13 @@ _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?!
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """An event file as it was met. `path`: below the directory that is followed. `version`: another one says
-    that it was replaced by another file; `stamp`: another one says that it may have changed in any way."""
+    """An event file as it was met."""
 
+    #: Below the directory that is followed.
     path: str
+    #: Another one says that it was replaced by another file.
     version: str
+    #: Another one says that it may have changed in any way.
     stamp: str
 
 
@@ -52,8 +54,9 @@ class Directory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`at`: seconds since the epoch, by the clock of the program that wrote it."""
+    """One value of a scalar."""
 
+    #: Seconds since the epoch, by the clock of the program that wrote it.
     at: float
     value: float
 
@@ -131,11 +134,13 @@ class Follower:
 
 @dataclass(slots=True)
 class _File:
-    """`offset`: behind the last record that was read; `tail`: the bytes before it."""
+    """How far an event file was read."""
 
     version: str
     stamp: str = ""
+    #: Bytes: behind the last record that was read.
     offset: int = 0
+    #: The bytes before the offset.
     tail: bytes = b""
     points: dict[str, dict[int, Point]] = field(default_factory=dict[str, dict[int, Point]])
 

@@ -18,11 +18,13 @@ _SCALARS: Final = b"scalars"
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value that was written under `tag` after `step` steps. `at`: seconds since the epoch, by the
-    program's clock."""
+    """A value that was written."""
 
+    #: Its name.
     tag: str
+    #: After how many steps.
     step: int
+    #: Seconds since the epoch, by the program's clock.
     at: float
     value: float
 

@@ -23,13 +23,11 @@ MessageType = str | type[Message]
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A message, and the clients' own JSON of its google.protobuf.Value fields.
-
-    `value_texts` maps a proto path (`training_pipeline.training_task_inputs`) to compact JSON in
-    which integers above 2^53, and 1 beside 1.0, are as they were sent.
-    """
+    """A message, and the clients' own JSON of its google.protobuf.Value fields."""
 
     message: Message
+    #: By proto path (`training_pipeline.training_task_inputs`): compact JSON in which integers above 2^53,
+    #: and 1 beside 1.0, are as they were sent.
     value_texts: Mapping[str, str]
 
 

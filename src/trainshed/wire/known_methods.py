@@ -15,11 +15,12 @@ from trainshed.wire.pool import read_data
 
 @dataclass(frozen=True, slots=True)
 class KnownMethod:
-    """`name`: of the RPC with its service, or the discovery document's id. `path`: its segments with `*` for
-    each variable one, or those of another method of the service where only gRPC has this one; "" where none
-    has a path."""
+    """A method that a public API has."""
 
+    #: Of the RPC with its service, or the discovery document's id.
     name: str
+    #: Its template, or that of another method of the service where only gRPC has this one; "" where none has
+    #: a path.
     path: str
 
 

@@ -79,12 +79,15 @@ _TRIAL: Final = f"{FIELD}.trial_job_spec"
 
 @dataclass(frozen=True, slots=True)
 class TaskInputs:
-    """`given`: the JSON as it was sent. `message`: the same as far as it can be read, None where the task is
-    not known. `unreadable`: what cannot, of that `undecided` the enum fields."""
+    """The inputs of a pipeline's task."""
 
+    #: The JSON as it was sent.
     given: Any
+    #: The same as far as it can be read; None where the task is not known.
     message: Message | None = None
+    #: What cannot be read.
     unreadable: tuple[Violation, ...] = ()
+    #: The enum fields among it.
     undecided: tuple[Undecided, ...] = ()
 
     @property

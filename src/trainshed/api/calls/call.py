@@ -53,16 +53,15 @@ _PARTS: Final = "entries"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`method` is the full name, `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
-
-    `value_texts` has the caller's own JSON of google.protobuf.Value fields by their path in the request
-    (`training_pipeline.training_task_inputs`): a Value holds doubles only, so large integers, and 1 beside
-    1.0, are there alone (spec/clients#task-inputs). Empty over gRPC, where a Value is all there is.
-    """
+    """One call of a method."""
 
     principal: Principal
     services: Services
+    #: The full name: `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
     method: str
+    #: The caller's own JSON of google.protobuf.Value fields by their path in the request
+    #: (`training_pipeline.training_task_inputs`): a Value holds doubles only, so large integers, and 1 beside
+    #: 1.0, are there alone (spec/clients#task-inputs). Empty over gRPC, where a Value is all there is.
     value_texts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

@@ -36,12 +36,12 @@ _REASONS: Final[Mapping[type[Exception], str]] = {core.PermissionDenied: "IAM_PE
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error as every transport tells it. `reason` is that of a google.rpc.ErrorInfo, "" = there is
-    none."""
+    """An error as every transport tells it."""
 
     code: StatusCode
     message: str
     violations: tuple[Violation, ...] = ()
+    #: Of a google.rpc.ErrorInfo; "" = there is none.
     reason: str = ""
 
 

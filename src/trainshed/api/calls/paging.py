@@ -40,9 +40,11 @@ _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="scans")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Works with their etags, newest first; `next_token` is "" on the last page."""
+    """One page of a list of works."""
 
+    #: Works with their etags, newest first.
     jobs: tuple[tuple[Work, str], ...]
+    #: "" on the last page.
     next_token: str
 
 

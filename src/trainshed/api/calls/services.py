@@ -99,13 +99,14 @@ class Terminal(Protocol):
 
 
 class Shells(Protocol):
-    """Where shells are opened, and what failed replicas left. `allowed`: whether the operator wants shells at
-    all. `idle`: seconds without a byte after which one is hung up, 0 = never. Methods that raise, raise
-    FailedPrecondition (the message says why not) or Unavailable."""
+    """Where shells are opened, and what failed replicas left. Methods that raise, raise FailedPrecondition
+    (the message says why not) or Unavailable."""
 
     tickets: Tickets
     links: Links
+    #: Whether the operator wants shells at all.
     allowed: bool
+    #: Seconds without a byte after which a shell is hung up; 0 = never.
     idle: float
 
     async def open(
@@ -148,33 +149,27 @@ class ProgramLogs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """What the answers say of this installation. `version` is the service's own; `service_account` stands for
-    the service where an answer names one; `project`, `region` and `bucket` are what a client takes that was
-    told nothing else ("": none). `reduction_tls`: reducers speak TLS, whether or not a job asks for it.
-    `error_delay`: nanoseconds after a job's end before its error is told."""
+    """What the answers say of this installation."""
 
+    #: The service's own.
     version: str = ""
+    #: Stands for the service where an answer names one.
     service_account: str = "trainshed@localhost"
+    #: What a client takes that was told nothing else, as are `region` and `bucket`; "" = none.
     project: str = ""
     region: str = ""
     bucket: str = ""
+    #: Trials that a study may have; 0 = any number.
     max_study_trials: int = 1000
+    #: Reducers speak TLS, whether or not a job asks for it.
     reduction_tls: bool = False
+    #: Nanoseconds after a job's end before its error is told.
     error_delay: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything a handler may use.
-
-    `now` gives nanoseconds since the epoch; `new_uid` a fresh identity, ascending with time; `wake` tells the
-    controller that a job has something to do, `suggest` that an operation of a study waits (its end is a
-    notice of `JobUid(study)`); `closing` is set when the server shuts down, so that streams end and no more
-    jobs are taken; without a `history` reports say that accesses are not known, without `shells` none are
-    opened, without `program_logs` programs write by their pipes alone; `promises` says what the engine can
-    keep apart and limit here; `lag` how late the event loop is; `beta` is what all transports know of the
-    operations of `v1beta1`.
-    """
+    """Everything a handler may use."""
 
     intake: Intake
     reader: Reader
@@ -187,16 +182,27 @@ class Services:
     notices: Notices
     runtimes: RuntimeCatalog
     buckets: BucketProbe
+    #: Nanoseconds since the epoch.
     now: Callable[[], int]
+    #: A fresh identity, ascending with time.
     new_uid: Callable[[], JobUid]
+    #: Tells the controller that a job has something to do.
     wake: Callable[[JobUid], None]
+    #: Tells the controller that an operation of a study waits; its end is a notice of `JobUid(study)`.
     suggest: Callable[[StudyUid], None]
     capacity: CapacityView
     settings: ApiSettings = ApiSettings()
+    #: None: reports say that accesses are not known.
     history: AccessHistory | None = None
+    #: Set when the server shuts down, so that streams end and no more jobs are taken.
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    #: None: none are opened.
     shells: Shells | None = None
+    #: None: programs write by their pipes alone.
     program_logs: ProgramLogs | None = None
+    #: What the engine can keep apart and limit here.
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
+    #: How late the event loop is.
     lag: Callable[[], Lag] = Lag
+    #: What all transports know of the operations of `v1beta1`.
     beta: BetaOperations = field(default_factory=BetaOperations)

@@ -26,12 +26,13 @@ _MOST: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The right to open one shell. `who`: to whom it was given, for the job's timeline. `autopsy`: the
-    attempt whose remains are meant, 0 = the replica that runs."""
+    """The right to open one shell."""
 
     job_uid: JobUid
     replica: ReplicaId
+    #: To whom it was given, for the job's timeline.
     who: str
+    #: The attempt whose remains are meant; 0 = the replica that runs.
     autopsy: int = 0
 
 

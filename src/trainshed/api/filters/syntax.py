@@ -30,8 +30,9 @@ class Operator(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`path` holds the dot-separated names, with quotes and escapes removed."""
+    """A path, an operator and a value."""
 
+    #: The dot-separated names, with quotes and escapes removed.
     path: tuple[str, ...]
     operator: Operator
     value: str

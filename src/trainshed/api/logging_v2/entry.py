@@ -57,19 +57,18 @@ _VERDICTS: Final[Mapping[object, Severity]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`at`: nanoseconds. Entries of one job have one order: by `at`, then `insert_id` as text.
+    """A log entry. Those of one job have one order: by `at`, then `insert_id` as text."""
 
-    `job`: whose entry it is to the reader; a trial's line is the tuning job's when that one's log is read.
-    `trial`: its number ("" = of no trial).
-    """
-
+    #: Whose entry it is to the reader; a trial's line is the tuning job's when that one's log is read.
     job: JobName
     task: str
+    #: Nanoseconds since the epoch.
     at: int
     insert_id: str
     severity: Severity
     text: str
     payload: dict[str, Any] | None = None
+    #: Its number; "" = of no trial.
     trial: str = ""
 
     @property

@@ -36,16 +36,17 @@ _TYPES: Final = frozenset({RESOURCE_TYPE, "cloudml_job"})
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """`job_ids`, `tasks`: all that can match, None for any. Times: nanoseconds, `end` exclusive.
+    """What a filter lets pass, and where looking is in vain."""
 
-    `passes` is the filter but for an end that holds for all of it, which is left to `end`; the rest only
-    says where looking is in vain.
-    """
-
+    #: All that can match; None = any.
     job_ids: frozenset[str] | None
+    #: The same of tasks.
     tasks: frozenset[str] | None
+    #: Nanoseconds since the epoch.
     start: int
+    #: The same; exclusive.
     end: int
+    #: The filter, but for an end that holds for all of it, which is left to `end`.
     passes: EntryTest
 
 

@@ -26,12 +26,14 @@ _CHUNK_OF_MANY: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What to read of a job: start <= at < end (nanoseconds), these tasks (None: all), beyond `after` in the
-    direction of reading."""
+    """What to read of a job: start <= at < end."""
 
+    #: Nanoseconds since the epoch, as is `end`.
     start: int
     end: int
+    #: None = all.
     tasks: frozenset[str] | None
+    #: Only what lies beyond it in the direction of reading; None = all.
     after: Position | None
     descending: bool
 

@@ -40,12 +40,13 @@ _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A look at a work. `below`: the jobs of the trials that run, or a pipeline's job, as they were seen with
-    it. `waiting`: why it has no room."""
+    """A look at a work."""
 
     work: Work
     etag: str
+    #: Why it waits for capacity; None if it does not.
     waiting: Waiting | None = None
+    #: The jobs of the trials that run, or a pipeline's job, as they were seen with it.
     below: tuple["Seen", ...] = ()
 
     @property

@@ -96,13 +96,16 @@ async def _spec(services: Services, work: Work) -> JobSpec | None:
 
 @dataclass(slots=True)
 class _Source:
-    """A job that writes lines. `position`: up to where they were sent; `read`: lines read and not sent yet;
-    `more`: there may be more to read; `over`: no line comes any more."""
+    """A job that writes lines."""
 
     job: Job
+    #: Up to where lines were sent.
     position: LogPosition = field(default_factory=dict[ReplicaId, tuple[int, int]])
+    #: Lines that are read and not sent yet.
     read: deque[LogLine] = field(default_factory=deque[LogLine])
+    #: There may be more to read.
     more: bool = True
+    #: No line comes any more.
     over: bool = False
 
     async def fill(self, services: Services, replicas: Replicas) -> None:

@@ -22,46 +22,53 @@ _DECIDES_ATTEMPT: Final = frozenset(
 
 @dataclass(slots=True)
 class Verdict:
-    """What the failure table decided at `at` (ns). `count` of `budget`: which restart or retry this one is, 0
-    where none is counted. `reason`: the cause in words, "" if the record says it. `drill`: its number, if a
-    drill was the cause."""
+    """What the failure table decided."""
 
+    #: Nanoseconds since the epoch.
     at: int
     rule: str
     effect: str
     cause: str
+    #: Which restart or retry of `budget` this one is; 0 where none is counted.
     count: int
     budget: int
+    #: The cause in words; "" if the record says it.
     reason: str
+    #: Number of the drill that was the cause; 0 = none was.
     drill: int
     message: str
 
 
 @dataclass(slots=True)
 class Incarnation:
-    """One life of a replica. `exit`: its attempt record's facts, None for one that lives or was lost; `lost`:
-    how, in words; `leaving`: why it was asked to leave its node. Times in ns, 0 = not come or not known."""
+    """One life of a replica."""
 
     number: int
     node: str = ""
+    #: Nanoseconds since the epoch, as is `ended`; 0 = not come or not known.
     started: int = 0
     ended: int = 0
+    #: Its attempt record's facts; None for one that lives or was lost.
     exit: Mapping[str, Any] | None = None
+    #: How it was lost, in words; "" if it was not.
     lost: str = ""
+    #: Why it was asked to leave its node; "" if it was not.
     leaving: str = ""
     verdict: Verdict | None = None
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt; number 0 holds what was decided before the first one had room. `verdicts`: of the attempt
-    as a whole. `rule`: why it ended, "" while it has not."""
+    """One attempt; number 0 holds what was decided before the first one had capacity."""
 
     number: int
+    #: Nanoseconds since the epoch, as is `ended`; 0 = not come.
     started: int = 0
     ended: int = 0
+    #: Why it ended; "" while it has not.
     rule: str = ""
     replicas: dict[str, list[Incarnation]] = field(default_factory=dict[str, list[Incarnation]])
+    #: Of the attempt as a whole.
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
 
     def incarnation(self, replica: str, number: int) -> Incarnation:

@@ -51,19 +51,19 @@ _FIXED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BucketRecord:
-    """A bucket's properties; ``settings`` are the editable ones under their public names.
-
-    Times in ns since the epoch. ``policy`` is the IAM policy's bindings as they were last set; ``project``
-    made it, '' in records of older versions.
-    """
+    """A bucket's properties."""
 
     name: str
     location: str
+    #: Since the epoch, as is `updated_ns`.
     created_ns: int
     updated_ns: int
     metageneration: int = 1
+    #: The editable ones under their public names.
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    #: The IAM policy's bindings as they were last set.
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    #: That made it; "" in records of older versions.
     project: str = ""
 
 

@@ -370,19 +370,22 @@ _ANCHOR = "anchor"
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """`earlier`: there was another one before, so that there may be records of it."""
+    """The time between two copies of the directory (ADR 43)."""
 
     id: str
+    #: There was another one before, so that there may be records of it.
     earlier: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """`anchor`: inode and time of the last change (ns) of an empty file that nobody touches. No way of
-    copying keeps that time. `root`: the inode of the directory of the buckets."""
+    """An epoch, and what tells a copy of its directory from itself."""
 
     epoch: Epoch
+    #: Inode and time of the last change (ns) of an empty file that nobody touches. No way of copying keeps
+    #: that time.
     anchor: tuple[int, int]
+    #: Inode of the directory of the buckets.
     root: int
 
 

@@ -202,8 +202,9 @@ def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object's file, open for reading, and where it lies; the holder closes ``fd``."""
+    """An object's file, open for reading, and where it lies."""
 
+    #: The holder closes it.
     fd: int
     stat: os.stat_result
     dirs: tuple[str, ...]

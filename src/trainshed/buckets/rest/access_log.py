@@ -104,9 +104,10 @@ def older(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class AccessPage:
-    """Lines in the order in which requests ended. `since`: from when on (ns) all there are were looked at."""
+    """Lines in the order in which requests ended."""
 
     lines: tuple[AccessLine, ...]
+    #: From when on (ns) all there are were looked at.
     since: int
 
 

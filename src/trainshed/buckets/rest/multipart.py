@@ -133,11 +133,13 @@ _MAX_BYTES = 10 << 20
 
 @dataclass(frozen=True, slots=True)
 class InnerRequest:
-    """One request of a batch; ``path`` is undecoded and has no host, header names are lower case."""
+    """One request of a batch."""
 
     method: str
+    #: Undecoded and without a host.
     path: bytes
     query: bytes
+    #: Names in lower case.
     headers: list[tuple[bytes, bytes]]
     body: bytes
     content_id: str

@@ -18,17 +18,21 @@ if TYPE_CHECKING:
 
 
 class Item(NamedTuple):
-    """`resource`: an object's properties. `mtime`: seconds since the epoch, None = nobody noted it."""
+    """One side of a comparison."""
 
     url: Url
+    #: Bytes.
     size: int
+    #: Seconds since the epoch; None = nobody noted it.
     mtime: "int | None"
+    #: An object's properties; None of a file.
     resource: "Resource | None" = None
 
 
 class Change(NamedTuple):
-    """`source`: None = the target is removed."""
+    """What is to be done to the target."""
 
+    #: None = the target is removed.
     source: "Url | None"
     target: Url
     resource: "Resource | None" = None

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """`resource`: an object's properties. `is_container`: a prefix, a bucket or a directory."""
+    """What a URL stands for."""
 
     url: Url
+    #: A prefix, a bucket or a directory.
     is_container: bool = False
+    #: An object's properties.
     resource: "Resource | None" = None
 
 

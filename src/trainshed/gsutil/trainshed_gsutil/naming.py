@@ -12,23 +12,27 @@ from trainshed_gsutil.urls import Url
 
 
 class Source(NamedTuple):
-    """`given`: as the command was told; `found`: one file or object of what it stands for. `in_container`: it
-    was found in a directory, a bucket or below a prefix. `is_one_of_many`: the command copies more than one;
-    `is_top_of_many`: the same before directories are looked into."""
+    """One file or object that is copied."""
 
+    #: As the command was told.
     given: Url
+    #: One file or object of what it stands for.
     found: Url
+    #: It was found in a directory, a bucket or below a prefix.
     in_container: bool = False
+    #: The command copies more than one.
     is_one_of_many: bool = False
+    #: The same before directories are looked into.
     is_top_of_many: bool = False
 
 
 class Destination(NamedTuple):
-    """`exists`: it is a bucket, a directory, or a prefix that objects lie below. `is_directory`: a local
-    one."""
+    """Where a command copies to."""
 
     url: Url
+    #: It is a bucket, a directory, or a prefix that objects lie below.
     exists: bool
+    #: A local one.
     is_directory: bool = False
 
 

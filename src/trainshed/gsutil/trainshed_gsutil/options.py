@@ -27,12 +27,15 @@ _LONG_BEFORE = [
 
 
 class Asked(NamedTuple):
-    """`headers`: of -h, names in lower case. `settings`: of -o, by `Section:name`. `project`: of -u."""
+    """What a command line asks for."""
 
     command: str
     arguments: "tuple[str, ...]"
+    #: Of -h; names in lower case.
     headers: "dict[str, str]"
+    #: Of -o, by `Section:name`.
     settings: "dict[str, str]"
+    #: Of -u.
     project: str = ""
     parallel: bool = False
     quiet: bool = False

@@ -24,14 +24,16 @@ _FAST = 6
 
 
 class Treatment(NamedTuple):
-    """How what is copied is to be. `headers`: of options -h. `zipped`: endings of names, with a dot, that are
-    stored as gzip; "" among them: all. `keep_time`, `keep_posix`: a file's time, or also its mode and owner,
-    go with it."""
+    """How what is copied is to be."""
 
+    #: Of options -h.
     headers: "Mapping[str, str]"
+    #: Endings of names, with a dot, that are stored as gzip; "" among them: all.
     zipped: "tuple[str, ...]" = ()
     storage_class: str = ""
+    #: A file's time goes with it.
     keep_time: bool = False
+    #: The same, and its mode and owner.
     keep_posix: bool = False
 
 

@@ -20,11 +20,13 @@ _WILDCARD = re.compile(r"[*?\[\]]")
 
 
 class Url(NamedTuple):
-    """`bucket`: None for files; "" for `gs://` alone. `name`: of the object, "" = the bucket itself; a file's
-    path. `generation`: "" = the newest."""
+    """A gs:// URL or a path."""
 
+    #: None for files; "" for `gs://` alone.
     bucket: "str | None"
+    #: Of the object, "" = the bucket itself; a file's path.
     name: str
+    #: "" = the newest.
     generation: str = ""
 
     def __str__(self) -> str:
@@ -90,13 +92,15 @@ _FIRST = re.compile(r"[*?\[\]]")
 
 
 class Step(NamedTuple):
-    """One listing. `prefix`: of the names to list; `delimiter`: "/" lists one level, "" all below;
-    `patterns`: one of them must match a name; `rest`: what has to follow behind a matching level, "" =
-    nothing."""
+    """One listing."""
 
+    #: Of the names to list.
     prefix: str
+    #: "/" lists one level, "" all below.
     delimiter: str
+    #: One of them must match a name.
     patterns: "tuple[Pattern[str], ...]"
+    #: What has to follow behind a matching level; "" = nothing.
     rest: str
 
     def matches(self, name: str) -> bool:

@@ -51,7 +51,7 @@ def _try(
 ) -> None:
     try:
         do(item)
-    except Exception as failure:
+    except Exception as failure:  # Broad: of whatever kind, the others go on.
         if failed is None:
             raise
         failed(failure)
