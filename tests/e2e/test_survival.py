@@ -7,6 +7,8 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.packages import submit_endless_build
 from tests.e2e.processes import children, command_line, leftovers, marked, new_mark, wait_until_gone
 from tests.e2e.running import (
@@ -151,8 +153,10 @@ def test_a_submission_that_was_acknowledged_is_never_lost(data: Path) -> None:
     assert not leftovers(data)
 
 
+@pytest.mark.soak
 def test_kills_at_random_moments(data: Path) -> None:
-    """Ten seeded rounds: submit, watch some of it, kill service or zygote or both, start again."""
+    """What `test_chaos_small` proves in short. Ten seeded rounds: submit, watch some of it, kill service or
+    zygote or both, start again."""
     chance = random.Random(20)
     mark = new_mark()
     ids: list[str] = []
