@@ -4,7 +4,7 @@ import asyncio
 
 from tests.sim import virtual
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.shims import Key, PaceLimit
+from trainshed.engines.local.gangs import Key, PaceLimit
 from trainshed.testing.engine.clock import Clock
 
 KEYS: list[Key] = [(JobUid(7), 0, ReplicaId(1, number)) for number in range(5)]

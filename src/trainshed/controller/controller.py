@@ -18,8 +18,7 @@ from trainshed.controller.leftovers import (
     settle_unknown,
 )
 from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms, Mailbox, Mailboxes
-from trainshed.controller.parents import Parents, ParentStores, parent_of
-from trainshed.controller.pipelines import PipelineReconciler
+from trainshed.controller.parents import Parents, ParentStores, PipelineReconciler, parent_of
 from trainshed.controller.ports import Ports
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers

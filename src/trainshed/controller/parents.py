@@ -3,9 +3,11 @@ anew.
 
 What is stored of them and of the jobs they made says what to do next; what reconcilers hold in memory beside
 it, learning curves and answers of the advisor, saves work and may be lost at any time. The loop that calls
-`apply` works off one work at a time by itself.
+`apply` works off one work at a time by itself. The reconciler of pipelines stands here, that of tuning jobs
+in `tuning`.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,13 +16,13 @@ from typing import Protocol, assert_never
 
 from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event, TimelineEntry
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobUid
-from trainshed.core.pipelines.machine import given_up
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.names import JobUid, ModelName
+from trainshed.core.pipelines import machine
+from trainshed.core.pipelines.records import ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import TuningJob
@@ -178,7 +180,7 @@ class Parents:
                 ended, told = give_up(work, cause, now)
             case Pipeline():
                 jobs = [work.job]
-                ended, told = given_up(work, cause, now)
+                ended, told = machine.given_up(work, cause, now)
             case _:
                 raise TypeError(f"{work.name} has no jobs of its own")
         # First, because nobody looks at a work that is over.
@@ -218,3 +220,58 @@ def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequest
 def consumed(live: LiveJob[Work]) -> int:
     """The number up to which a commit has taken the intents in."""
     return live.intents[-1].seq if live.intents else 0
+
+
+class PipelineReconciler:
+    """`controller.parents.Reconciler` of training pipelines."""
+
+    def __init__(self, stores: ParentStores) -> None:
+        self._stores = stores
+
+    async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
+        pipeline = live.job
+        assert isinstance(pipeline, Pipeline)
+        told: list[TimelineEntry] = []
+        for cancel_request in intents(live, events):
+            pipeline, more = machine.cancelled(pipeline, cancel_request)
+            told.extend(more)
+        now = self._stores.now()
+        backing = await self._stores.work(pipeline.job)
+        assert not isinstance(backing, Pipeline)
+        pipeline, more = machine.observed(pipeline, backing, now)
+        told.extend(more)
+        model = None
+        if backing is not None and backing.state is JobState.SUCCEEDED:
+            pipeline, more, model = await self._succeeded(pipeline, backing, now)
+            told.extend(more)
+        commit = None
+        if pipeline != live.job or live.intents:
+            commit = Commit(pipeline, live.generation, tuple(told), consumed(live), model=model)
+        cancels = pipeline.cancelled and not pipeline.state.is_final
+        cancel = ((pipeline.job, CancelCause.PARENT),) if cancels else ()
+        return Next(pipeline, commit, cancel)
+
+    async def _succeeded(
+        self, pipeline: Pipeline, backing: Job | TuningJob, now: int
+    ) -> tuple[Pipeline, machine.Told, ModelVersion | None]:
+        best, best_job = 0, JobUid(0)
+        if isinstance(backing, TuningJob):
+            best = backing.best
+            best_job = (await self._stores.studies.trial(backing.study, best)).trial.job
+        draft = pipeline.spec.model
+        if draft is None:
+            return *machine.succeeded(pipeline, None, best_job, now), None
+        uri = machine.artifacts(pipeline, best)
+        if await asyncio.to_thread(self._stores.buckets.last_written, uri) == 0:
+            return *machine.model_missing(pipeline, uri, now), None
+        name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
+        try:
+            versions = await self._stores.models.versions(name)
+        except NotFound:
+            versions = ()
+        if draft.is_new_version and not versions:
+            return *machine.parent_model_missing(pipeline, name, now), None
+        if versions and not draft.is_new_version:
+            return *machine.model_taken(pipeline, name, now), None
+        version = machine.model_version(pipeline, uri, versions, now)
+        return *machine.succeeded(pipeline, version, best_job, now), version

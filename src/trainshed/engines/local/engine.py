@@ -13,13 +13,12 @@ from trainshed.engines.launch.documents import HostFacts, revealed
 from trainshed.engines.local import machine, spawner
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.findings import disown_copies, probe_all
-from trainshed.engines.local.gangs import Gangs
+from trainshed.engines.local.gangs import Gangs, PaceLimit, Shims
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.reconciler import Leases, Reconciler
-from trainshed.engines.local.shims import PaceLimit, Shims
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner, ZygoteHandle
 from trainshed.engines.local.sweeper import Sweeper
