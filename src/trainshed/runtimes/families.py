@@ -1,12 +1,246 @@
-"""The registry of runtime families: a new one is a folder with a sheet and one line here."""
+"""The runtime families and their data sheets. A new family is a sheet here and a folder with its smoke test
+and its locks.
 
-from trainshed.runtimes.python.sheet import SHEET as PYTHON
-from trainshed.runtimes.pytorch.sheet import SHEET as PYTORCH
-from trainshed.runtimes.reduction_server.sheet import SHEET as REDUCTION_SERVER
-from trainshed.runtimes.scikit_learn.sheet import SHEET as SCIKIT_LEARN
-from trainshed.runtimes.sheet import Sheet
+TensorFlow's sheet is so long that it has a module of its own.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from trainshed.core.runtime import REDUCERS
+from trainshed.runtimes.contents import (
+    ESSENTIAL_SOURCES,
+    ESSENTIALS,
+    FOUNDATION,
+    NCCL,
+    SOURCES,
+)
+from trainshed.runtimes.sheet import LeftOut, Release, Sheet
 from trainshed.runtimes.tensorflow.sheet import SHEET as TENSORFLOW
-from trainshed.runtimes.xgboost.sheet import SHEET as XGBOOST
+
+
+def _smoke_test(family: str) -> Path:
+    """The program that proves an environment; the locks lie beside it."""
+    return Path(__file__).parent / family / "smoke.py"
+
+
+# Plain Python.
+
+PYTHON = Sheet(
+    family="python",
+    title="plain Python",
+    releases=(Release(version="", pythons=((3, 7), (3, 14))),),
+    requirements=FOUNDATION,
+    sources=SOURCES,
+    smoke=_smoke_test("python"),
+    preferred_pythons=((3, 10), (3, 13)),
+)
+
+
+# scikit-learn: releases of the prebuilt images (facts/packaging#images) and the newest ones.
+
+LEARNING = (
+    "sympy",
+    "statsmodels",
+    "lightgbm",
+    "dask",
+    "distributed",
+    "google-cloud-datastore",
+    "tornado",
+    "webob",
+    "paste",
+)
+"""What the images of scikit-learn and of XGBoost hold both, and programs for them import."""
+OLD_LEARNING = ("google-cloud-bigtable", "google-cloud-pubsub")
+"""What only the old images of both hold."""
+OLD_DASK = ("dask<2021.4", "distributed<2021.4")
+"""XGBoost 1.1 imports it where it is there, and newer ones want a newer pandas than goes with that."""
+LEARNING_SOURCES = ("webapp2==3.0.0b1",)
+LEARNING_LEFT_OUT = (LeftOut("crcmod", "there is no wheel of it, and google-crc32c is here"),)
+
+_LATEST = ("numpy>=2,<3", "scipy>=1.13", "xgboost>=3.2,<3.3")
+_1_6 = (
+    "scikit-learn>=1.6,<1.7",
+    "numpy>=1.26,<2; python_version < '3.13'",
+    "numpy>=2.1,<3; python_version >= '3.13'",
+    "scipy>=1.11,<1.16",
+)
+
+SCIKIT_LEARN = Sheet(
+    family="scikit-learn",
+    title="scikit-learn",
+    releases=(
+        Release(
+            version="1.9",
+            pythons=((3, 11), (3, 14)),
+            requirements=("scikit-learn>=1.9,<1.10", *_LATEST),
+            excluded=NCCL,
+        ),
+        Release(
+            version="1.7",
+            pythons=((3, 10), (3, 13)),
+            requirements=("scikit-learn>=1.7,<1.8", *_LATEST),
+            excluded=NCCL,
+        ),
+        Release(
+            version="1.6",
+            pythons=((3, 9), (3, 13)),
+            requirements=(*_1_6, "xgboost>=2.1,<2.2"),
+            excluded=NCCL,
+        ),
+        Release(
+            version="1.6+slim",
+            pythons=((3, 9), (3, 13)),
+            requirements=(*ESSENTIALS, *_1_6),
+            sources=ESSENTIAL_SOURCES,
+        ),
+        Release(
+            version="1.0",
+            pythons=((3, 7), (3, 10)),
+            # This release and the SciPy of its day use names that NumPy 1.24 removed.
+            requirements=(
+                *("scikit-learn>=1.0,<1.1", "numpy<1.24", "scipy<1.9", "pandas<1.6"),
+                *("xgboost>=1.6,<1.7", *OLD_LEARNING),
+            ),
+        ),
+        Release(
+            version="0.23",
+            pythons=((3, 6), (3, 8)),
+            requirements=(
+                *("scikit-learn>=0.23,<0.24", "numpy<1.20", "scipy<1.6", "pandas<1.2"),
+                *("xgboost>=1.1,<1.2", *OLD_LEARNING, *OLD_DASK),
+            ),
+        ),
+    ),
+    requirements=(*FOUNDATION, *LEARNING),
+    sources=(*SOURCES, *LEARNING_SOURCES),
+    left_out=LEARNING_LEFT_OUT,
+    smoke=_smoke_test("scikit_learn"),
+    preferred_pythons=((3, 10), (3, 13)),
+    framework="scikit-learn",
+)
+
+
+# XGBoost: releases of the prebuilt images (facts/packaging#images) and the newest one.
+
+
+def _with_nccl(release: Release) -> tuple[Release, Release]:
+    """The release for CPUs, and the same for machines with GPUs, several of which talk to each other by
+    NCCL."""
+    cuda = replace(release, version=f"{release.version}+cuda12", for_gpu=True)
+    return replace(release, excluded=NCCL), cuda
+
+
+XGBOOST = Sheet(
+    family="xgboost",
+    title="XGBoost",
+    releases=(
+        *_with_nccl(
+            Release(
+                version="3.2",
+                pythons=((3, 10), (3, 14)),
+                requirements=("xgboost>=3.2,<3.3", "numpy>=2", "scipy", "scikit-learn"),
+            )
+        ),
+        *_with_nccl(
+            Release(
+                version="2.1",
+                pythons=((3, 9), (3, 13)),
+                requirements=(
+                    "xgboost>=2.1,<2.2",
+                    "numpy>=1.26,<2; python_version < '3.13'",
+                    "numpy>=2.1,<3; python_version >= '3.13'",
+                    "scipy<1.16",
+                    "scikit-learn>=1.6,<1.7",
+                    "pandas>=2.2",
+                ),
+            )
+        ),
+        Release(
+            version="1.6",
+            pythons=((3, 7), (3, 10)),
+            requirements=(
+                *("xgboost>=1.6,<1.7", "numpy<1.24", "scipy<1.9"),
+                *("scikit-learn>=1.0,<1.1", "pandas<1.6", *OLD_LEARNING),
+            ),
+        ),
+        Release(
+            version="1.1",
+            pythons=((3, 6), (3, 8)),
+            requirements=(
+                *("xgboost>=1.1,<1.2", "numpy<1.20", "scipy<1.6"),
+                *("scikit-learn>=0.23,<0.24", "pandas<1.1"),
+                *(*OLD_LEARNING, *OLD_DASK),
+            ),
+        ),
+    ),
+    requirements=(*FOUNDATION, *LEARNING),
+    sources=(*SOURCES, *LEARNING_SOURCES),
+    left_out=LEARNING_LEFT_OUT,
+    smoke=_smoke_test("xgboost"),
+    preferred_pythons=((3, 10), (3, 13)),
+    framework="xgboost",
+)
+
+
+# PyTorch: one version, as a build for CPUs and as a locked build with CUDA. The prebuilt images hold
+# older versions, 1.4 to 2.4 (facts/packaging#images). Package indexes have builds of those that run on
+# CPUs only in places of their own, so the nearest version that can be had everywhere is this one, and
+# jobs are told.
+
+_COMPANIONS = (
+    # One build of all three: the extensions of the others are made for one version of the first.
+    "torchvision==0.28.0",
+    "torchaudio==2.11.0",
+    "torchmetrics",
+    "tensorboard",
+    "scikit-learn",
+    "scipy",
+)
+
+PYTORCH = Sheet(
+    family="pytorch",
+    title="PyTorch",
+    releases=(
+        Release(
+            version="2.13",
+            pythons=((3, 10), (3, 14)),
+            requirements=("torch==2.13.0", *_COMPANIONS),
+            # The general index has the build with CUDA under this version, which is ten times as large.
+            first=("--torch-backend", "cpu"),
+        ),
+        Release(
+            version="2.13+cuda13",
+            pythons=((3, 10), (3, 14)),
+            requirements=("torch===2.13.0", *_COMPANIONS),
+            for_gpu=True,
+        ),
+    ),
+    requirements=FOUNDATION,
+    sources=SOURCES,
+    left_out=(
+        LeftOut("torch-xla", "no TPU is served here"),
+        LeftOut("cloud-tpu-client", "no TPU is served here"),
+        LeftOut("tpu-info", "no TPU is served here"),
+    ),
+    smoke=_smoke_test("pytorch"),
+    preferred_pythons=((3, 10), (3, 13)),
+    framework="pytorch",
+    own_python=True,
+)
+
+
+# Reducers: small, so that the first job with some does not wait long.
+
+REDUCTION_SERVER = Sheet(
+    family=REDUCERS,
+    title="Reduction Server",
+    releases=(Release(version="", pythons=((3, 8), (3, 14))),),
+    requirements=("numpy>=1.17",),
+    smoke=_smoke_test("reduction_server"),
+    preferred_pythons=((3, 10), (3, 13)),
+)
+
 
 FAMILIES: tuple[Sheet, ...] = (
     SCIKIT_LEARN,

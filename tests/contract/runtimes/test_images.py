@@ -17,9 +17,9 @@ from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
-from trainshed.runtimes.images.contained import ContainerRuntimes
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed
+from trainshed.runtimes.service import ContainerRuntimes
 
 CHANGES = (
     'ENTRYPOINT ["/bin/sh", "-c"]',

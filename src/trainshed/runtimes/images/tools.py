@@ -1,15 +1,73 @@
-"""Which tool gets images on this machine: looked for once, and again now and then as long as there is
-none."""
+"""podman and docker as tools for images, and which of them gets images on this machine: looked for once, and
+again now and then as long as there is none."""
 
+import json
 import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-from trainshed.runtimes.images.commands import Commands
-from trainshed.runtimes.images.docker import Docker
-from trainshed.runtimes.images.podman import Podman
+from trainshed.runtimes.images.commands import Commands, CommandTool
 from trainshed.runtimes.images.tool import ImageTool, ToolFailed
+
+
+class Docker(CommandTool):
+    """docker: its command line and a daemon that answers, wherever DOCKER_HOST says that it is. `store`: the
+    file that lists the images' names, where this user may look at it."""
+
+    name = "docker"
+
+    @classmethod
+    def probe(cls, commands: Commands) -> "Docker":
+        """It, if its daemon answers. Blocks; raises ToolFailed."""
+        commands.ask("version", "--format", "{{.Server.Version}}")
+        facts: dict[str, Any] = json.loads(commands.ask("info", "--format", "{{json .}}"))
+        root, driver = facts.get("DockerRootDir") or "", facts.get("Driver") or ""
+        return cls(commands, Path(root, "image", driver, "repositories.json"))
+
+    def fingerprint(self) -> str:
+        """See the port."""
+        try:
+            return self.stamp()
+        except OSError:
+            # A daemon elsewhere, its store closed to this user, or one of another kind.
+            return ""
+
+
+class Podman(CommandTool):
+    """podman, as root or rootless. No daemon: it reads and writes its store itself. `store`: the file that
+    lists the images, replaced whenever they change."""
+
+    name = "podman"
+
+    @classmethod
+    def probe(cls, commands: Commands) -> "Podman":
+        """It, if it works here. Blocks; raises ToolFailed."""
+        facts = json.loads(commands.ask("info", "--format", "json"))
+        store, driver = facts["store"], facts["store"]["graphDriverName"]
+        if not store.get("graphRoot"):
+            raise ToolFailed("it does not say where its images lie")
+        if sum(each["size"] for each in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
+            # It has one user only to give files to, and could not take images in which others have some. Nor
+            # do we care: what an ordinary user unpacks is all his own.
+            commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
+        # Rootless without a directory of its own it keeps its state below $TMPDIR, which must then stay the
+        # same.
+        settled = not os.geteuid() or bool(commands.environ.get("XDG_RUNTIME_DIR"))
+        images = Path(store["graphRoot"], f"{driver}-images", "images.json")
+        return cls(commands, images, takes_scratch=settled)
+
+    def fingerprint(self) -> str:
+        """See the port."""
+        try:
+            return self.stamp()
+        except FileNotFoundError:
+            return "no images"
+        except OSError:
+            return ""
+
 
 AUTO, NONE = "auto", "none"
 CHOICES = (AUTO, "podman", "docker", NONE)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainshed.runtimes.python.contents import FOUNDATION, NCCL, SOURCES
+from trainshed.runtimes.contents import FOUNDATION, NCCL, SOURCES
 from trainshed.runtimes.sheet import LeftOut, Minor, Release, Sheet
 
 _BEFORE_2_12 = "protobuf<3.20"
