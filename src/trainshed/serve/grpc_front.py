@@ -183,6 +183,7 @@ class Relay:
                     lambda: _Side(client.join, self._open), path=short
                 )
         except Exception as failure:
+            # Of whatever kind, loading gRPC included: this connection is lost, the next one tries it anew.
             log.error("gRPC: connection not handed on", exc_info=failure)
             client.transport.abort()
         except asyncio.CancelledError:

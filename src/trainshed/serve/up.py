@@ -168,6 +168,7 @@ def command(
         ):
             loop.run(_serve(bootstrap, announce, stop_jobs=stop_jobs_on_exit))
     except Exception as failure:
+        # Of whatever kind: a full disk shows in the store's, the engine's and the file system's own errors.
         if is_disk_full(failure):
             raise click.ClickException(disk_full_advice(settings.data)) from None
         if isinstance(failure, StartFailed | LevelUnavailable | Unavailable):

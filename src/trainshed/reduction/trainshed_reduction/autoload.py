@@ -27,6 +27,7 @@ def autoload() -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        # SystemExit included: `import torch` of somebody's program must not fail for want of reducers.
         _tell("not usable here ({}: {})".format(type(error).__name__, error))
     finally:
         under_way.clear()

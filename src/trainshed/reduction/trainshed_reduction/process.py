@@ -71,6 +71,7 @@ def _close() -> None:
         try:
             thing.close()
         except Exception as error:
+            # At the process's end: the others are closed nevertheless, and its exit status stays.
             say("not closed in good order: {}".format(error))
 
 

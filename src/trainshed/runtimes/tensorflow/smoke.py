@@ -17,6 +17,7 @@ for name in (*companions, "tensorflow_text", "tensorflow_io", "tfx_bsl"):
         try:
             importlib.import_module(name)
         except Exception as failure:
+            # A library fails at its import in ways of its own; programs that do not need it run all the same.
             sys.stdout.write(f"{name} does not load in this runtime: {failure}\n")
 
 model = tf.keras.Sequential([tf.keras.layers.Dense(1)])

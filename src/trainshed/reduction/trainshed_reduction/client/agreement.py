@@ -95,6 +95,7 @@ class Agreement:
         try:
             return self._board.read(self._full(_call(generation, epoch)), 0) is not None
         except Exception as error:
+            # A board is whatever store the ranks have; what it raises is its own.
             _LOG.debug("the ranks' board cannot be read: %s", error)
             return False
 
@@ -130,6 +131,7 @@ class Agreement:
         try:
             self._board.post(self._full(key), json.dumps(value).encode())
         except Exception as error:
+            # As in `is_called_for`; so below.
             raise _unusable(error) from error
 
     def _read(self, key: str, seconds: float) -> Optional[bytes]:

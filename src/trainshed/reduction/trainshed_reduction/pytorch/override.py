@@ -104,7 +104,9 @@ def _is_served(c10d: Any, backend: str) -> bool:
             c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map().values()
         ) <= set(_SERVED)
     except Exception:
-        return False  # PyTorch will say what is wrong with it.
+        # PyTorch raises what it likes for a backend that it does not know (AttributeError, ValueError,
+        # KeyError, by version), and says what is wrong with it when the group is made.
+        return False
 
 
 def _begin(made: object, call: "Dict[str, Any]", settings: Settings) -> None:

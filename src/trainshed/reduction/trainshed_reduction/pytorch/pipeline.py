@@ -197,6 +197,7 @@ class Pipeline:
                 with job.copies.sending(job.ready):
                     self._send_one(job)
             except Exception as error:
+                # PyTorch's or the reducers': it is the operation's, and the thread goes on for the others.
                 job.fail(error)
             self._sent.put(_Sent(job, None, None))
 
@@ -242,6 +243,7 @@ class Pipeline:
                             operation.wait()
                         job.copies.up(piece)
             except Exception as error:
+                # As in `_send`.
                 job.fail(error)
             if piece is None:
                 job.finish(job.error)
