@@ -1,4 +1,4 @@
-"""Which commands there are besides those that build services, and how each is loaded: when it is used.
+"""The table of the commands besides those that build services; each is loaded when it is used.
 
 Owns the names and the one-line descriptions, so that `trainshed --help` loads no command's module.
 """

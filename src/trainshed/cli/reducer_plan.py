@@ -1,4 +1,4 @@
-"""What so many reducers of one machine type do for so many workers of another: the numbers, and their lines.
+"""The plan of a job's reducers: times and gains for numbers of reducers of one machine type, and their lines.
 Pure."""
 
 import math

@@ -1,4 +1,4 @@
-"""What reducers and the workers that use them say of it, as tables and lines (spec/reduction#reports).
+"""The reports of reducers and of the workers that use them, as tables and lines (spec/reduction#reports).
 Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence

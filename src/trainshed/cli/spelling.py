@@ -1,4 +1,4 @@
-"""How people type this installation's command: advice can be copied out of the terminal as it is."""
+"""The spelling of this installation's command, so that advice can be copied out of the terminal as it is."""
 
 import os
 import shlex

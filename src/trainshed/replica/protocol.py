@@ -1,4 +1,4 @@
-"""What a slot's shim, its zygote and an engine say to each other: files of a slot, documents, messages.
+"""The protocol between a slot's shim, its zygote and an engine: files of a slot, documents, messages.
 
 Owns names and formats only; opens nothing but the files it is asked to read. Runs on Python 3.6.
 

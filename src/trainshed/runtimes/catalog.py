@@ -1,5 +1,5 @@
-"""Which runtime stands for what a job asks for: exact where it can be had, else the nearest, told in a
-notice.
+"""The catalog: the runtime that stands for what a job asks for, exact where it can be had, else the nearest,
+told in a notice.
 
 Owns the choice only: it reads data sheets, the interpreters that were found and the operator's image map, and
 builds nothing.

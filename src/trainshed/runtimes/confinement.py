@@ -1,5 +1,5 @@
-"""Where setup scripts of users run, and on what terms: a process kept apart at the level of the jobs'
-programs.
+"""The confinement of users' setup scripts: a process kept apart at the level of the jobs' programs, and on
+what terms.
 
 `InstallationTerms` say how tightly; `Confinement` says what one run of the installer may see, change and
 take. It is carried out by a process of its own (`keeper`), because a service with threads cannot make

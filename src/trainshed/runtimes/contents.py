@@ -1,4 +1,4 @@
-"""What the runtimes of all families hold: the installers, the clients and what programs for the hosted images
+"""The requirements of all families' runtimes: installers, clients and what programs for the hosted images
 expect of them."""
 
 ESSENTIALS = (

@@ -1,4 +1,4 @@
-"""What runtimes there are and what of them is built, and building one now: for operators, without a
+"""The inventory of runtimes: which there are, which are built, and building one now; for operators, without a
 service."""
 
 import os

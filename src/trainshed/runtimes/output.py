@@ -1,5 +1,5 @@
-"""What programs write, read line by line: by a pipe or a terminal, with a notice of silence, made fit for
-people."""
+"""The output of installers and tools, read line by line from a pipe or a terminal, with a notice of silence,
+made fit for people."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""Ending a build, or what an image tool does, with everything that it has started."""
+"""A stop for builds and image tools: ends one with everything that it has started."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A job in words: what it is, why it waits, how it failed, and its timeline by attempts. Pure."""
+"""The description of a job in words: facts, reasons to wait, failure, and its timeline by attempts. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

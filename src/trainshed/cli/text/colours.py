@@ -1,4 +1,4 @@
-"""Which colour a state, a severity, a replica has; text for pipes and dumb terminals stays as it is."""
+"""Colours of states, severities and replicas; text for pipes and dumb terminals stays as it is."""
 
 import zlib
 from typing import assert_never

@@ -1,4 +1,5 @@
-"""What `import torch` calls (entry point group torch.backends): puts the reducers in, where the job has some.
+"""The entry point that `import torch` calls (group torch.backends): puts the reducers in, where the job has
+some.
 
 Whatever happens here, `import torch` goes on: PyTorch turns an exception of an entry point into its own
 failure.

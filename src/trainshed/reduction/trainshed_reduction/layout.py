@@ -1,4 +1,4 @@
-"""Which chunk of an operation goes to which reducer, and how much of the work each gets. Pure.
+"""The layout of an operation: which chunk goes to which reducer, and how much of the work each gets. Pure.
 
 All ranks compute the same from the same numbers; nothing is negotiated for each operation. Bounds and shares:
 BytePS (OSDI 2020), here for reducers whose links differ from the workers'.

@@ -1,5 +1,5 @@
-"""What a worker's process has once: its voice in the log, its report to the service, and what must end with
-it."""
+"""The one instance per worker's process: its voice in the log, its report to the service, and what must end
+with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reducers and workers tell the service: one small file that is replaced as a whole.
+"""Reports of reducers and workers to the service: one small file that is replaced as a whole.
 
     {"notes": [{"id": "mode", "severity": "INFO", "text": "…"}], "metrics": {"sent_bytes": 1, …}}
 

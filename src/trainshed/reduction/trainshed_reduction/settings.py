@@ -1,4 +1,4 @@
-"""What a worker or a reducer is told by its environment."""
+"""Settings of a worker or a reducer, from its environment."""
 
 import os
 from typing import Mapping, NamedTuple, Optional, Tuple

@@ -1,5 +1,4 @@
-"""How connections to a replica's endpoint are ended so that the last word arrives, and what a stranger hears
-there.
+"""Ends of connections to a replica's endpoint, such that the last word arrives, and the answer to strangers.
 
 Loaded when the first one is to be ended: a shim that has loaded threads is dearer to fork. Runs on Python
 3.6.

@@ -1,4 +1,4 @@
-"""How much of the disk a replica's files take, and whether there is room for more (spec/machines#disk).
+"""A replica's use of its disk, and whether there is room for more (spec/machines#disk).
 
 Its files are measured now and then, and what people should know becomes a note; whether a replica is ended
 whose files take more than the disk that its job asked for is the operator's choice. Files are looked at for a

@@ -1,4 +1,4 @@
-"""How busy a replica's own GPUs are, asked of the driver's library (NVML) through ctypes.
+"""The load of a replica's own GPUs, asked of the driver's library (NVML) through ctypes.
 
 Loading and first waking the library may take seconds, and a sick GPU may let any call wait; so a forked
 helper asks, and the shim reads what it has found out from memory that both share. Without library, driver or

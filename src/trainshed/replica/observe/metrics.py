@@ -1,4 +1,5 @@
-"""What a trial's program reports, taken down for good (spec/tuning#measurements, facts/tuning#metrics).
+"""Measurements that a trial's program reports, taken down for good (spec/tuning#measurements,
+facts/tuning#metrics).
 
 The program's library (cloudml-hypertune) rewrites its file at every report and keeps the newest 100 lines in
 it. So the file is read whole whenever it changes, and what is new goes to `metrics.jsonl` beside the

@@ -1,4 +1,4 @@
-"""What reducers and workers of a job with reducers report, taken down for good (spec/reduction#reports).
+"""Reports by reducers and workers of a job with reducers, taken down for good (spec/reduction#reports).
 
 Their programs replace one small file as a whole (`Report`). Each of its notes goes, once, to the replica's
 log and to where people are told (`notes`). Its metrics go to `reduction.jsonl` beside the log, every few

@@ -1,5 +1,5 @@
-"""Whether a worker's program can use reducers at all, by the libraries that its processes have loaded
-(spec/reduction#frameworks).
+"""The verdict on whether a worker's program can use reducers at all, by the libraries that its processes have
+loaded (spec/reduction#frameworks).
 
 Never silently idle reducers: a program that cannot use them, or not as it is, is told so once. What there is
 to know of frameworks stands here and nowhere else in this package. Pure; runs on Python 3.6.

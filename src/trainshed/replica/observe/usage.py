@@ -1,4 +1,4 @@
-"""What a replica uses while it runs: processor time, memory, its GPUs, written down beside its log.
+"""A replica's use of processors, memory and GPUs while it runs, written down beside its log.
 
 Looks at it soon after the start and then every so many seconds; a look is followed by a rest of at least a
 thousand times its own length. By control groups where the kernel counts there, else by adding up processes.

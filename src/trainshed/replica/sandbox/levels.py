@@ -1,4 +1,4 @@
-"""How far a replica can be kept apart on this machine: the levels, and which of them work.
+"""Isolation levels: how far a replica can be kept apart on this machine.
 
 Four levels, the strongest first: `own-user` (the service is root, each replica runs as users of its own),
 `root` (its programs are root, in namespaces), `user` (an ordinary user's, in namespaces), `session` (only a

@@ -1,4 +1,5 @@
-"""What became of a slot's incarnations: one file of JSON lines, whose lock is the fence. Runs on Python 3.6.
+"""The journal of a slot: what became of its incarnations, in one file of JSON lines whose lock is the fence.
+Runs on Python 3.6.
 
 At most one incarnation of a replica lives: `claim`, called in the slot's directory, takes the lock and checks
 under it that this incarnation may start; `expel` ends one whose shim does not answer.

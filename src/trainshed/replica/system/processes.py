@@ -1,4 +1,4 @@
-"""What the system's process table says of a replica's processes: who they are, what they use, how they stand.
+"""A replica's processes by the system's process table: who they are, what they use, how they stand.
 
 Reads, and ends nobody but a caller's own descendants. From outside the replica's process namespace the
 numbers are the outer ones. Where there is no /proc (macOS) nearly nothing is known: lists are empty,

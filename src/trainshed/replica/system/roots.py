@@ -1,4 +1,4 @@
-"""Where systems keep whom their programs believe: files of root certificates. Runs on Python 3.6."""
+"""The places where systems keep root certificates. Runs on Python 3.6."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""When an image is fetched from its registry, and what counts where that fails: an operator's choice."""
+"""The pull policy: when an image is fetched from its registry, and what counts where that fails."""
 
 import re
 from collections.abc import Callable

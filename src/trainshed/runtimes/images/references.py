@@ -1,4 +1,4 @@
-"""What an image reference says by itself. Pure."""
+"""References of images, read by themselves. Pure."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The list at the end of a backup: what it is of, and every file with its size and checksum. Pure.
+"""The manifest at the end of a backup: what it is of, and every file with its size and checksum. Pure.
 
 A backup without one is not whole. The lines are JSON: what it is of, an entry for each file and directory,
 and last the checksum of all lines before.

@@ -1,4 +1,4 @@
-"""Where the files of a backup go: into a directory, or as a tar stream. Readable by the owner alone."""
+"""Sinks of a backup: a directory, or a tar stream. Readable by the owner alone."""
 
 import hashlib
 import io

@@ -1,5 +1,4 @@
-"""A program's files on their way into a replica: what is copied into its working directory, what is
-installed.
+"""The files of a local run's program: what is copied into its working directory, and what is installed.
 
 As the public command has it (facts/packaging#autopackaging): the directory of the script or module, extra
 directories, and what `setup.py`, `requirements.txt` and the options say is needed. A module of a project is

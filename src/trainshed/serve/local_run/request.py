@@ -1,4 +1,4 @@
-"""What a local run is asked to do, checked as far as a look at the disk can tell."""
+"""The request of a local run, checked as far as a look at the disk can tell."""
 
 import tomllib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is learned: which digit an image shows, by softmax regression in plain NumPy."""
+"""The model: softmax regression in plain NumPy, which tells handwritten digits apart."""
 
 from typing import Any, NamedTuple, cast
 

@@ -1,4 +1,4 @@
-"""Where checkpoints and the model are kept: NumPy archives in a folder of a bucket."""
+"""A bucket's folder of checkpoints and models, kept as NumPy archives."""
 
 import io
 from typing import Any, cast

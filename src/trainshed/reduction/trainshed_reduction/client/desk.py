@@ -1,5 +1,4 @@
-"""Where callers hand operations in and the communicator's thread takes them: the desk, and an operation under
-way.
+"""The queue between callers and the communicator's thread, and an operation under way.
 
 This is all that the threads share.
 """

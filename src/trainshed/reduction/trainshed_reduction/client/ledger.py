@@ -1,5 +1,5 @@
-"""What was issued, where each chunk of it went, which results are here, and what others may still need. Pure:
-it knows no socket, thread or clock.
+"""The ledger of a group's operations: where each chunk went, which results are here, and what others may
+still need. Pure: it knows no socket, thread or clock.
 
 An operation is cut into chunks, a chunk goes to the next position of a lane; every rank keeps the same
 account. A chunk's entry stays until all ranks have its result: before that its reducer may be lost, and what

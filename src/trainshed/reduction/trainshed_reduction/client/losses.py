@@ -1,4 +1,4 @@
-"""How long a rank waits for results, and when reducers are lost for good.
+"""Lost reducers: how long a rank waits for results, and when a reducer is lost for good.
 
 The ranks agree which are lost, and on what is dealt anew or left to the native backend.
 """

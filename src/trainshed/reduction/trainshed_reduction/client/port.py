@@ -1,4 +1,4 @@
-"""What the parts of a worker's side know of each other."""
+"""The ports between the parts of a worker's side."""
 
 from typing import Callable, List, NamedTuple, Optional, Protocol, Sequence
 

@@ -1,4 +1,4 @@
-"""How a group goes on without reducers: by a gloo group of its own over the host's memory, made when it is
+"""The fallback of a group without reducers: a gloo group of its own over the host's memory, made when it is
 needed."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Whether this process has used its reducers, and if not, why as far as it can be known: said when it
-ends."""
+"""The verdict on whether this process has used its reducers and, as far as it can be known, why not: told
+when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call of all-reduce returns: PyTorch's Work over an operation of the reducers."""
+"""The result of a call of all-reduce: PyTorch's Work over an operation of the reducers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a reducer has done and what it waited for: of one process, and of all together, as people and the
-service see it.
+"""Counters of a reducer's work and waits: of one process, and of all together, as people and the service see
+them.
 
 Pure but for where an overview writes.
 """

@@ -1,4 +1,4 @@
-"""What came for one position of a group: a chunk of each rank, and what is to become of them. Pure."""
+"""A row: the chunks that the ranks have sent for one position of a group, and their sum. Pure."""
 
 from __future__ import annotations
 
