@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 
 from tests.e2e.processes import marked, new_mark
-from tests.e2e.running import Service, command, container_job, environment, running, submit
+from tests.e2e.running import (
+    PROJECT,
+    REGION,
+    Service,
+    command,
+    container_job,
+    environment,
+    running,
+    submit,
+)
 
 BUCKET = "trainshed"
 COUNTS = """
@@ -123,6 +132,25 @@ def trainshed(
     )
 
 
+def write_curve(service: Service) -> str:
+    """A time series with three points; returns its path."""
+    place = f"/v1/projects/{PROJECT}/locations/{REGION}"
+    board = service.call("POST", f"{place}/tensorboards", {"displayName": "board"})
+    experiment = f"/v1/{board['response']['name']}/experiments"
+    service.call("POST", f"{experiment}?tensorboardExperimentId=e", {})
+    run = f"{experiment}/e/runs"
+    service.call("POST", f"{run}?tensorboardRunId=r", {})
+    series = service.call(
+        "POST", f"{run}/r/timeSeries", {"displayName": "loss", "valueType": "SCALAR"}
+    )
+    data = {
+        "tensorboardTimeSeriesId": series["name"].rpartition("/")[2],
+        "values": [{"step": str(step), "scalar": {"value": step / 4}} for step in (1, 2, 3)],
+    }
+    service.call("POST", f"{run}/r:write", {"timeSeriesData": [data]})
+    return f"/v1/{series['name']}"
+
+
 @pytest.mark.parametrize("way", ["directory", "stream"])
 def test_a_backup_under_load_is_restored_beside_the_original(
     data: Path, tmp_path: Path, way: str
@@ -134,6 +162,7 @@ def test_a_backup_under_load_is_restored_beside_the_original(
             container_job(COUNTS.format(mark="", place="quiet/by-job", count=200, pause=0)),
         )
         assert original.finish(done)["state"] == "SUCCEEDED"
+        curve = write_curve(original)
         put(original, "quiet/a", b"hello")
         put(original, "quiet/a/b", b"in the shadow")
         quiet = {
@@ -171,6 +200,8 @@ def test_a_backup_under_load_is_restored_beside_the_original(
                 if name.startswith("busy/"):
                     assert each["metadata"] == {"of": name}
                     assert each["contentType"] == "text/x-test"
+            points = twin.call("GET", f"{curve}:read")["timeSeriesData"]["values"]
+            assert [point["scalar"]["value"] for point in points] == [0.25, 0.5, 0.75]
             # Jobs and logs, as of that moment.
             path = f"/trainshed/v1/jobs/{done}"
             assert twin.call("GET", path) == original.call("GET", path)

@@ -16,6 +16,7 @@ _VERTEX_JOBS = "google.cloud.aiplatform.v1.JobService"
 _PIPELINES = "google.cloud.aiplatform.v1.PipelineService"
 _MODELS = "google.cloud.aiplatform.v1.ModelService"
 _RESOURCES = "google.cloud.aiplatform.v1.PersistentResourceService"
+_TENSORBOARDS = "google.cloud.aiplatform.v1.TensorboardService"
 _METADATA = "google.cloud.aiplatform.v1.MetadataService"
 _ML_JOBS = "google.cloud.ml.v1.JobService"
 _ML_PROJECTS = "google.cloud.ml.v1.ProjectManagementService"
@@ -78,6 +79,33 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_METADATA}.QueryContextLineageSubgraph": "aiplatform.contexts.queryContextLineageSubgraph",
     f"{_METADATA}.QueryExecutionInputsAndOutputs": "aiplatform.executions.queryExecutionInputsAndOutputs",
     f"{_METADATA}.QueryArtifactLineageSubgraph": "aiplatform.artifacts.queryArtifactLineageSubgraph",
+    f"{_TENSORBOARDS}.CreateTensorboard": "aiplatform.tensorboards.create",
+    f"{_TENSORBOARDS}.GetTensorboard": "aiplatform.tensorboards.get",
+    f"{_TENSORBOARDS}.ListTensorboards": "aiplatform.tensorboards.list",
+    f"{_TENSORBOARDS}.UpdateTensorboard": "aiplatform.tensorboards.update",
+    f"{_TENSORBOARDS}.DeleteTensorboard": "aiplatform.tensorboards.delete",
+    f"{_TENSORBOARDS}.CreateTensorboardExperiment": "aiplatform.tensorboardExperiments.create",
+    f"{_TENSORBOARDS}.GetTensorboardExperiment": "aiplatform.tensorboardExperiments.get",
+    f"{_TENSORBOARDS}.ListTensorboardExperiments": "aiplatform.tensorboardExperiments.list",
+    f"{_TENSORBOARDS}.UpdateTensorboardExperiment": "aiplatform.tensorboardExperiments.update",
+    f"{_TENSORBOARDS}.DeleteTensorboardExperiment": "aiplatform.tensorboardExperiments.delete",
+    f"{_TENSORBOARDS}.CreateTensorboardRun": "aiplatform.tensorboardRuns.create",
+    f"{_TENSORBOARDS}.GetTensorboardRun": "aiplatform.tensorboardRuns.get",
+    f"{_TENSORBOARDS}.ListTensorboardRuns": "aiplatform.tensorboardRuns.list",
+    f"{_TENSORBOARDS}.UpdateTensorboardRun": "aiplatform.tensorboardRuns.update",
+    f"{_TENSORBOARDS}.DeleteTensorboardRun": "aiplatform.tensorboardRuns.delete",
+    f"{_TENSORBOARDS}.CreateTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.create",
+    f"{_TENSORBOARDS}.GetTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.get",
+    f"{_TENSORBOARDS}.ListTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.list",
+    f"{_TENSORBOARDS}.UpdateTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.update",
+    f"{_TENSORBOARDS}.DeleteTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.delete",
+    f"{_TENSORBOARDS}.BatchCreateTensorboardRuns": "aiplatform.tensorboardRuns.batchCreate",
+    f"{_TENSORBOARDS}.BatchCreateTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.batchCreate",
+    f"{_TENSORBOARDS}.WriteTensorboardRunData": "aiplatform.tensorboardRuns.write",
+    f"{_TENSORBOARDS}.WriteTensorboardExperimentData": "aiplatform.tensorboardExperiments.write",
+    f"{_TENSORBOARDS}.ReadTensorboardTimeSeriesData": "aiplatform.tensorboardTimeSeries.read",
+    f"{_TENSORBOARDS}.BatchReadTensorboardTimeSeriesData": "aiplatform.tensorboardTimeSeries.batchRead",
+    f"{_TENSORBOARDS}.ExportTensorboardTimeSeriesData": "aiplatform.tensorboardTimeSeries.read",
     f"{_RESOURCES}.CreatePersistentResource": "aiplatform.persistentResources.create",
     f"{_RESOURCES}.GetPersistentResource": "aiplatform.persistentResources.get",
     f"{_RESOURCES}.ListPersistentResources": "aiplatform.persistentResources.list",
@@ -214,7 +242,12 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
             permission
             for permission in PERMISSIONS.values()
             if permission.startswith(
-                ("aiplatform.contexts.", "aiplatform.artifacts.", "aiplatform.executions.")
+                (
+                    "aiplatform.contexts.",
+                    "aiplatform.artifacts.",
+                    "aiplatform.executions.",
+                    "aiplatform.tensorboard",
+                )
             )
         ),
         "logging.logEntries.create",

@@ -18,6 +18,8 @@ from trainshed.api.aiplatform_v1 import studies as vertex_studies
 from trainshed.api.aiplatform_v1.metadata import lineage as metadata_lineage
 from trainshed.api.aiplatform_v1.metadata import nodes as metadata_nodes
 from trainshed.api.aiplatform_v1.metadata import stores as metadata_stores
+from trainshed.api.aiplatform_v1.tensorboards import points as tensorboard_points
+from trainshed.api.aiplatform_v1.tensorboards import resources as tensorboard_resources
 from trainshed.api.calls.call import Handler, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.logging_v2 import entries
@@ -39,6 +41,8 @@ def handlers() -> Handlers:
             metadata_stores,
             metadata_nodes,
             metadata_lineage,
+            tensorboard_resources,
+            tensorboard_points,
             persistent_resources,
             vertex_locations,
             vertex_operations,

@@ -39,6 +39,7 @@ from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
+from trainshed.store.points import POINTS, PointFiles
 from trainshed.studies.advisor.client import ProcessAdvisor
 from trainshed.studies.port import Advisor, EngineName
 
@@ -113,6 +114,8 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         studies=bootstrap.store.studies,
         models=bootstrap.store.models,
         metadata=bootstrap.store.metadata,
+        tensorboards=bootstrap.store.tensorboards,
+        points=PointFiles(settings.data / POINTS),
         secrets=bootstrap.store.secrets,
         sealer=bootstrap.sealer,
         logs=logs,

@@ -18,6 +18,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata.records import MetadataStore, Node
 from trainshed.core.pipelines.records import ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Study, Trial
+from trainshed.core.tensorboards.records import BoardResource
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.models import PersistentResource
@@ -74,6 +75,7 @@ _versions = msgspec.json.Decoder(ModelVersion)
 _resources = msgspec.json.Decoder(PersistentResource)
 _stores = msgspec.json.Decoder(MetadataStore)
 _nodes = msgspec.json.Decoder(Node)
+_boards = msgspec.json.Decoder(BoardResource)
 
 
 def work_kind(job: Work) -> WorkKind:
@@ -218,6 +220,14 @@ def encode_node(node: Node) -> bytes:
 def decode_node(record: bytes) -> Node:
     """Without its parents, which are edges."""
     return _decoded("metadata_nodes", "record", record, _nodes.decode)
+
+
+def encode_board_resource(resource: BoardResource) -> bytes:
+    return _encoder.encode(resource)
+
+
+def decode_board_resource(record: bytes) -> BoardResource:
+    return _decoded("tensorboard_resources", "record", record, _boards.decode)
 
 
 def encode_edge_labels(labels: Labels) -> bytes:

@@ -22,6 +22,7 @@ from trainshed.store.models import Models
 from trainshed.store.records import Operation, RecordSetAside
 from trainshed.store.secrets import Secrets
 from trainshed.store.studies import Studies
+from trainshed.store.tensorboards import Tensorboards
 
 NO_JOB: Final = JobUid(0)
 """The uid that no work has."""
@@ -290,6 +291,9 @@ class Store(Protocol):
 
     @property
     def metadata(self) -> Metadata: ...
+
+    @property
+    def tensorboards(self) -> Tensorboards: ...
 
     @property
     def secrets(self) -> Secrets: ...

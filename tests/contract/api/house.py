@@ -27,6 +27,7 @@ from trainshed.core.study.records import StudyUid
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
+from trainshed.store.points import POINTS, PointFiles
 from trainshed.store.port import Commit, Store, open_store
 
 SECOND = 10**9
@@ -78,6 +79,7 @@ class House:
         self.log_root = directory / "logs"
         self.store: Store = open_store("sqlite", directory / "data")
         self.capacity = ValueRoom(self.store.reader)
+        self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
         self._uids = iter(range(1_000, 10**9))
         self.services = Services(
@@ -86,6 +88,8 @@ class House:
             studies=self.store.studies,
             models=self.store.models,
             metadata=self.store.metadata,
+            tensorboards=self.store.tensorboards,
+            points=self.points,
             secrets=self.store.secrets,
             sealer=Sealer(directory / "secrets.key", {}),
             logs=LogReader(FileStreams(self.log_root), ServiceStreams(self.log_root)),

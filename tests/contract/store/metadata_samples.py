@@ -1,5 +1,6 @@
-"""Metadata stores and what is in them, for tests of stores."""
+"""Metadata stores and tensorboards, and what is in them, for tests of stores."""
 
+import zlib
 from typing import Any
 
 from tests.contract.store.store_samples import T0
@@ -12,6 +13,7 @@ from trainshed.core.metadata.records import (
     NodeName,
     StoreName,
 )
+from trainshed.core.tensorboards.records import BoardName, BoardResource
 
 STORE = StoreName("p", "us-central1", "default")
 
@@ -38,3 +40,9 @@ def make_node(name: NodeName, number: int = 0, **fields: Any) -> Node:
 
 def edge(source: NodeName, role: EdgeRole, target: NodeName) -> Edge:
     return Edge(source, role, target, T0, (("k", "v"),))
+
+
+def make_board(*ids: str, **fields: Any) -> BoardResource:
+    """A tensorboard, or what stands below one: as many ids as levels."""
+    name = BoardName("p", "us-central1", ids)
+    return BoardResource(name, zlib.crc32(str(name).encode()), T0, T0, **fields)

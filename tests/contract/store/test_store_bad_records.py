@@ -16,6 +16,7 @@ from tests.contract.store.metadata_samples import (
     artifact,
     edge,
     execution,
+    make_board,
     make_metadata_store,
     make_node,
 )
@@ -39,6 +40,7 @@ from trainshed.core.metadata.conditions import NodeQuery
 from trainshed.core.metadata.records import Edge, EdgeRole, Node, NodeKind
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
+from trainshed.core.tensorboards.records import Level
 from trainshed.store.port import JobQuery, Store, open_store
 from trainshed.store.sqlite.database import DATABASE_FILE
 
@@ -82,6 +84,11 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ),
     ("persistent_resources", "record"): (
         lambda store: store.models.persistent_resources("projects/p/locations/us-central1", "", 9),
+    ),
+    ("tensorboard_resources", "record"): (
+        lambda store: store.tensorboards.below(
+            "projects/p/locations/us-central1", Level.TENSORBOARD, "", 9
+        ),
     ),
     ("metadata_stores", "record"): (
         lambda store: store.metadata.stores("p", "us-central1", "", 9),
@@ -130,6 +137,7 @@ async def fill(store: Store) -> None:
             replace(edge(execution("x1"), EdgeRole.OUTPUT, artifact("a2")), labels=(("a", "b"),)),
         ]
     )
+    await store.tensorboards.create([make_board("t1"), make_board("t2")], operation(40))
     for number in (30, 31):
         await store.studies.create_study(make_study(number))
     for number in (1, 2):
@@ -173,6 +181,7 @@ KEYS = {
     "measurements": "number",
     "persistent_resources": "name",
     "metadata_stores": "store_id",
+    "tensorboard_resources": "resource_id",
     "metadata_edges": "target",
 }
 

@@ -43,10 +43,16 @@ _NAMES: Final = frozenset(
         "parent",
         "parent_model",
         "resource",
+        "tensorboard",
+        "tensorboard_experiment",
+        "tensorboard_run",
+        "tensorboard_time_series",
         "trial_name",
     }
 )
-_LISTS: Final = frozenset({"artifacts", "child_contexts", "executions", "resource_names"})
+_LISTS: Final = frozenset(
+    {"artifacts", "child_contexts", "executions", "resource_names", "time_series"}
+)
 _BARE: Final = "project_ids"
 _PARTS: Final = "entries"
 

@@ -20,9 +20,11 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
 from trainshed.store.notices import Notices
+from trainshed.store.points import PointFiles
 from trainshed.store.port import Intake, Reader
 from trainshed.store.secrets import Secrets
 from trainshed.store.studies import Studies
+from trainshed.store.tensorboards import Tensorboards
 
 
 class BucketProbe(Protocol):
@@ -176,6 +178,8 @@ class Services:
     studies: Studies
     models: Models
     metadata: Metadata
+    tensorboards: Tensorboards
+    points: PointFiles
     secrets: Secrets
     sealer: Sealer
     logs: LogReader

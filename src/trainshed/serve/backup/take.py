@@ -37,6 +37,7 @@ from trainshed.serve import clock
 from trainshed.serve.backup.manifest import FORMAT, Contents, Entry, RunningJob, encode
 from trainshed.serve.backup.sinks import DirectorySink, Sink, TarSink
 from trainshed.serve.settings import SettingsError, load
+from trainshed.store.points import POINTS
 from trainshed.store.port import StoreUnreadable
 from trainshed.store.sqlite.copying import StoredWork, check_database, copy_database, works_in
 from trainshed.store.sqlite.database import DATABASE_FILE
@@ -87,6 +88,8 @@ class _Backup:
             self._file(config, "settings.toml")
         for work in works:
             self._logs(work)
+        for path in _files(self._data, POINTS):
+            self._file(self._data / path, path)
         self._buckets()
         contents = Contents(
             format=FORMAT,

@@ -25,6 +25,7 @@ from trainshed.store.sqlite.secrets import SqliteSecrets
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.studies import SqliteStudies, finish_deleting
+from trainshed.store.sqlite.tensorboards import SqliteTensorboards
 from trainshed.store.sqlite.writer import Writer
 
 DATABASE_FILE = "trainshed.db"
@@ -54,6 +55,7 @@ class SqliteStore:
         self.studies = SqliteStudies(writer, snapshots)
         self.models = SqliteModels(writer, snapshots)
         self.metadata = SqliteMetadata(writer, snapshots)
+        self.tensorboards = SqliteTensorboards(writer, snapshots)
         self.secrets = SqliteSecrets(writer, snapshots)
 
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:

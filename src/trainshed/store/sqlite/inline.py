@@ -24,6 +24,7 @@ from trainshed.store.sqlite.secrets import SqliteSecrets
 from trainshed.store.sqlite.setting_aside import past_bad_records, set_aside
 from trainshed.store.sqlite.snapshots import unreadable
 from trainshed.store.sqlite.studies import SqliteStudies
+from trainshed.store.sqlite.tensorboards import SqliteTensorboards
 from trainshed.store.sqlite.writer import public
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class InlineStore:
         self.studies = SqliteStudies(self, self)
         self.models = SqliteModels(self, self)
         self.metadata = SqliteMetadata(self, self)
+        self.tensorboards = SqliteTensorboards(self, self)
         self.secrets = SqliteSecrets(self, self)
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -36,6 +36,7 @@ _KEYS = {
     "measurements": ("study_uid", "number", "step", "elapsed"),
     "model_versions": ("project_id", "location", "model_id", "version"),
     "persistent_resources": ("name",),
+    "tensorboard_resources": ("parent", "level", "resource_id"),
     "metadata_stores": ("project_id", "location", "store_id"),
     "metadata_nodes": ("project_id", "location", "store_id", "kind", "node_id"),
     "metadata_edges": ("source", "role", "target"),

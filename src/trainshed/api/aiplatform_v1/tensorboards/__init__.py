@@ -1,0 +1,1 @@
+"""`aiplatform` v1 TensorboardService: tensorboards, experiments, runs, time series and their points."""

@@ -1,0 +1,231 @@
+"""Points of time series: written by runs and experiments, read in order, thinned where there are many."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1.tensorboards.messages import V1, value_number
+from trainshed.api.aiplatform_v1.tensorboards.resources import SERVICE
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import decode_number, encode_token, page_size
+from trainshed.api.filters.matching import moment
+from trainshed.api.filters.syntax import Comparison, FilterError, Operator, parse_filter
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.tensorboards.records import (
+    BoardName,
+    BoardResource,
+    Level,
+    Point,
+    ValueType,
+    thinned,
+)
+from trainshed.wire import pool
+
+MOST_POINTS: Final = 5_000
+"""Of one write."""
+MOST_SERIES: Final = 20
+"""Of one batch read."""
+_SHOWN: Final = {ValueType.SCALAR: 1_000, ValueType.TENSOR: 100, ValueType.BLOB_SEQUENCE: 100}
+"""Points of a series in an answer that does not ask for another number."""
+_EXPORTED: Final = 10_000
+_Write = dict[int, list[tuple[int, list[Point]]]]
+"""Points by run and series."""
+
+
+async def write_run(call: Call, request: Any) -> Message:
+    """Add points to the series of a run: all or none."""
+    writes: _Write = {}
+    await _collect(call, request, "", writes)
+    await _write(call, writes)
+    return pool.message_class(f"{V1}.WriteTensorboardRunDataResponse")()
+
+
+async def write_experiment(call: Call, request: Any) -> Message:
+    """Add points to several runs of an experiment; nothing is written if one request is wrong."""
+    parent = BoardName.parse(
+        request.tensorboard_experiment, Level.EXPERIMENT, of="tensorboard_experiment"
+    )
+    writes: _Write = {}
+    for number, part in enumerate(request.write_run_data_requests):
+        at = f"write_run_data_requests[{number}]."
+        if not part.tensorboard_run.startswith(f"{parent}/"):
+            text = f"{part.tensorboard_run!r} does not stand below {parent}."
+            raise InvalidRequest((Violation(f"{at}tensorboard_run", text),))
+        await _collect(call, part, at, writes)
+    await _write(call, writes)
+    return pool.message_class(f"{V1}.WriteTensorboardExperimentDataResponse")()
+
+
+async def read(call: Call, request: Any) -> Message:
+    """The points of a series in the order of their steps; -1 as `max_data_points` is all of them."""
+    name = BoardName.parse(
+        request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
+    )
+    (series, points), *_ = await _points(call, (name,))
+    points = _filtered(points, request.filter)
+    most = request.max_data_points or _shown(series)
+    if most > 0:
+        points = thinned(points, max(most, 2))[-most:]
+    return pool.message_class(f"{V1}.ReadTensorboardTimeSeriesDataResponse")(
+        time_series_data=_data(series, points)
+    )
+
+
+async def batch_read(call: Call, request: Any) -> Message:
+    board = BoardName.parse(request.tensorboard, Level.TENSORBOARD, of="tensorboard")
+    if not 1 <= len(request.time_series) <= MOST_SERIES:
+        text = f"Name 1 to {MOST_SERIES} time series, not {len(request.time_series)}."
+        raise InvalidRequest((Violation("time_series", text),))
+    names = [
+        BoardName.parse(text, Level.SERIES, of=f"time_series[{number}]")
+        for number, text in enumerate(request.time_series)
+    ]
+    if any(name.at(Level.TENSORBOARD) != board for name in names):
+        raise InvalidRequest((Violation("time_series", f"They all have to stand below {board}."),))
+    found = await _points(call, names)
+    return pool.message_class(f"{V1}.BatchReadTensorboardTimeSeriesDataResponse")(
+        time_series_data=[
+            _data(series, thinned(points, _shown(series))) for series, points in found
+        ]
+    )
+
+
+async def export(call: Call, request: Any) -> Message:
+    """All points of a series, page by page."""
+    name = BoardName.parse(
+        request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
+    )
+    size = page_size(request.page_size, default=_EXPORTED, maximum=_EXPORTED)
+    question = (str(name), request.filter)
+    start = decode_number(request.page_token, *question)
+    (series, points), *_ = await _points(call, (name,))
+    points = _filtered(points, request.filter)
+    more = len(points) > start + size
+    answer: Any = pool.message_class(f"{V1}.ExportTensorboardTimeSeriesDataResponse")(
+        next_page_token=encode_token(str(start + size), *question) if more else ""
+    )
+    _fill(answer.time_series_data_points, series, points[start : start + size])
+    return answer
+
+
+HANDLERS: Final[Handlers] = {
+    f"{SERVICE}.WriteTensorboardRunData": write_run,
+    f"{SERVICE}.WriteTensorboardExperimentData": write_experiment,
+    f"{SERVICE}.ReadTensorboardTimeSeriesData": read,
+    f"{SERVICE}.BatchReadTensorboardTimeSeriesData": batch_read,
+    f"{SERVICE}.ExportTensorboardTimeSeriesData": export,
+}
+
+
+async def _collect(call: Call, request: Any, at: str, writes: _Write) -> None:
+    """The points of one run's request. `at`: where in the whole request it stands. Raises InvalidRequest,
+    NotFound."""
+    run_name = BoardName.parse(request.tensorboard_run, Level.RUN, of=f"{at}tensorboard_run")
+    run = await call.services.tensorboards.resource(run_name)
+    if sum(len(data.values) for data in request.time_series_data) > MOST_POINTS:
+        text = f"At most {MOST_POINTS} points are written at once; send several requests."
+        raise InvalidRequest((Violation(f"{at}time_series_data", text),))
+    for number, data in enumerate(request.time_series_data):
+        field = f"{at}time_series_data[{number}]"
+        name = run_name.child(data.tensorboard_time_series_id)
+        if not data.tensorboard_time_series_id:
+            text = "The time series must be named."
+            raise InvalidRequest((Violation(f"{field}.tensorboard_time_series_id", text),))
+        series = await call.services.tensorboards.resource(name)
+        if data.value_type not in (0, value_number(series.value_type)):
+            text = f"{name} is of type {series.value_type}."
+            raise InvalidRequest((Violation(f"{field}.value_type", text),))
+        points = list(_read_points(data.values, series, field))
+        writes.setdefault(run.uid, []).append((series.uid, points))
+
+
+def _read_points(values: Iterable[Any], series: BoardResource, field: str) -> Iterable[Point]:
+    wanted = {ValueType.SCALAR: "scalar", ValueType.TENSOR: "tensor"}.get(
+        series.value_type or ValueType.SCALAR, "blobs"
+    )
+    for number, value in enumerate(values):
+        # A scalar of 0.0 comes as an empty message.
+        given = value.WhichOneof("value") or wanted
+        if given != wanted:
+            text = f"The time series takes values of the kind {wanted}, not {given}."
+            raise InvalidRequest((Violation(f"{field}.values[{number}]", text),))
+        at = value.wall_time.seconds * 10**9 + value.wall_time.nanos
+        content = value.scalar.value if wanted == "scalar" else getattr(value, wanted)
+        yield Point(value.step, at, content if wanted == "scalar" else content.SerializeToString())
+
+
+async def _write(call: Call, writes: _Write) -> None:
+    for run, points in writes.items():
+        await call.services.points.append(run, points)
+
+
+async def _points(
+    call: Call, names: Iterable[BoardName]
+) -> list[tuple[BoardResource, list[Point]]]:
+    """Several series, in their order; the file of a run is read once."""
+    door = call.services.tensorboards
+    found = [await door.resource(name) for name in names]
+    by_run: dict[BoardName, list[int]] = {}
+    for series in found:
+        by_run.setdefault(series.name.at(Level.RUN), []).append(series.uid)
+    points: dict[int, list[Point]] = {}
+    for name, uids in by_run.items():
+        points |= await call.services.points.read((await door.resource(name)).uid, uids)
+    return [(series, points[series.uid]) for series in found]
+
+
+def _shown(series: BoardResource) -> int:
+    return _SHOWN[series.value_type or ValueType.SCALAR]
+
+
+def _data(series: BoardResource, points: Iterable[Point]) -> Message:
+    data: Any = pool.message_class(f"{V1}.TimeSeriesData")(
+        tensorboard_time_series_id=series.name.own_id, value_type=value_number(series.value_type)
+    )
+    _fill(data.values, series, points)
+    return data
+
+
+def _fill(values: Any, series: BoardResource, points: Iterable[Point]) -> None:
+    for point in points:
+        value = values.add(step=point.step)
+        value.wall_time.seconds, value.wall_time.nanos = divmod(point.at, 10**9)
+        match point.value, series.value_type:
+            case bytes(raw), ValueType.TENSOR:
+                value.tensor.ParseFromString(raw)
+            case bytes(raw), _:
+                value.blobs.ParseFromString(raw)
+            case number, _:
+                value.scalar.value = number
+
+
+_TESTS: Final[Mapping[Operator, Callable[[int, int], bool]]] = {
+    Operator.EQUAL: operator.eq,
+    Operator.NOT_EQUAL: operator.ne,
+    Operator.LESS: operator.lt,
+    Operator.LESS_EQUAL: operator.le,
+    Operator.GREATER: operator.gt,
+    Operator.GREATER_EQUAL: operator.ge,
+}
+
+
+def _filtered(points: list[Point], text: str) -> list[Point]:
+    """`step > 1` or `wall_time >= 2026-01-01T00:00:00Z`; one comparison. Raises InvalidRequest."""
+    try:
+        match parse_filter(text):
+            case None:
+                return points
+            case Comparison(("step",), compare, value) if compare in _TESTS:
+                if not value.lstrip("-").isdecimal():
+                    raise FilterError(f"{value!r} is no step")
+                wanted = int(value)
+                return [point for point in points if _TESTS[compare](point.step, wanted)]
+            case Comparison(("wall_time",), compare, value) if compare in _TESTS:
+                at = moment(value)
+                return [point for point in points if _TESTS[compare](point.at, at)]
+            case _:
+                raise FilterError("compare step or wall_time, for example step > 100")
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None

@@ -1,0 +1,235 @@
+"""Tensorboards, experiments, runs and time series: create, get, list, update, delete.
+
+The four differ in a few fields only.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.tensorboards.messages import (
+    KINDS,
+    V1,
+    read_mask,
+    read_new,
+    updated,
+    view,
+)
+from trainshed.api.calls.call import Call, Handler, Handlers
+from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Services
+from trainshed.api.filters.matching import compile_tree, label_test, text_test
+from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.tensorboards.records import LEVELS, BoardName, BoardResource, Level
+from trainshed.store.records import Operation, OperationKind
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool
+
+SERVICE: Final = f"{V1}.TensorboardService"
+_PAGE: Final = {Level.TENSORBOARD: 100}
+_OTHER_PAGE: Final = 50
+_LARGEST: Final = 1000
+_MOST_AT_ONCE: Final = 1000
+BoardTest = Callable[[BoardResource], bool]
+
+
+async def create_board(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    services = call.services
+    uid = services.new_uid()
+    name = BoardName(parent.project_id, parent.location, (str(uid),))
+    record = read_new(request.tensorboard, name, uid, services.now())
+    if not record.display_name:
+        text = "The display name must be set."
+        raise InvalidRequest((Violation("tensorboard.display_name", text),))
+    done = _operation(services, OperationKind.CREATE, record)
+    await services.tensorboards.create((record,), done)
+    return operations.finished(done)
+
+
+async def update_board(call: Call, request: Any) -> Message:
+    services = call.services
+    name = BoardName.parse(request.tensorboard.name, Level.TENSORBOARD, of="tensorboard.name")
+    fields = read_mask(request.update_mask.paths, Level.TENSORBOARD)
+    done: list[Operation] = []
+
+    def operation(record: BoardResource) -> Operation:
+        done.append(_operation(services, OperationKind.UPDATE, record))
+        return done[-1]
+
+    now = services.now()
+    await services.tensorboards.change(
+        name, lambda record: updated(record, request.tensorboard, fields, now), operation
+    )
+    return operations.finished(done[-1])
+
+
+async def batch_create(level: Level, call: Call, request: Any) -> Message:
+    """All or none; each request may name a parent of its own below the common one."""
+    if not 1 <= len(request.requests) <= _MOST_AT_ONCE:
+        text = f"Send 1 to {_MOST_AT_ONCE} requests at once, not {len(request.requests)}."
+        raise InvalidRequest((Violation("requests", text),))
+    records: list[BoardResource] = []
+    for number, part in enumerate(request.requests):
+        parent = part.parent or request.parent
+        if not f"{parent}/".startswith(f"{request.parent}/"):
+            text = f"{parent!r} does not stand below {request.parent!r}."
+            raise InvalidRequest((Violation(f"requests[{number}].parent", text),))
+        records.append(_new(level, call, part, parent))
+    created = await call.services.tensorboards.create(records)
+    answer = "Runs" if level is Level.RUN else "TimeSeries"
+    return pool.message_class(f"{V1}.BatchCreateTensorboard{answer}Response")(
+        **{KINDS[level].plural: [view(record) for record in created]}
+    )
+
+
+async def _create(level: Level, call: Call, request: Any) -> Message:
+    record = _new(level, call, request, request.parent)
+    (created,) = await call.services.tensorboards.create((record,))
+    return view(created)
+
+
+async def _get(level: Level, call: Call, request: Any) -> Message:
+    return view(await call.services.tensorboards.resource(BoardName.parse(request.name, level)))
+
+
+async def _list(level: Level, call: Call, request: Any) -> Message:
+    """Ascending by id."""
+    parent = _parent(level, request.parent)
+    passes = _filter(request.filter)
+    size = page_size(request.page_size, default=_PAGE.get(level, _OTHER_PAGE), maximum=_LARGEST)
+    question = (parent, level.value, request.filter)
+    after = decode_token(request.page_token, *question) if request.page_token else ""
+    page: list[BoardResource] = []
+    scan = Scan(passes, seconds=math.inf)
+    more = True
+    while more and len(page) <= size:
+        rows = await call.services.tensorboards.below(parent, level, after, _LARGEST)
+        verdicts = await scan.judge(rows)
+        page += [record for record, passing in zip(rows, verdicts, strict=True) if passing]
+        more = len(rows) == _LARGEST
+        after = rows[-1].name.own_id if rows else after
+    token = encode_token(page[size - 1].name.own_id, *question) if len(page) > size else ""
+    return pool.message_class(
+        f"{V1}.List{KINDS[level].message.removesuffix('Series')}{_S[level]}Response"
+    )(**{KINDS[level].plural: [view(record) for record in page[:size]]}, next_page_token=token)
+
+
+_S: Final = {level: "Series" if level is Level.SERIES else "s" for level in Level}
+"""The end of a level's plural in names of methods."""
+
+
+async def _update(level: Level, call: Call, request: Any) -> Message:
+    given = getattr(request, KINDS[level].field)
+    name = BoardName.parse(given.name, level, of=f"{KINDS[level].field}.name")
+    fields = read_mask(request.update_mask.paths, level)
+    now = call.services.now()
+    return view(
+        await call.services.tensorboards.change(
+            name, lambda record: updated(record, given, fields, now)
+        )
+    )
+
+
+async def _delete(level: Level, call: Call, request: Any) -> Message:
+    """With everything below it."""
+    services = call.services
+    name = BoardName.parse(request.name, level)
+    now = services.now()
+    done = Operation(_operation_name(services, name), OperationKind.DELETE, str(name), now, now)
+    runs = await services.tensorboards.delete(name, done)
+    await services.points.forget(runs)
+    return operations.finished(done)
+
+
+def _handlers() -> dict[str, Handler]:
+    found: dict[str, Handler] = {
+        f"{SERVICE}.CreateTensorboard": create_board,
+        f"{SERVICE}.UpdateTensorboard": update_board,
+        f"{SERVICE}.BatchCreateTensorboardRuns": partial(batch_create, Level.RUN),
+        f"{SERVICE}.BatchCreateTensorboardTimeSeries": partial(batch_create, Level.SERIES),
+    }
+    for level, kind in KINDS.items():
+        plural = f"{kind.message.removesuffix('Series')}{_S[level]}"
+        found[f"{SERVICE}.Get{kind.message}"] = partial(_get, level)
+        found[f"{SERVICE}.List{plural}"] = partial(_list, level)
+        found[f"{SERVICE}.Delete{kind.message}"] = partial(_delete, level)
+        if level is not Level.TENSORBOARD:
+            found[f"{SERVICE}.Create{kind.message}"] = partial(_create, level)
+            found[f"{SERVICE}.Update{kind.message}"] = partial(_update, level)
+    return found
+
+
+HANDLERS: Final[Handlers] = _handlers()
+
+
+def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
+    """The record that a create request asks for."""
+    above = BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent")
+    uid = call.services.new_uid()
+    given = getattr(request, f"{KINDS[level].field}_id")
+    # Ids of runs and of experiments are chosen by clients; a series gets one.
+    name = above.child(given or str(uid))
+    return read_new(getattr(request, KINDS[level].field), name, uid, call.services.now())
+
+
+def _parent(level: Level, parent: str) -> str:
+    if level is Level.TENSORBOARD:
+        return str(known_location(parent))
+    return str(BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent"))
+
+
+def _filter(text: str) -> BoardTest:
+    try:
+        return compile_tree(parse_filter(text), _leaf)
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
+
+
+def _leaf(leaf: Comparison | Term) -> BoardTest:
+    if leaf.path[0] == "labels":
+        labelled = label_test(leaf)
+        return lambda record: labelled(record.labels)
+    if isinstance(leaf, Comparison):
+        test = text_test(leaf)
+        match leaf.name:
+            case "display_name" | "displayName":
+                return lambda record: test(record.display_name)
+            case "is_default" | "isDefault":
+                return lambda record: test(str(record.is_default).lower())
+            case "name":
+                return lambda record: test(str(record.name))
+            case "source":
+                return lambda record: test(record.source)
+            case _:
+                pass
+    raise FilterError(
+        f"{leaf.name!r} cannot be filtered by; compare display_name, is_default, name or source, or ask for "
+        "labels.KEY"
+    )
+
+
+def _operation(services: Services, kind: OperationKind, record: BoardResource) -> Operation:
+    """Of a tensorboard that is created or updated when it is answered."""
+    now = services.now()
+    return Operation(
+        name=_operation_name(services, record.name),
+        kind=kind,
+        target=str(record.name),
+        created=now,
+        updated=now,
+        response=json.dumps(wire_json.to_public(view(record)), ensure_ascii=False),
+        response_type=f"{V1}.Tensorboard",
+    )
+
+
+def _operation_name(services: Services, name: BoardName) -> str:
+    return f"{LocationName(name.project_id, name.location)}/operations/{services.new_uid()}"

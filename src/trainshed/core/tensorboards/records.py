@@ -1,0 +1,126 @@
+"""Tensorboards, their experiments, runs and time series (facts/experiments#tensorboards).
+
+All four are one kind of record at four levels; the points of a series are not among them.
+"""
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from trainshed.core.errors import InvalidRequest, Violation
+
+
+class Level(enum.StrEnum):
+    """As the collection is called in a name; each stands below the one before."""
+
+    TENSORBOARD = "tensorboards"
+    EXPERIMENT = "experiments"
+    RUN = "runs"
+    SERIES = "timeSeries"
+
+
+LEVELS: Final = tuple(Level)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BoardName:
+    """`projects/P/locations/L/tensorboards/T`, or an experiment, a run or a series below it."""
+
+    project_id: str
+    location: str
+    #: One to four, from the tensorboard's on.
+    ids: tuple[str, ...]
+
+    @property
+    def level(self) -> Level:
+        return LEVELS[len(self.ids) - 1]
+
+    @property
+    def own_id(self) -> str:
+        return self.ids[-1]
+
+    @property
+    def parent(self) -> str:
+        """The name of what it stands below: a location, or one of these."""
+        place = f"projects/{self.project_id}/locations/{self.location}"
+        above = zip(LEVELS, self.ids[:-1], strict=False)
+        return "/".join((place, *(f"{level}/{each}" for level, each in above)))
+
+    def __str__(self) -> str:
+        return f"{self.parent}/{self.level}/{self.own_id}"
+
+    def child(self, child_id: str) -> "BoardName":
+        return BoardName(self.project_id, self.location, (*self.ids, child_id))
+
+    def at(self, level: Level) -> "BoardName":
+        """Itself, or what it stands below at that level."""
+        return BoardName(self.project_id, self.location, self.ids[: LEVELS.index(level) + 1])
+
+    @staticmethod
+    def parse(name: str, level: Level, *, of: str = "name") -> "BoardName":
+        """Raises InvalidRequest on the field `of` for anything else."""
+        match = _NAME.fullmatch(name)
+        ids = tuple(filter(None, match.groups()[2:])) if match is not None else ()
+        if match is None or LEVELS[len(ids) - 1] is not level:
+            levels = LEVELS[: LEVELS.index(level) + 1]
+            form = "/".join(f"{each}/{each.upper().removesuffix('S')}" for each in levels)
+            text = f"{name!r} is not a name of the form projects/PROJECT/locations/LOCATION/{form}."
+            raise InvalidRequest((Violation(of, text),))
+        return BoardName(match[1], match[2], ids)
+
+
+_NAME: Final = re.compile(
+    r"projects/([^/]+)/locations/([^/]+)/tensorboards/([^/]+)"
+    r"(?:/experiments/([^/]+)(?:/runs/([^/]+)(?:/timeSeries/([^/]+))?)?)?"
+)
+
+
+class ValueType(enum.StrEnum):
+    """What the points of a series are; the numbers on the wire count from 1."""
+
+    SCALAR = "SCALAR"
+    TENSOR = "TENSOR"
+    BLOB_SEQUENCE = "BLOB_SEQUENCE"
+
+
+@dataclass(frozen=True, slots=True)
+class BoardResource:
+    """A tensorboard, an experiment, a run or a series."""
+
+    name: BoardName
+    #: Identity in the service: what the points of a run or of a series are kept by.
+    uid: int
+    #: Nanoseconds since the epoch, as is `updated`.
+    created: int
+    updated: int
+    display_name: str = ""
+    description: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    #: Tensorboards: whether it is the one of its location that clients take when they name none.
+    is_default: bool = False
+    #: Experiments: what it belongs to, such as a job.
+    source: str = ""
+    #: Series alone have these three; None elsewhere, "" where a series has none.
+    value_type: ValueType | None = None
+    plugin_name: str = ""
+    plugin_data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of a series."""
+
+    step: int
+    #: When it was measured: nanoseconds since the epoch.
+    at: int
+    #: A scalar, or a serialised tensor.
+    value: float | bytes
+
+
+def thinned(points: list[Point], most: int) -> list[Point]:
+    """At most so many (at least two) of the points, spread evenly; the first and the last are among them."""
+    if len(points) <= most:
+        return points
+    last = len(points) - 1
+    return [points[round(number * last / (most - 1))] for number in range(most)]

@@ -1,0 +1,224 @@
+"""`aiplatform` v1 TensorboardService over REST against a real store (facts/experiments#tensorboards,
+facts/experiments#points)."""
+
+import asyncio
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+from tests.contract.api.test_metadata import fields, ok
+
+pytestmark = pytest.mark.anyio
+PLACE = "projects/p1/locations/us-central1"
+BOARDS = f"{LOCATION}/tensorboards"
+
+
+async def board_made(house: House, **board: Any) -> str:
+    """The path of a new tensorboard."""
+    done = await ok(house, "POST", BOARDS, {"displayName": "tb", **board})
+    assert done["done"]
+    assert done["metadata"]["@type"].endswith("CreateTensorboardOperationMetadata")
+    return f"{BOARDS}/{done['response']['name'].rpartition('/')[2]}"
+
+
+async def run_made(house: House) -> str:
+    board = await board_made(house)
+    await ok(house, "POST", f"{board}/experiments?tensorboardExperimentId=e", {"source": "job"})
+    await ok(house, "POST", f"{board}/experiments/e/runs?tensorboardRunId=r", {"displayName": "r"})
+    return f"{board}/experiments/e/runs/r"
+
+
+async def series_made(house: House, run: str, name: str = "loss") -> str:
+    body = {"displayName": name, "valueType": "SCALAR", "pluginName": "scalars"}
+    made = await ok(house, "POST", f"{run}/timeSeries", body)
+    return made["name"].rpartition("/")[2]
+
+
+def scalars(series: str, *points: tuple[int, float]) -> dict[str, Any]:
+    values = [
+        {"step": str(step), "scalar": {"value": value}, "wallTime": "2026-01-01T00:00:00Z"}
+        for step, value in points
+    ]
+    return {"tensorboardTimeSeriesId": series, "valueType": "SCALAR", "values": values}
+
+
+async def values(house: House, series: str, **query: Any) -> list[tuple[int, float]]:
+    data = (await ok(house, "GET", f"{series}:read?{urlencode(query)}"))["timeSeriesData"]
+    return [
+        (int(each.get("step", 0)), each["scalar"].get("value", 0.0))
+        for each in data.get("values", [])
+    ]
+
+
+async def test_a_client_finds_or_makes_the_default_tensorboard(house: House) -> None:
+    assert await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue") == {}
+    first = await board_made(house, isDefault=True)
+    await board_made(house)
+    (found,) = (await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
+    assert found["name"].endswith(first.rpartition("/")[2])
+    second = await board_made(house, isDefault=True)
+    (found,) = (await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
+    assert found["name"].endswith(second.rpartition("/")[2])
+
+
+@pytest.mark.parametrize("mask", ["displayName,labels", "display_name,labels"])
+async def test_masks_come_in_two_spellings(house: House, mask: str) -> None:
+    board = await board_made(house, description="kept")
+    body = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
+    done = await ok(house, "PATCH", f"{board}?updateMask={mask}", body)
+    assert done["response"]["@type"].endswith("v1.Tensorboard")
+    shown = await ok(house, "GET", board)
+    assert (shown["displayName"], shown["labels"]) == ("new", {"a": "b"})
+    assert shown["description"] == "kept"
+    assert fields(await house.call("PATCH", f"{board}?updateMask=name", body)) == {"update_mask"}
+
+
+async def test_a_tree_is_made_listed_and_deleted(house: House) -> None:
+    run = await run_made(house)
+    board, experiment = run.partition("/experiments")[0], run.partition("/runs")[0]
+    assert (await ok(house, "GET", experiment))["source"] == "job"
+    for number in range(3):
+        await ok(house, "POST", f"{experiment}/runs?tensorboardRunId=r{number}", {})
+    page = await ok(house, "GET", f"{experiment}/runs?pageSize=2")
+    assert [each["name"].rpartition("/")[2] for each in page["tensorboardRuns"]] == ["r", "r0"]
+    rest = await ok(house, "GET", f"{experiment}/runs?pageSize=2&pageToken={page['nextPageToken']}")
+    assert [each["name"].rpartition("/")[2] for each in rest["tensorboardRuns"]] == ["r1", "r2"]
+    named = f"{experiment}/runs?{urlencode({'filter': 'display_name=r'})}"
+    assert len((await ok(house, "GET", named))["tensorboardRuns"]) == 1
+    await ok(house, "PATCH", f"{experiment}?updateMask=description", {"description": "d"})
+    assert (await ok(house, "GET", experiment))["description"] == "d"
+    done = await ok(house, "DELETE", board)
+    assert done["metadata"]["@type"].endswith("DeleteOperationMetadata")
+    assert (await house.call("GET", run)).status == 404
+    answer = await house.call("POST", f"{experiment}/runs?tensorboardRunId=x", {})
+    assert answer.status == 404
+
+
+async def test_an_identical_series_is_the_one_that_is_there(house: House) -> None:
+    run = await run_made(house)
+    first = await series_made(house, run)
+    assert await series_made(house, run) == first
+    answer = await house.call(
+        "POST",
+        f"{run}/timeSeries",
+        {"displayName": "loss", "valueType": "TENSOR", "pluginName": "x"},
+    )
+    assert fields(answer) == {"tensorboard_time_series.display_name"}
+    assert "already exist" in answer.error["message"]
+
+
+async def test_points_are_read_in_the_order_of_their_steps(house: House) -> None:
+    run = await run_made(house)
+    loss, acc = await series_made(house, run), await series_made(house, run, "acc")
+    body = {"timeSeriesData": [scalars(loss, (2, 0.25), (0, 0.0)), scalars(acc, (1, 1.0))]}
+    await ok(house, "POST", f"{run}:write", body)
+    await ok(house, "POST", f"{run}:write", body)  # Sent again: nothing is doubled.
+    await ok(house, "POST", f"{run}:write", {"timeSeriesData": [scalars(loss, (1, 0.5))]})
+    series = f"{run}/timeSeries/{loss}"
+    assert await values(house, series) == [(0, 0.0), (1, 0.5), (2, 0.25)]
+    assert await values(house, series, filter="step > 0") == [(1, 0.5), (2, 0.25)]
+    assert await values(house, series, maxDataPoints=2) == [(0, 0.0), (2, 0.25)]
+    assert await values(house, series, maxDataPoints=1) == [(2, 0.25)]
+    board = run.partition("/experiments")[0]
+    place = run.partition("/ui/")[2] or run.removeprefix("/v1/")
+    names = [("timeSeries", f"{place}/timeSeries/{each}") for each in (acc, loss)]
+    both = (await ok(house, "GET", f"{board}:batchRead?{urlencode(names)}"))["timeSeriesData"]
+    assert [each["tensorboardTimeSeriesId"] for each in both] == [acc, loss]
+    assert [len(each["values"]) for each in both] == [1, 3]
+    body = {"pageSize": 2}
+    page = await ok(house, "POST", f"{series}:exportTensorboardTimeSeries", body)
+    assert len(page["timeSeriesDataPoints"]) == 2
+    rest = await ok(
+        house,
+        "POST",
+        f"{series}:exportTensorboardTimeSeries",
+        body | {"pageToken": page["nextPageToken"]},
+    )
+    assert [each["step"] for each in rest["timeSeriesDataPoints"]] == ["2"]
+    assert "nextPageToken" not in rest
+
+
+async def test_a_write_is_all_or_nothing(house: House) -> None:
+    run = await run_made(house)
+    loss = await series_made(house, run)
+    good = scalars(loss, (1, 1.0))
+    tensor = good | {"values": [{"step": "1", "tensor": {"value": "AAAA"}}]}
+    for bad, field in (
+        (good | {"valueType": "TENSOR"}, "time_series_data[1].value_type"),
+        (tensor, "time_series_data[1].values[0]"),
+        (scalars("", (1, 1.0)), "time_series_data[1].tensorboard_time_series_id"),
+    ):
+        answer = await house.call("POST", f"{run}:write", {"timeSeriesData": [good, bad]})
+        assert fields(answer) == {field}
+    unknown = {"timeSeriesData": [good, scalars("nobody", (1, 1.0))]}
+    assert (await house.call("POST", f"{run}:write", unknown)).status == 404
+    many = {"timeSeriesData": [scalars(loss, *((step, 0.5) for step in range(5001)))]}
+    assert fields(await house.call("POST", f"{run}:write", many)) == {"time_series_data"}
+    assert await values(house, f"{run}/timeSeries/{loss}") == []
+
+
+async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -> None:
+    board = await board_made(house)
+    await ok(house, "POST", f"{board}/experiments?tensorboardExperimentId=e", {})
+    experiment = f"{board}/experiments/e"
+    parent = f"{PLACE}/tensorboards/{board.rpartition('/')[2]}/experiments/e"
+    requests = [{"parent": parent, "tensorboardRunId": f"r{number}"} for number in range(3)]
+    made = await ok(house, "POST", f"{experiment}/runs:batchCreate", {"requests": requests})
+    names = [each["name"] for each in made["tensorboardRuns"]]
+    series = {"displayName": "loss", "valueType": "SCALAR", "pluginName": "scalars"}
+    requests = [{"parent": name, "tensorboardTimeSeries": series} for name in names]
+    made = await ok(house, "POST", f"{experiment}:batchCreate", {"requests": requests})
+    found = [each["name"] for each in made["tensorboardTimeSeries"]]
+    assert [name.partition("/timeSeries")[0] for name in found] == names
+    writes = [
+        {"tensorboardRun": run, "timeSeriesData": [scalars(each.rpartition("/")[2], (1, 2.0))]}
+        for run, each in zip(names, found, strict=True)
+    ]
+    await ok(house, "POST", f"{experiment}:write", {"writeRunDataRequests": writes})
+    assert await values(house, f"{board}/{found[2].partition(f'{board[-19:]}/')[2]}") == [(1, 2.0)]
+    elsewhere = {"requests": [{"parent": f"{PLACE}/tensorboards/1/experiments/e"}]}
+    answer = await house.call("POST", f"{experiment}/runs:batchCreate", elsewhere)
+    assert fields(answer) == {"requests[0].parent"}
+
+
+async def test_a_thousand_points_of_many_are_shown_with_the_first_and_the_last(
+    house: House,
+) -> None:
+    run = await run_made(house)
+    loss = await series_made(house, run)
+    for start in range(0, 6000, 3000):
+        data = scalars(loss, *((step, float(step)) for step in range(start, start + 3000)))
+        await ok(house, "POST", f"{run}:write", {"timeSeriesData": [data]})
+    series = f"{run}/timeSeries/{loss}"
+    shown = await values(house, series)
+    assert (len(shown), shown[0], shown[-1]) == (1000, (0, 0.0), (5999, 5999.0))
+    assert len(await values(house, series, maxDataPoints=-1)) == 6000
+
+
+async def test_writers_of_one_run_lose_nothing(house: House) -> None:
+    run = await run_made(house)
+    loss = await series_made(house, run)
+    await asyncio.gather(
+        *(
+            ok(house, "POST", f"{run}:write", {"timeSeriesData": [scalars(loss, (step, 1.0))]})
+            for step in range(40)
+        )
+    )
+    assert [step for step, _ in await values(house, f"{run}/timeSeries/{loss}")] == list(range(40))
+
+
+async def test_every_fault_is_named(house: House) -> None:
+    board = await board_made(house)
+    wrong = {"displayName": "x" * 129, "labels": {"Not A Label": "x"}}
+    assert fields(await house.call("POST", BOARDS, wrong)) == {
+        "tensorboard.display_name",
+        "tensorboard.labels.Not A Label",
+    }
+    assert fields(await house.call("POST", BOARDS, {})) == {"tensorboard.display_name"}
+    answer = await house.call("POST", f"{board}/experiments?tensorboardExperimentId=-E_", {})
+    assert fields(answer) == {"tensorboard_experiment_id"}
+    for wrong_filter in ("banana=1", "is_default >", "x"):
+        answer = await house.call("GET", f"{BOARDS}?{urlencode({'filter': wrong_filter})}")
+        assert fields(answer) == {"filter"}

@@ -1,0 +1,185 @@
+"""Experiments by the Vertex SDK, unmodified, over gRPC with TLS and over REST (facts/experiments)."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.running import Service, given_by_env, seen_by
+
+_HEAD = """
+import json, sys
+from google.cloud import aiplatform
+from google.oauth2.credentials import Credentials
+
+transport, endpoint, token = sys.argv[1:]
+experiment = f"trial-{transport}"
+aiplatform.init(
+    project="trainshed",
+    location="us-central1",
+    api_endpoint=endpoint,
+    api_transport=transport,
+    credentials=Credentials(token),
+    experiment=experiment,
+)
+"""
+_LOG = (
+    _HEAD
+    + """
+with aiplatform.start_run("r1"):
+    aiplatform.log_params({"lr": 0.1, "depth": 3, "opt": "adam"})
+    aiplatform.log_metrics({"acc": 0.5})
+    aiplatform.log_metrics({"acc": 0.75, "loss": 1.5})
+    for step in range(1, 6):
+        aiplatform.log_time_series_metrics({"loss": 1.0 / step}, step=step)
+    aiplatform.log_time_series_metrics({"loss": 0.125})
+    aiplatform.log_classification_metrics(
+        labels=["a", "b"], matrix=[[3, 1], [0, 4]], display_name="confusion"
+    )
+    with aiplatform.start_execution(
+        schema_title="system.ContainerExecution", display_name="prepare"
+    ) as execution:
+        for kind, assign in (
+            ("Dataset", execution.assign_input_artifacts),
+            ("Model", execution.assign_output_artifacts),
+        ):
+            artifact = aiplatform.Artifact.create(
+                schema_title=f"system.{kind}", display_name=kind, uri=f"gs://trainshed/{kind}"
+            )
+            assign([artifact])
+aiplatform.start_run("r2")
+aiplatform.log_metrics({"acc": 0.9})
+aiplatform.end_run()
+aiplatform.start_run("r1", resume=True)
+aiplatform.log_metrics({"final": 7})
+aiplatform.end_run()
+"""
+)
+_READ = (
+    _HEAD
+    + """
+frame = aiplatform.get_experiment_df(experiment).set_index("run_name").sort_index()
+run = aiplatform.ExperimentRun("r1", experiment=experiment)
+(execution,) = run.get_executions()
+seen = {
+    "runs": list(frame.index),
+    "accuracies": list(frame["metric.acc"]),
+    "state": run.state.name,
+    "params": run.get_params(),
+    "metrics": run.get_metrics(),
+    "losses": list(run.get_time_series_data_frame()["loss"]),
+    "matrix": run.get_classification_metrics()[0]["matrix"],
+    "inputs": [artifact.display_name for artifact in execution.get_input_artifacts()],
+    "outputs": [artifact.display_name for artifact in execution.get_output_artifacts()],
+    "listed": [each.name for each in aiplatform.Experiment.list()],
+}
+aiplatform.Experiment(experiment).delete(delete_backing_tensorboard_runs=True)
+seen["left"] = [each.name for each in aiplatform.Experiment.list()]
+print('SEEN', json.dumps(seen))
+"""
+)
+# Two writers, such as a notebook and a job: each goes on with the run as it has read it.
+_TWO = (
+    _HEAD
+    + """
+first = aiplatform.ExperimentRun.create("both", experiment=experiment)
+second = aiplatform.ExperimentRun("both", experiment=experiment)
+for number in range(5):
+    first.log_params({f"p{number}": number})
+    second.log_metrics({f"m{number}": number})
+again = aiplatform.ExperimentRun("both", experiment=experiment)
+print("SEEN", json.dumps([again.get_params(), again.get_metrics()]))
+"""
+)
+TRANSPORTS = ("grpc", "rest")
+transports = pytest.mark.parametrize("transport", TRANSPORTS)
+
+
+def ran(service: Service, tmp_path: Path, program: str, name: str) -> dict[str, Any]:
+    """What the program said, by transport; both run side by side."""
+    path = tmp_path / f"{name}.py"
+    path.write_text(program)
+    endpoints = {"grpc": str(service.extra["grpc_tls"]), "rest": service.rest}
+    variables = given_by_env(service)
+
+    def run(transport: str) -> Any:
+        given = (transport, endpoints[transport], service.token)
+        return seen_by(path, *given, variables=variables)
+
+    with ThreadPoolExecutor(len(TRANSPORTS)) as pool:
+        return dict(zip(TRANSPORTS, pool.map(run, TRANSPORTS), strict=True))
+
+
+@pytest.fixture(scope="module")
+def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    directory = tmp_path_factory.mktemp("experiments")
+    ran(service, directory, _LOG + "print('SEEN {}')", "log")
+    yield ran(service, directory, _READ, "read")
+
+
+@transports
+def test_what_a_notebook_logs_is_read_back(seen: dict[str, Any], transport: str) -> None:
+    assert seen[transport]["runs"] == ["r1", "r2"]
+    assert seen[transport]["accuracies"] == [0.75, 0.9]
+    assert seen[transport]["state"] == "COMPLETE"
+    assert seen[transport]["params"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
+    assert seen[transport]["metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
+    assert seen[transport]["matrix"] == [[3, 1], [0, 4]]
+
+
+@transports
+def test_curves_have_every_step(seen: dict[str, Any], transport: str) -> None:
+    """facts/experiments#points"""
+    assert seen[transport]["losses"] == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 0.125]
+
+
+@transports
+def test_lineage_tells_what_was_read_and_written(seen: dict[str, Any], transport: str) -> None:
+    assert (seen[transport]["inputs"], seen[transport]["outputs"]) == (["Dataset"], ["Model"])
+
+
+@transports
+def test_a_deleted_experiment_is_gone(seen: dict[str, Any], transport: str) -> None:
+    assert f"trial-{transport}" in seen[transport]["listed"]
+    assert f"trial-{transport}" not in seen[transport]["left"]
+
+
+def test_two_writers_of_one_run_lose_nothing(service: Service, tmp_path: Path) -> None:
+    """facts/experiments#etags: over REST the SDK gives up at the first conflict, so there is none."""
+    for params, metrics in ran(service, tmp_path, _TWO, "two").values():
+        assert params == {f"p{number}": number for number in range(5)}
+        assert metrics == {f"m{number}": number for number in range(5)}
+
+
+@pytest.mark.gcloud
+@needs_gcloud
+def test_gcloud_keeps_tensorboards(service: Service, tmp_path: Path) -> None:
+    """facts/experiments#tensorboards: on v1, what is below them on v1beta1."""
+    gcloud = Gcloud(service, tmp_path)
+    name = gcloud.run(
+        "ai",
+        "tensorboards",
+        "create",
+        "--display-name=board",
+        "--labels=a=b",
+        "--format=value(name)",
+    ).stdout.strip()
+    board = name.rpartition("/")[2]
+    gcloud.run("ai", "tensorboards", "update", board, "--display-name=new", "--update-labels=c=d")
+    shown = json.loads(gcloud.run("ai", "tensorboards", "describe", board, "--format=json").stdout)
+    assert (shown["displayName"], shown["labels"]) == ("new", {"a": "b", "c": "d"})
+    gcloud.run(
+        *("beta", "ai", "tensorboard-experiments", "create", board),
+        *("--tensorboard-experiment-id=e", "--display-name=e"),
+    )
+    listed = gcloud.run(
+        *("beta", "ai", "tensorboard-experiments", "list", board),
+        "--format=value(displayName)",
+    )
+    assert listed.stdout.split() == ["e"]
+    gcloud.run("ai", "tensorboards", "delete", board, "--quiet")
+    gcloud.run("ai", "tensorboards", "describe", board, fails=True)

@@ -1,0 +1,126 @@
+"""The files of points (facts/experiments#points)."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from trainshed.core.errors import Unavailable
+from trainshed.core.tensorboards.records import Point, thinned
+from trainshed.store.points import PointFiles
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def points(*steps: int, value: float = 0.5) -> list[Point]:
+    return [Point(step, 1000 + step, value * step) for step in steps]
+
+
+async def test_points_are_read_in_the_order_of_their_steps(tmp_path: Path) -> None:
+    files = PointFiles(tmp_path / "points")
+    await files.append(7, [(1, points(3, 1)), (2, points(9))])
+    await files.append(7, [(1, points(2))])
+    assert await files.read(7, [1, 3]) == {1: points(1, 2, 3), 3: []}
+    assert await PointFiles(tmp_path / "points").read(7, [2]) == {2: points(9)}
+    assert await files.read(8, [1]) == {1: []}
+
+
+async def test_what_is_written_again_counts_once_and_the_last_value_counts(tmp_path: Path) -> None:
+    files = PointFiles(tmp_path)
+    await files.append(7, [(1, points(1, 2))])
+    await files.append(7, [(1, points(2, 3, value=9))])
+    assert await files.read(7, [1]) == {1: [*points(1), *points(2, 3, value=9)]}
+
+
+async def test_values_may_be_bytes(tmp_path: Path) -> None:
+    files = PointFiles(tmp_path)
+    tensor = [Point(1, 2, b"\x00tensor")]
+    await files.append(7, [(1, tensor)])
+    assert await files.read(7, [1]) == {1: tensor}
+
+
+async def test_what_a_crash_left_of_a_write_is_cut_off(tmp_path: Path) -> None:
+    files = PointFiles(tmp_path)
+    await files.append(7, [(1, points(1))])
+    path = tmp_path / "7.points"
+    whole = path.read_bytes()
+    await files.append(7, [(1, points(2))])
+    both = path.read_bytes()
+    for cut in range(len(whole) + 1, len(both)):
+        path.write_bytes(both[:cut])
+        after = PointFiles(tmp_path)
+        assert await after.read(7, [1]) == {1: points(1)}
+        await after.append(7, [(1, points(3))])
+        assert await after.read(7, [1]) == {1: points(1, 3)}
+    path.write_bytes(both[:-1] + bytes([both[-1] ^ 1]))
+    assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1)}
+
+
+async def test_writes_that_come_together_share_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[int] = []
+    real = os.fsync
+
+    def counted(descriptor: int) -> None:
+        syncs.append(descriptor)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    files = PointFiles(tmp_path)
+    await asyncio.gather(*(files.append(7, [(1, points(step))]) for step in range(100)))
+    assert await files.read(7, [1]) == {1: points(*range(100))}
+    assert len(syncs) <= 4  # The first alone, the others together, and the directory.
+
+
+async def test_a_failed_write_is_told_to_everybody_and_leaves_nothing(tmp_path: Path) -> None:
+    files = PointFiles(tmp_path)
+    await files.append(7, [(1, points(1))])
+    limited = tmp_path / "7.points"
+    content = limited.read_bytes()
+    limited.unlink()
+    limited.mkdir()
+    results = await asyncio.gather(
+        *(files.append(7, [(1, points(step))]) for step in (2, 3)), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [Unavailable, Unavailable]
+    limited.rmdir()
+    limited.write_bytes(content)
+    await files.append(7, [(1, points(4))])
+    assert await files.read(7, [1]) == {1: points(1, 4)}
+
+
+async def test_a_caller_who_goes_away_leaves_nobody_waiting(tmp_path: Path) -> None:
+    files = PointFiles(tmp_path)
+    first = asyncio.ensure_future(files.append(7, [(1, points(1))]))
+    others = [asyncio.ensure_future(files.append(7, [(1, points(step))])) for step in (2, 3)]
+    await asyncio.sleep(0)
+    first.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.gather(first, *others, return_exceptions=True)
+    await files.append(7, [(1, points(2, 3))])
+    assert (await files.read(7, [1]))[1][-2:] == points(2, 3)
+
+
+async def test_points_of_runs_that_are_gone_are_gone(tmp_path: Path) -> None:
+    files = PointFiles(tmp_path)
+    await files.append(7, [(1, points(1))])
+    await files.forget([7, 8])
+    assert await files.read(7, [1]) == {1: []}
+    await files.append(7, [(1, points(2))])
+    assert await files.read(7, [1]) == {1: points(2)}
+
+
+def test_a_thinned_series_keeps_its_first_and_its_last_point() -> None:
+    many = points(*range(10_000))
+    for most in (2, 3, 1000):
+        some = thinned(many, most)
+        assert (some[0], some[-1], len(some)) == (many[0], many[-1], most)
+        assert some == sorted(set(some), key=lambda point: point.step)
+    assert thinned(many, 10_000) == many
