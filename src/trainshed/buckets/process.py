@@ -34,10 +34,10 @@ from trainshed.httpd import limits
 from trainshed.httpd.hosts import Checked
 from trainshed.httpd.protocol import ConnectionGroups
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
+from trainshed.httpd.server import server_config
 from trainshed.replica.system import kernel
 
 _GRACE_S = 5
-_KEEP_ALIVE_S = 75
 _TAKE_OVER_S = 20
 _POLL_S = 0.1
 _ORPHAN_CHECK_S = 0.25
@@ -70,18 +70,7 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     )
     kinds: dict[object, Listener] = {}
     groups = ConnectionGroups(limits.of_this_process())
-    config = uvicorn.Config(
-        Checked(app, setup.hosts),
-        http=protocol(kinds, groups),
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_GRACE_S,
-    )
+    config = server_config(Checked(app, setup.hosts), protocol(kinds, groups), grace=_GRACE_S)
     secure = _secure_listener(setup)
     certificate = Certificate(Path(setup.certificate), Path(setup.key))
     tls = [TlsListener(secure, certificate)] if secure else list[TlsListener]()

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -27,6 +27,7 @@ from trainshed.httpd import limits
 from trainshed.httpd.hosts import Checked
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
+from trainshed.httpd.server import server_config
 from trainshed.replica import protocol
 from trainshed.serve import clock
 from trainshed.serve.addresses import (
@@ -46,7 +47,7 @@ from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.telemetry.requests import LoggedRequests
 
 if TYPE_CHECKING:
-    from trainshed.httpd.protocol import ConnectionGroups
+    from trainshed.httpd.hosts import Checked
 
 log = logging.getLogger(__name__)
 
@@ -108,25 +109,13 @@ class Service:
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
+        application = ApiApplication(self._app.services, authenticate, mounts)
         server = _Server(
-            uvicorn.Config(
-                LoggedRequests(
-                    Checked(
-                        ApiApplication(self._app.services, authenticate, mounts),
-                        own_hosts(settings),
-                    )
-                ),
-                http=guarded(groups),
-                ws=cast("Any", websocket_protocol(groups)),
-                ws_max_size=1 << 20,
-                ws_per_message_deflate=False,
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=DRAIN,
+            server_config(
+                LoggedRequests(Checked(application, own_hosts(settings))),
+                guarded(groups),
+                grace=DRAIN,
+                websockets=groups,
             ),
             tls,
             groups,
@@ -268,15 +257,3 @@ def say(text: str) -> None:
     """A line for the person at the terminal."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def websocket_protocol(groups: "ConnectionGroups") -> Callable[..., asyncio.Protocol]:
-    """Uvicorn's protocol for WebSockets, whose library is loaded with the first call: most services never
-    have one."""
-
-    def made(**options: Any) -> asyncio.Protocol:
-        from trainshed.httpd.sockets import CountedWebSocket
-
-        return CountedWebSocket(groups, **options)
-
-    return made
