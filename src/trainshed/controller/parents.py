@@ -170,12 +170,12 @@ class Parents:
         trials: list[Trial] = []
         match work:
             case TuningJob():
-                jobs = [each.job for each in work.running]
-                for each in work.running:
+                jobs = [running.job for running in work.running]
+                for running in work.running:
                     # Of this trial it may be that it cannot be read.
                     with contextlib.suppress(Exception):
                         trials.append(
-                            (await self._stores.studies.trial(work.study, each.number)).trial
+                            (await self._stores.studies.trial(work.study, running.number)).trial
                         )
                 ended, told = give_up(work, cause, now)
             case Pipeline():

@@ -60,7 +60,7 @@ class TuningReconciler:
         job = live.job
         assert isinstance(job, TuningJob)
         transition = Transition(job, self._stores.now())
-        sights = [await self._sight(job, each.number) for each in job.running]
+        sights = [await self._sight(job, trial.number) for trial in job.running]
         machine.observe(transition, sights)
         for cancel_request in intents(live, events):
             machine.cancel(transition, cancel_request)
@@ -80,7 +80,7 @@ class TuningReconciler:
                 consumed(live),
                 trials=result.trials,
                 measurements=result.measurements,
-                made=tuple(NewWork(each.job, (each.entry,)) for each in begun),
+                made=tuple(NewWork(trial.job, (trial.entry,)) for trial in begun),
             )
         return Next(
             result.job,
@@ -168,7 +168,7 @@ class TuningReconciler:
         if not machine.wanted(job):
             study = replace(study, limits=replace(study.limits, max_trials=None))
         if reached := limit_reached(study, own, job.created, transition.now):
-            running = {each.number for each in job.running}
+            running = {trial.number for trial in job.running}
             machine.reach_limit(transition, reached, [one for one in own if one.number in running])
 
     def _begin(

@@ -182,40 +182,40 @@ def _trial_variables(spec: JobSpec) -> dict[str, str]:
     """What every replica of a trial is told about it (facts/program#variables)."""
     if not spec.trial:
         return {}
-    found = {"CLOUD_ML_TRIAL_ID": spec.trial, METRIC_FILE: _METRICS}
+    variables = {"CLOUD_ML_TRIAL_ID": spec.trial, METRIC_FILE: _METRICS}
     if spec.api is Api.ML and spec.metric_tag:
-        found["CLOUD_ML_HP_METRIC_TAG"] = spec.metric_tag
-    return found
+        variables["CLOUD_ML_HP_METRIC_TAG"] = spec.metric_tag
+    return variables
 
 
 def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     cluster = cluster_spec(gang.spec, gang.endpoints, replica)
     if cluster is not None:
-        found["CLUSTER_SPEC"] = _dump(cluster)
+        variables["CLUSTER_SPEC"] = _dump(cluster)
     config = tf_config(gang.spec, gang.endpoints, replica, project_id=gang.name.project_id)
     if config is not None:
-        found["TF_CONFIG"] = _dump(config)
+        variables["TF_CONFIG"] = _dump(config)
     place = rank(gang.spec, replica)
     if place is not None:
-        found["MASTER_ADDR"] = gang.endpoints[ReplicaId(0, 0)].host
-        found["MASTER_PORT"] = str(gang.master_port)
-        found["RANK"] = str(place.rank)
-        found["WORLD_SIZE"] = str(place.world_size)
-    return found
+        variables["MASTER_ADDR"] = gang.endpoints[ReplicaId(0, 0)].host
+        variables["MASTER_PORT"] = str(gang.master_port)
+        variables["RANK"] = str(place.rank)
+        variables["WORLD_SIZE"] = str(place.world_size)
+    return variables
 
 
 def _output_directories(spec: JobSpec) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if spec.base_output_directory:
         base = spec.base_output_directory.removesuffix("/")
-        found["AIP_MODEL_DIR"] = f"{base}/model/"
-        found["AIP_CHECKPOINT_DIR"] = f"{base}/checkpoints/"
-        found["AIP_TENSORBOARD_LOG_DIR"] = f"{base}/logs/"
+        variables["AIP_MODEL_DIR"] = f"{base}/model/"
+        variables["AIP_CHECKPOINT_DIR"] = f"{base}/checkpoints/"
+        variables["AIP_TENSORBOARD_LOG_DIR"] = f"{base}/logs/"
     tensorboard = json.loads(spec.job_json).get("tensorboard")
     if tensorboard:
-        found["AIP_TENSORBOARD_RESOURCE_NAME"] = str(tensorboard)
-    return found
+        variables["AIP_TENSORBOARD_RESOURCE_NAME"] = str(tensorboard)
+    return variables
 
 
 def _cloud_ml_job(spec: JobSpec, replica: ReplicaId) -> object:

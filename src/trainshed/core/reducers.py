@@ -187,7 +187,7 @@ def _meant(name: str) -> str:
     """By what comes after the beginning that all names share, and would make any two of them alike."""
     if name == f"{variables.MODE}_MODE":
         return f"{variables.MODE} may be meant"
-    ends = {each.removeprefix(variables.START): each for each in sorted(variables.NAMES)}
+    ends = {known.removeprefix(variables.START): known for known in sorted(variables.NAMES)}
     close = difflib.get_close_matches(name.removeprefix(variables.START), ends, n=1, cutoff=0.75)
     return f"{ends[close[0]]} may be meant" if close else ""
 

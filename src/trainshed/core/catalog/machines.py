@@ -124,13 +124,13 @@ def closest(name: str, known: Iterable[str]) -> str:
     """`" Did you mean X?"` for the known name nearest to `name`, or "" when none is near: first by its words,
     then by its numbers, so that n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
     by_words: dict[str, list[str]] = {}
-    for each in known:
-        by_words.setdefault(_NUMBER.sub("#", each), []).append(each)
+    for candidate in known:
+        by_words.setdefault(_NUMBER.sub("#", candidate), []).append(candidate)
     words = difflib.get_close_matches(_NUMBER.sub("#", name), by_words, n=1)
     if not words:
         return ""
     asked = _numbers(name)
-    near = min(by_words[words[0]], key=lambda each: _apart(_numbers(each), asked))
+    near = min(by_words[words[0]], key=lambda candidate: _apart(_numbers(candidate), asked))
     return f" Did you mean {near}?"
 
 

@@ -175,7 +175,7 @@ def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
 def _due(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
     """Of those that wait, the ones that are to be started now."""
     paused = {replica.id for replica in job.replicas if replica.not_before}
-    return tuple(each for each in _waiting(job) if each[0] not in paused)
+    return tuple(waiting for waiting in _waiting(job) if waiting[0] not in paused)
 
 
 def _waiting(job: Job) -> tuple[tuple[ReplicaId, int], ...]:

@@ -60,7 +60,9 @@ def moments(spec: StudySpec, trials: Sequence[Trial], created: int) -> tuple[int
     """The moments (ns), past ones among them, at which `limit_reached` may come to another answer by time
     alone."""
     limits = spec.limits
-    found = [created + each for each in (limits.min_duration, limits.max_duration) if each]
+    found = [
+        created + duration for duration in (limits.min_duration, limits.max_duration) if duration
+    ]
     if limits.end_at is not None:
         found.append(limits.end_at)
     if limits.max_duration_without_progress is not None:

@@ -134,7 +134,7 @@ def _is_active(node: Parameter, values: Sequence[Value | None]) -> bool:
     if node.parent < 0:
         return True
     parent = values[node.parent]
-    return parent is not None and any(_same(parent, each) for each in node.when)
+    return parent is not None and any(_same(parent, value) for value in node.when)
 
 
 def _same(one: Value, other: Value) -> bool:
@@ -255,8 +255,11 @@ def parse_trial(
     """
     faults = Faults()
     parameters = read_parameters(spec, given.parameters, faults, at=f"{given.path}.parameters")
-    read = [read_measurement(spec, each, faults, final=False) for each in given.measurements]
-    by_place = {(each.step, each.elapsed): each for each in read}
+    read = [
+        read_measurement(spec, measurement, faults, final=False)
+        for measurement in given.measurements
+    ]
+    by_place = {(measurement.step, measurement.elapsed): measurement for measurement in read}
     measurements = tuple(by_place[place] for place in sorted(by_place))
     trial = Trial(study, 0, TrialState.REQUESTED, parameters, created=now)
     is_infeasible = given.claim is Claim.INFEASIBLE

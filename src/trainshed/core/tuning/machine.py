@@ -138,8 +138,8 @@ def wanted(job: TuningJob) -> int:
 def to_cancel(job: TuningJob) -> tuple[tuple[JobUid, CancelCause], ...]:
     """Jobs of trials that are to end; cancelling one again harms nothing."""
     if job.outcome is not None:
-        return tuple((each.job, CancelCause.PARENT) for each in job.running)
-    return tuple((each.job, CancelCause.EARLY_STOP) for each in job.running if each.stopping)
+        return tuple((trial.job, CancelCause.PARENT) for trial in job.running)
+    return tuple((trial.job, CancelCause.EARLY_STOP) for trial in job.running if trial.stopping)
 
 
 def deadlines(job: TuningJob) -> tuple[Deadline, ...]:

@@ -201,7 +201,7 @@ class Autopsies:
             self._timer.cancel()
             self._timer = None
         # Those that are open are looked at when they are closed.
-        ends = [each.expires for key, each in self._kept.items() if key not in self._open]
+        ends = [autopsy.expires for key, autopsy in self._kept.items() if key not in self._open]
         if ends:
             left = (min(ends) - now) / 1e9
             # Clocks are set, and machines sleep: look now and then in any case.

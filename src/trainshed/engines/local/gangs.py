@@ -210,7 +210,7 @@ class Shims:
     def hosts(self, gang: Mapping[ReplicaId, SlotHandle], plan: LaunchPlan) -> Path:
         """The gang's hosts file, brought up to date, if there is room on the disk. Raises
         EngineUnavailable."""
-        slots = [each.slot for each in gang.values()]
+        slots = [slot_handle.slot for slot_handle in gang.values()]
         text = hosts_text(slots, plan.hosts, intercepted(self._probe.host, self._shared))
         try:
             self._layout.require_room()

@@ -178,7 +178,7 @@ def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
     parent = decode_job(record, labels, updated, kind)
     match parent:
         case TuningJob():
-            return parent if any(each.job == uid for each in parent.running) else None
+            return parent if any(trial.job == uid for trial in parent.running) else None
         case Pipeline():
             return parent
         case Job():
