@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed_reduction.native import building
+from trainshed_reduction.native import compilation
 from trainshed_reduction.native.library import Library
 
 PORTABLE = ("-DTRAINSHED_PORTABLE",)
@@ -23,7 +23,7 @@ PORTABLE = ("-DTRAINSHED_PORTABLE",)
 def build(directory: Path, *flags: str) -> Library:
     """Skips the test where there is no compiler."""
     more = os.environ.get("TRAINSHED_TEST_NATIVE_FLAGS", "").split()
-    path, why = building.build(directory, ("-Werror", *flags, *more))
+    path, why = compilation.build(directory, ("-Werror", *flags, *more))
     if path is None and "no C compiler" in why:
         pytest.skip("the C part is not tested: " + why)
     assert path is not None, why

@@ -18,8 +18,8 @@ from bench.reduction.retention import Retention
 from bench.reduction.running import Bench
 from bench.reduction.sides import ARRAYS
 
-from trainshed_reduction.client.desk import Pending
 from trainshed_reduction.client.ledger import Ledger
+from trainshed_reduction.client.operations import Pending
 from trainshed_reduction.wire import DType, Reduction
 
 CASE = Case("tiny", 2, 1, 1000, (Task("4 MiB fp32", 4 * MIB, count=8),), 5, reducer_rate=2000)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.reduction.native_library import PORTABLE, build
 from trainshed_reduction.arithmetic import Kernels, NumpyKernels
-from trainshed_reduction.native import building, library
+from trainshed_reduction.native import compilation, library
 from trainshed_reduction.native.sums import NativeKernels
 from trainshed_reduction.variables import NATIVE
 from trainshed_reduction.wire import DType, Reduction
@@ -170,15 +170,15 @@ def test_no_compiler_or_none_that_works(tmp_path: Path, monkeypatch: pytest.Monk
     """spec/reduction#exactness: the C part is optional; what is wrong is said, and nothing half done is
     left."""
     monkeypatch.setenv("CC", str(tmp_path / "missing"))
-    assert "no C compiler" in building.build(tmp_path / "a")[1]
+    assert "no C compiler" in compilation.build(tmp_path / "a")[1]
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\necho 'sums.c:1: error: no such thing' >&2\nexit 1\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CC", str(compiler))
-    path, why = building.build(tmp_path / "b")
+    path, why = compilation.build(tmp_path / "b")
     assert path is None
     assert "no such thing" in why
     compiler.write_text("#!/bin/sh\nsleep 60 & wait\n")
-    monkeypatch.setattr(building, "LIMIT", 0.1)
-    assert "longer than" in building.build(tmp_path / "b")[1]
+    monkeypatch.setattr(compilation, "LIMIT", 0.1)
+    assert "longer than" in compilation.build(tmp_path / "b")[1]
     assert list((tmp_path / "b").iterdir()) == []

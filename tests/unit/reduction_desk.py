@@ -8,7 +8,7 @@ from trainshed_reduction import proof, wire
 from trainshed_reduction.arithmetic import NumpyKernels
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.buffers import Buffers
-from trainshed_reduction.reducer.counting import Counters
+from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.groups import Member
 from trainshed_reduction.reducer.sessions import Sessions
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction

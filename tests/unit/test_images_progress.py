@@ -3,7 +3,7 @@ progress is visible)."""
 
 import pytest
 
-from trainshed.runtimes.images.pulling import PullProgress
+from trainshed.runtimes.images.pull_policy import PullProgress
 from trainshed.runtimes.images.tool import ToolFailed
 
 SECOND = 10**9

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes.images.pulling import ALWAYS, MISSING, NEVER, Pulling
+from trainshed.runtimes.images.pull_policy import ALWAYS, MISSING, NEVER, PullPolicy
 from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
 from trainshed.runtimes.port import BuildFailed, PackageFailed
-from trainshed.runtimes.stopping import Stop
+from trainshed.runtimes.stop import Stop
 
 MINUTE = 60 * 10**9
 LATEST = "registry.example.org/team/trainer:latest"
@@ -53,7 +53,7 @@ class Counter:
     def __init__(self, policy: str) -> None:
         self.now = 0
         self.said: list[str] = []
-        self.pulling = Pulling(policy, lambda: nullcontext(Path()), lambda: self.now)
+        self.pulling = PullPolicy(policy, lambda: nullcontext(Path()), lambda: self.now)
 
     def get(
         self, shop: Shop, reference: str, *, can_do_without: bool = False

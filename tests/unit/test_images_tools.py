@@ -17,7 +17,7 @@ from trainshed.runtimes.images.commands import Commands, essence
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.images.tool import ToolFailed
 from trainshed.runtimes.images.tools import Tools
-from trainshed.runtimes.stopping import Stop
+from trainshed.runtimes.stop import Stop
 
 STORE = {"graphRoot": "/var/lib/images", "graphDriverName": "overlay"}
 WORKS = json.dumps({"store": STORE, "host": {"idMappings": {}}})

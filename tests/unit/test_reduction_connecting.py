@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from trainshed_reduction import proof
-from trainshed_reduction.client.connecting import Attempt, Failed, Target
+from trainshed_reduction.client.connection_attempts import Attempt, Failed, Target
 from trainshed_reduction.wire import GROUP, Hello
 
 

@@ -1,6 +1,6 @@
 """What messages call the reducers that a worker is connected to."""
 
-from trainshed_reduction.client.connecting import Target
+from trainshed_reduction.client.connection_attempts import Target
 from trainshed_reduction.client.lanes import Lane
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from trainshed_reduction.client.desk import Pending
 from trainshed_reduction.client.ledger import ChunkDealer, Ledger
+from trainshed_reduction.client.operations import Pending
 from trainshed_reduction.client.port import Frame
 from trainshed_reduction.wire import DType, Kind, Reduction
 

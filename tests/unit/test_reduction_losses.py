@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 from trainshed_reduction.client.agreement import Membership
-from trainshed_reduction.client.connecting import Target
-from trainshed_reduction.client.desk import OperationQueue
+from trainshed_reduction.client.connection_attempts import Target
 from trainshed_reduction.client.lanes import Lane
 from trainshed_reduction.client.ledger import Ledger
 from trainshed_reduction.client.losses import Losses
+from trainshed_reduction.client.operations import OperationQueue
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import GROUP, Hello

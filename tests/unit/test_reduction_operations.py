@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from trainshed_reduction.client.desk import Pending
+from trainshed_reduction.client.operations import Pending
 from trainshed_reduction.client.port import ReductionFailed
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainshed_reduction.reducer.counting import IDLE_SECONDS, Counters, Overview, total
+from trainshed_reduction.reducer.counters import IDLE_SECONDS, Counters, Overview, total
 from trainshed_reduction.reports import Reports
 
 

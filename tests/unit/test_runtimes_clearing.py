@@ -12,7 +12,7 @@ import pytest
 
 from tests.caches import remove_cache
 from trainshed.replica.supervisor import program
-from trainshed.runtimes.clearing import Clearing, Removal
+from trainshed.runtimes.cache_cleaner import CacheCleaner, Removal
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.shelf import Shelf
 
@@ -48,7 +48,7 @@ def _age(path: Path, days: int) -> None:
 
 def _pieces(cache: Path, older_than: int = 30) -> list[Removal]:
     installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"})
-    return list(Clearing(cache, installer, now=NOW, older_than=older_than * DAY).pieces())
+    return list(CacheCleaner(cache, installer, now=NOW, older_than=older_than * DAY).pieces())
 
 
 def _going(pieces: list[Removal]) -> list[str]:
@@ -184,7 +184,7 @@ def test_downloads_are_cleared_by_uv_itself(cache: Path, tmp_path: Path) -> None
     fake.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nrm -r {archive}\n')
     fake.chmod(0o755)
     installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"}, str(fake))
-    (piece,) = Clearing(cache, installer, now=NOW, older_than=30 * DAY).pieces()
+    (piece,) = CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).pieces()
     assert (piece.kind, piece.name) == ("download", "old-thing")
     assert piece.remove()
     assert (tmp_path / "asked").read_text() == "cache clean old-thing\n"
@@ -213,4 +213,4 @@ def test_a_download_cache_that_an_operator_named_is_his_own(cache: Path, tmp_pat
     _age(archive, 40)
     shared = {"PATH": "/usr/bin:/bin", "UV_CACHE_DIR": str(tmp_path / "shared")}
     installer = Installer(cache / "uv", shared)
-    assert list(Clearing(cache, installer, now=NOW, older_than=30 * DAY).pieces()) == []
+    assert list(CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).pieces()) == []

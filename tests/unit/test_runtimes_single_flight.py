@@ -10,7 +10,7 @@ import pytest
 
 from trainshed.runtimes.port import Progress
 from trainshed.runtimes.single_flight import SingleFlight
-from trainshed.runtimes.stopping import Stop
+from trainshed.runtimes.stop import Stop
 
 pytestmark = pytest.mark.anyio
 

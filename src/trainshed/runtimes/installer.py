@@ -26,7 +26,7 @@ from trainshed.runtimes.confinement import Confinement, Verdict
 from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.output import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.stopping import OVERSEEN, Stop, end_by, kill
+from trainshed.runtimes.stop import OVERSEEN, Stop, end_by, kill
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CC", "CXX", "CFLAGS", "LDFLAGS")
 _PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.eventloop.background import heed, joined
+from trainshed.runtimes.cache_cleaner import REDUCTION
 from trainshed.runtimes.catalog import LocalCatalog
-from trainshed.runtimes.clearing import REDUCTION
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.families import sheet_of

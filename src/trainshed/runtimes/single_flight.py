@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from trainshed.runtimes.port import Progress
-from trainshed.runtimes.stopping import Stop
+from trainshed.runtimes.stop import Stop
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 
 if TYPE_CHECKING:
-    from trainshed.runtimes.clearing import Removal
+    from trainshed.runtimes.cache_cleaner import Removal
     from trainshed.runtimes.inventory import Inventory, InventoryEntry
 
 _AGE = re.compile(r"(\d+)\s*([smhd]?)")
@@ -122,7 +122,7 @@ def gc(
     for it. `trainshed runtimes list` says how much room each kind takes.
     """
     age = age or ("0" if downloads else "30d")
-    from trainshed.runtimes.clearing import Clearing
+    from trainshed.runtimes.cache_cleaner import CacheCleaner
     from trainshed.runtimes.installer import Installer
 
     match = _AGE.fullmatch(age.strip())
@@ -132,7 +132,7 @@ def gc(
         )
     older_than = int(match[1]) * _UNITS[match[2]] * 10**9
     root = _settings(config, cache).cache
-    clearing = Clearing(root, Installer(root / "uv"), now=clock.now(), older_than=older_than)
+    clearing = CacheCleaner(root, Installer(root / "uv"), now=clock.now(), older_than=older_than)
     gone = count = 0
     for piece in clearing.downloads() if downloads else clearing.pieces():
         removed = not piece.why and (dry_run or _remove(piece))
@@ -221,7 +221,7 @@ def _table(offers: "list[InventoryEntry]") -> Iterator[str]:
 
 def _rest(cache: Path, offers: "list[InventoryEntry]") -> Iterator[str]:
     """What else lies in the cache, in a line each."""
-    from trainshed.runtimes.clearing import ENVIRONMENTS, IMAGES, LAYERS, REDUCTION
+    from trainshed.runtimes.cache_cleaner import ENVIRONMENTS, IMAGES, LAYERS, REDUCTION
     from trainshed.runtimes.shelf import Shelf
     from trainshed.runtimes.trees import size_of
 

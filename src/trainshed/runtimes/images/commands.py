@@ -16,7 +16,7 @@ from typing import Any
 
 from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
 from trainshed.runtimes.output import Screen
-from trainshed.runtimes.stopping import OVERSEEN, Stop, kill
+from trainshed.runtimes.stop import OVERSEEN, Stop, kill
 
 _CHUNK = 1 << 20
 _LAST_LINES = 12

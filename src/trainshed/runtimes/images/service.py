@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainshed.eventloop.background import heed
-from trainshed.runtimes.images import pulling, unpacking
-from trainshed.runtimes.images.pulling import Pulling
+from trainshed.runtimes.images import pull_policy, unpacking
+from trainshed.runtimes.images.pull_policy import PullPolicy
 from trainshed.runtimes.images.references import fault_of, is_pinned
 from trainshed.runtimes.images.tool import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.tools import AUTO, Tools
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
 from trainshed.runtimes.shelf import Shelf, try_lock, waiting_for
 from trainshed.runtimes.single_flight import SingleFlight
-from trainshed.runtimes.stopping import Stop
+from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.trees import remove_tree
 
 _WORKERS = 4
@@ -129,8 +129,8 @@ class ImageSettings:
 
     #: One of `tools.CHOICES`.
     tool: str = AUTO
-    #: One of `pulling.POLICIES`.
-    pull: str = pulling.MISSING
+    #: One of `pull_policy.POLICIES`.
+    pull: str = pull_policy.MISSING
 
 
 class Images:
@@ -156,7 +156,7 @@ class Images:
         self._known = KnownImages(self._root / ".references")
         self._tools = Tools(settings.tool, environ, now)
         self._scratch = ScratchDirectories(self._root / ".pulls")
-        self._pulling = Pulling(settings.pull, self._scratch.place, now)
+        self._pulling = PullPolicy(settings.pull, self._scratch.place, now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
         # Gigabytes are not fetched for nobody.
         self._flights = SingleFlight[Image](self._workers, abandons=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trainshed.runtimes.stopping import Stop
+from trainshed.runtimes.stop import Stop
 
 
 class ToolFailed(Exception):

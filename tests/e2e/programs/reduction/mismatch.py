@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction.client.running import RunningGroup
+from trainshed_reduction.client.running_group import RunningGroup
 
 LARGE = 700_001  # Elements; with 4 bytes each more than the least that reducers get.
 OTHERS = {

@@ -9,8 +9,8 @@ import logging
 import time
 from typing import Callable, List, NamedTuple, Optional, Tuple
 
-from trainshed_reduction.client.desk import OperationQueue
 from trainshed_reduction.client.ledger import Share
+from trainshed_reduction.client.operations import OperationQueue
 from trainshed_reduction.client.port import Board, Native, NativeOperations, ReductionFailed
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Settings
@@ -170,7 +170,7 @@ class Membership(NamedTuple):
     """What all parts of a rank's side work with, from the first connection to the last."""
 
     settings: Settings
-    desk: OperationQueue
+    operations: OperationQueue
     #: Which rank of which group, without a generation.
     hello: Hello
     #: None: the group has no board. A reducer that is lost for good ends it, and workers reduce nothing

@@ -8,7 +8,7 @@ from typing import Callable, Dict, Optional
 
 from trainshed_reduction import layout, proof
 from trainshed_reduction.client.agreement import Agreement, Membership
-from trainshed_reduction.client.desk import OperationQueue
+from trainshed_reduction.client.operations import OperationQueue
 from trainshed_reduction.client.port import Board, Native, NativeOperations, Operation
 from trainshed_reduction.client.session import Session
 from trainshed_reduction.reports import Metric, Reports
@@ -40,15 +40,15 @@ class Communicator:
         `Membership`."""
         self._settings = settings
         self._world = world
-        self._desk = OperationQueue()
-        desk = self._desk
+        self._operations = OperationQueue()
+        operations = self._operations
         hello = Hello(b"", b"", proof.group_digest(group), 0, 0, rank, world, 0)
         agreement = None
         if board is not None:
             prefix = "reduction/{}/{}".format(hello.group.hex(), settings.attempt)
-            agreement = Agreement(board, prefix, rank, world, lambda: desk.closing)
+            agreement = Agreement(board, prefix, rank, world, lambda: operations.closing)
         self._session = Session(
-            Membership(settings, desk, hello, agreement, native, apart, reports, log)
+            Membership(settings, operations, hello, agreement, native, apart, reports, log)
         )
         self._thread = threading.Thread(
             target=self._session.run, name="reduction-{}".format(group), daemon=True
@@ -60,7 +60,7 @@ class Communicator:
         communicator is closed then. That one rank starts does not say that all do: the caller agrees on it
         with the others."""
         self._thread.start()
-        self._desk.await_open()
+        self._operations.await_open()
 
     def issue(
         self, data: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int] = None
@@ -86,12 +86,12 @@ class Communicator:
             )
         if reduction is Reduction.AVERAGE and dtype.is_integer:
             raise ValueError("integers are only summed, not averaged")
-        return self._desk.hand_in(view.cast("B"), dtype, reduction, ordinal)
+        return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal)
 
     def close(self) -> None:
         """Leave the group: operations that are not done fail. Waits for nothing that cannot come; may be
         called again."""
-        self._desk.close()
+        self._operations.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -12,7 +12,7 @@ import ssl
 import time
 from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
 
-from trainshed_reduction.client.connecting import (
+from trainshed_reduction.client.connection_attempts import (
     Address,
     Admitted,
     Attempt,

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Deque, List, NamedTuple, Optional, Sequence
 
 from trainshed_reduction import layout
-from trainshed_reduction.client.desk import Pending
+from trainshed_reduction.client.operations import Pending
 from trainshed_reduction.client.port import Frame, Piece
 from trainshed_reduction.wire import DType, Header, Kind, Reduction
 

@@ -9,10 +9,10 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction.client.agreement import Membership, Post
-from trainshed_reduction.client.connecting import Address
-from trainshed_reduction.client.desk import QueuedOperation
+from trainshed_reduction.client.connection_attempts import Address
 from trainshed_reduction.client.lanes import Lane
 from trainshed_reduction.client.ledger import Entry, Ledger, Share, Work
+from trainshed_reduction.client.operations import QueuedOperation
 from trainshed_reduction.client.port import ReductionFailed
 
 _SILENCE = 10.0
@@ -110,7 +110,7 @@ class Losses:
     ) -> None:
         self._membership = membership
         self._settings = membership.settings
-        self._desk = membership.desk
+        self._operations = membership.operations
         self._agreement = membership.agreement
         self._ledger = ledger
         self._lanes = lanes
@@ -168,7 +168,7 @@ class Losses:
                     lost[0], lost[0].cause
                 )
             )
-        for handed in self._desk.take():
+        for handed in self._operations.take():
             issue(handed)
         self.epoch += 1
         gone = [lane.index for lane in self._lanes if lane.dropped or lane in lost]
@@ -211,13 +211,13 @@ class Losses:
             raise ReductionFailed("all reducers are lost")
         number = max(share.issued for share in shares)
         began = time.monotonic()
-        if not self._desk.await_issued(number, self._settings.wait_limit):
+        if not self._operations.await_issued(number, self._settings.wait_limit):
             raise ReductionFailed(
                 "all reducers are lost, and this rank did not come to the operation after {} within {:.0f} "
                 "s, which "
                 "other ranks have begun".format(self._ledger.ordinal, time.monotonic() - began)
             )
-        for handed in self._desk.take():
+        for handed in self._operations.take():
             issue(handed)
         text = (
             "all reducers are lost: all-reduce is the native backend's after operation {}".format(

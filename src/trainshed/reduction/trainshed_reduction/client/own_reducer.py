@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Callable, Dict, Optional
 
 from trainshed_reduction import variables
-from trainshed_reduction.client.connecting import Address
+from trainshed_reduction.client.connection_attempts import Address
 from trainshed_reduction.settings import Settings
 
 _PAUSE = 0.5

@@ -17,12 +17,12 @@ from trainshed_reduction.client.agreement import (
     OwnReducerAddress,
     new_generation,
 )
-from trainshed_reduction.client.connecting import Address, Target, nothing_to_show, trust
+from trainshed_reduction.client.connection_attempts import Address, Target, nothing_to_show, trust
 from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
 from trainshed_reduction.client.losses import Losses, lost_reducers
 from trainshed_reduction.client.own_reducer import OwnReducer
 from trainshed_reduction.client.port import ReductionFailed
-from trainshed_reduction.client.running import RunningGroup
+from trainshed_reduction.client.running_group import RunningGroup
 from trainshed_reduction.reports import Metric
 
 _LONGEST_WAIT = 0.5
@@ -164,7 +164,7 @@ class GroupFormation:
         """Connect these and wait until they are ready. Raises ReductionFailed."""
         while not all(ready(lane) for lane in lanes):
             now = time.monotonic()
-            if self._membership.desk.closing:
+            if self._membership.operations.closing:
                 raise ReductionFailed("the group was closed while it was being made")
             given_up = lost_reducers(self._settings.lost_file)
             gone = [lane for lane in lanes if lane.first in given_up and not ready(lane)]
@@ -208,7 +208,7 @@ class Session:
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
-        self._desk = membership.desk
+        self._operations = membership.operations
         self._running: Optional[RunningGroup] = None
         self.formation: Optional[Formation] = None
         self._losses: Optional[Losses] = None
@@ -235,9 +235,9 @@ class Session:
             self._membership, running.ledger, formation.lanes, formation.generation
         )
         running.begin()
-        self._desk.open()
+        self._operations.open()
         report_at = 0.0
-        while not self._desk.closing and not self._desk.is_native:
+        while not self._operations.closing and not self._operations.is_native:
             running.turn(losses)
             now = time.monotonic()
             if now >= report_at:
@@ -258,9 +258,9 @@ class Session:
         if self._running is not None:
             self._running.give_up(str(failure))
             self._running.end()
-        if not self._desk.closing:
+        if not self._operations.closing:
             self._membership.log("reduction failed: {}".format(failure))
-        self._desk.fail(failure)
+        self._operations.fail(failure)
 
     def _end(self, starting: Optional[GroupFormation]) -> None:
         if self._running is not None:
@@ -268,5 +268,7 @@ class Session:
             self._running.close()
         if starting is not None:
             starting.close()
-        if not self._desk.is_native:
-            self._desk.fail(ReductionFailed("the group was closed before the operation was done"))
+        if not self._operations.is_native:
+            self._operations.fail(
+                ReductionFailed("the group was closed before the operation was done")
+            )

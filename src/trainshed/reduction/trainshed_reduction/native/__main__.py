@@ -3,11 +3,11 @@ like."""
 
 import sys
 
-from trainshed_reduction.native import building, library
+from trainshed_reduction.native import compilation, library
 
 
 def main() -> int:
-    path, why = building.build(library.DIRECTORY)
+    path, why = compilation.build(library.DIRECTORY)
     if path is None:
         sys.stderr.write("the C part of trainshed_reduction was not built: {}\n".format(why))
         return 1

@@ -15,7 +15,7 @@ from typing import Generator, NamedTuple, Optional, Protocol
 import torch
 
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.desk import Pending
+from trainshed_reduction.client.operations import Pending
 from trainshed_reduction.client.port import Operation, ReductionFailed
 from trainshed_reduction.pytorch.fallback import Fallback
 from trainshed_reduction.pytorch.hierarchy import Node

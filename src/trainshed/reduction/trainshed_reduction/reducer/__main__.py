@@ -110,7 +110,7 @@ def main(arguments: "Optional[Sequence[str]]" = None) -> int:
         return _fail(str(error))
     # Sums need no linear algebra; a pool of threads for each process would only be in the way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from trainshed_reduction.reducer.counting import Overview
+    from trainshed_reduction.reducer.counters import Overview
     from trainshed_reduction.reducer.processes import Supervisor, listen
 
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Dict, List, NamedTuple, Union
 from trainshed_reduction import proof, wire
 from trainshed_reduction.arithmetic import Kernels
 from trainshed_reduction.reducer.buffers import Block, Buffers
-from trainshed_reduction.reducer.counting import Counters
+from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.rows import Row, Shape, disagreement, ranks
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction, Start
 

@@ -14,7 +14,7 @@ from typing import Callable, Deque, Dict, List, Optional, Set
 from trainshed_reduction import proof
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.connections import Connection
-from trainshed_reduction.reducer.counting import Counters, Outlet
+from trainshed_reduction.reducer.counters import Counters, Outlet
 from trainshed_reduction.reducer.groups import WINDOW, Effect, Member
 from trainshed_reduction.reducer.sessions import Sessions
 from trainshed_reduction.wire import Kind, Malformed

@@ -21,7 +21,7 @@ import traceback
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction.arithmetic import kernels
-from trainshed_reduction.reducer.counting import Numbers, Overview
+from trainshed_reduction.reducer.counters import Numbers, Overview
 from trainshed_reduction.reducer.server import Server
 
 _BACKLOG = 4096
@@ -76,7 +76,7 @@ class Signals:
 
 
 class _ParentOutlet:
-    """An outlet (`outlet.Outlet`) to the process that watches, a line of JSON for everything."""
+    """An outlet (`counters.Outlet`) to the process that watches, a line of JSON for everything."""
 
     def __init__(self, handle: int) -> None:
         self._file = os.fdopen(handle, "w", encoding="utf-8")

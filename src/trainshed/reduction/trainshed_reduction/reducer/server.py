@@ -16,7 +16,7 @@ from trainshed_reduction import proof, wire
 from trainshed_reduction.arithmetic import Kernels
 from trainshed_reduction.reducer.buffers import Buffers
 from trainshed_reduction.reducer.connections import Connection
-from trainshed_reduction.reducer.counting import Counters, Outlet
+from trainshed_reduction.reducer.counters import Counters, Outlet
 from trainshed_reduction.reducer.groups import WINDOW, Effect
 from trainshed_reduction.reducer.peers import READ, Peer, Peers
 from trainshed_reduction.reducer.sessions import Refusal, Sessions

@@ -12,7 +12,7 @@ from typing import List, Tuple, Union
 from trainshed_reduction import proof
 from trainshed_reduction.arithmetic import Kernels
 from trainshed_reduction.reducer.buffers import Block, Buffers
-from trainshed_reduction.reducer.counting import Counters
+from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.groups import Dismiss, Effect, Group, Member
 from trainshed_reduction.wire import Header, Hello, Kind, Malformed
 

@@ -47,7 +47,7 @@ class Removal:
     why: str = ""
 
 
-class Clearing:
+class CacheCleaner:
     """What may go of the cache because nothing has used it since `now - older_than` (ns)."""
 
     def __init__(self, cache: Path, installer: Installer, *, now: int, older_than: int) -> None:

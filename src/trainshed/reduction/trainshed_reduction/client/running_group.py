@@ -11,10 +11,10 @@ from typing import Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from trainshed_reduction import layout, proof
 from trainshed_reduction.client.agreement import Membership
-from trainshed_reduction.client.desk import QueuedOperation
 from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
 from trainshed_reduction.client.ledger import Ledger, Push, Work
 from trainshed_reduction.client.losses import Losses, Patience
+from trainshed_reduction.client.operations import QueuedOperation
 from trainshed_reduction.client.own_reducer import OwnReducer
 from trainshed_reduction.client.port import Lost, Message, ReductionFailed, Result, Transfer
 from trainshed_reduction.client.transfer import PythonTransfer
@@ -47,7 +47,7 @@ class RunningGroup:
     ) -> None:
         """`membership`: with the generation that the group has come together in."""
         settings, log, hello = membership.settings, membership.log, membership.hello
-        self._desk = membership.desk
+        self._operations = membership.operations
         self._hello = hello
         self._apart = membership.apart
         self._dial = dial
@@ -73,13 +73,13 @@ class RunningGroup:
 
     def begin(self) -> None:
         """Use the lanes, and be woken up by what comes from other threads."""
-        self._inbox.wake = self._desk.wake = self._transfer.wake
+        self._inbox.wake = self._operations.wake = self._transfer.wake
         for lane in self._lanes:
             self._resume(lane)
 
     def turn(self, losses: Losses) -> None:
         """Until something has happened. Raises ReductionFailed: the group cannot go on."""
-        for handed in self._desk.take():
+        for handed in self._operations.take():
             for lane, frame in self._issue(handed):
                 self._transfer.push(lane, frame)
         now = self._move(self._pause())
@@ -89,7 +89,7 @@ class RunningGroup:
 
     def leave(self) -> None:
         """In good order, if nothing is under way; what others may still need goes out before."""
-        if self._desk.is_native:
+        if self._operations.is_native:
             return
         if self.ledger.open:
             number = self.ledger.open[0].operation.number
@@ -125,7 +125,7 @@ class RunningGroup:
     def close(self) -> None:
         """Give the transfer back; nothing else may be called then."""
         self.end()
-        self._inbox.wake = self._desk.wake = _nobody
+        self._inbox.wake = self._operations.wake = _nobody
         self._transfer.close()
 
     def metrics(self) -> "Dict[str, Union[int, float]]":
@@ -266,15 +266,15 @@ class RunningGroup:
         self._patience.look_for_absent(self.ledger, self._lanes, now)
         lost = losses.found(now)
         if lost or losses.is_called_for():
-            self._desk.hold()
+            self._operations.hold()
             self._detach()
             for work in losses.agree(lost, self._issue):
                 self._finish(work)
             self._hello = self._hello._replace(epoch=losses.epoch)
             if any(not lane.dropped for lane in self._lanes):
-                self._desk.release()
+                self._operations.release()
             else:
-                self._desk.go_native()
+                self._operations.go_native()
 
     def _detach(self) -> None:
         for lane in self._lanes:

@@ -17,7 +17,7 @@ from trainshed.runtimes.images.references import (
 from trainshed.runtimes.images.tool import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.unpacking import megabytes
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
-from trainshed.runtimes.stopping import Stop
+from trainshed.runtimes.stop import Stop
 
 MISSING, ALWAYS, NEVER = "missing", "always", "never"
 POLICIES = (MISSING, ALWAYS, NEVER)
@@ -196,7 +196,7 @@ def _bytes(number: str, unit: str, binary: str) -> int:
     return round(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
 
 
-class Pulling:
+class PullPolicy:
     """Fetches images by a policy: always, or only those that are not here."""
 
     def __init__(
