@@ -57,7 +57,7 @@ def _compiler() -> "List[str]":
 def _compiled(command: "Sequence[str]", path: Path) -> "Tuple[Optional[Path], str]":
     sources = [str(library.DIRECTORY / name) for name in library.SOURCES if name.endswith(".c")]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # OwnReducer its place, so that it gets there whole and at once, whoever builds it at the same time.
+    # Beside its place, so that it gets there whole and at once, whoever builds it at the same time.
     with tempfile.TemporaryDirectory(prefix=".building-", dir=str(path.parent)) as workspace:
         made = Path(workspace) / path.name
         said = Path(workspace) / "said"
