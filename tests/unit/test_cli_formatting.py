@@ -8,7 +8,7 @@ import click
 import pytest
 from rich.console import Console
 
-from trainshed.cli.jobs.describe import story
+from trainshed.cli.jobs.describe import timeline_lines
 from trainshed.cli.jobs.references import meant
 from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView, WaitingView
 from trainshed.cli.jobs.watch import Board, live, plain
@@ -181,7 +181,7 @@ def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:
     """spec/logs#lines: each verdict with its budget; an installer's lines stand between."""
     evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."
     message = f"Rule internal_error for the attempt ({evidence}): 1 of 2; the job is retried."
-    told = click.unstyle(story([TimelineView(NOON, "verdict", message)])[-1])
+    told = click.unstyle(timeline_lines([TimelineView(NOON, "verdict", message)])[-1])
     assert told.endswith("Its last lines: …): 1 of 2; the job is retried.")
 
 

@@ -12,11 +12,11 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs import autopsy, drill, logs, shell, usage, watch
 from trainshed.cli.jobs.describe import (
-    LifeView,
+    IncarnationView,
+    counter_lines,
     description,
-    lives_table,
-    story,
-    totals,
+    incarnation_table,
+    timeline_lines,
 )
 from trainshed.cli.jobs.references import find_job, job_path, list_jobs
 from trainshed.cli.jobs.views import JobView, TimelineView
@@ -127,9 +127,9 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
         click.echo(json.dumps(found, indent=2))
         return
     timeline = read(found, Timeline)
-    lines = story(list(map(TimelineView.of, timeline.entries)), timeline.attempts)
-    lives = lives_table(LifeView.of_all(timeline.attempts))
-    for line in [*lines, *([""] if lives else []), *lives, *totals(timeline.counters)]:
+    lines = timeline_lines(list(map(TimelineView.of, timeline.entries)), timeline.attempts)
+    lives = incarnation_table(IncarnationView.of_all(timeline.attempts))
+    for line in [*lines, *([""] if lives else []), *lives, *counter_lines(timeline.counters)]:
         click.echo(line)
 
 

@@ -46,7 +46,7 @@ _BEGINS = frozenset({"admitted", "attempt"})
 
 
 @dataclass(frozen=True, slots=True)
-class LifeView:
+class IncarnationView:
     """One incarnation of a replica."""
 
     attempt: int
@@ -63,10 +63,10 @@ class LifeView:
     verdict: str = ""
 
     @staticmethod
-    def of_all(attempts: Iterable[Attempt]) -> tuple["LifeView", ...]:
+    def of_all(attempts: Iterable[Attempt]) -> tuple["IncarnationView", ...]:
         """Every incarnation of the attempts."""
         return tuple(
-            _life(attempt.attempt, replica, incarnation)
+            _incarnation(attempt.attempt, replica, incarnation)
             for attempt in attempts
             for replica in attempt.replicas
             for incarnation in replica.incarnations
@@ -216,7 +216,7 @@ def _behind(count: int) -> str:
     return f"{count} job{'s' * (count != 1)} before it"
 
 
-def story(
+def timeline_lines(
     entries: Sequence[TimelineView],
     attempts: Sequence[Attempt] = (),
     zone: tzinfo | None = None,
@@ -255,7 +255,7 @@ def _first_line(entry: TimelineView) -> str:
     return f"{first.strip()} …):{more[-1].rpartition('):')[2]}"
 
 
-def lives_table(lives: Sequence[LifeView]) -> list[str]:
+def incarnation_table(lives: Sequence[IncarnationView]) -> list[str]:
     """The lines of a table of what did not just run to its end: who was judged, and who lived again."""
     shown = [life for life in lives if life.verdict or life.number > 1]
     if not shown:
@@ -291,7 +291,7 @@ def lives_table(lives: Sequence[LifeView]) -> list[str]:
     return lines
 
 
-def totals(counters: Counters) -> Iterator[str]:
+def counter_lines(counters: Counters) -> Iterator[str]:
     """A line for the job's retries and one for its replicas' restarts, where there were any."""
     if retries := counted(counters.retries.items()):
         yield f"Retries: {retries}"
@@ -299,9 +299,9 @@ def totals(counters: Counters) -> Iterator[str]:
         yield f"Restarts: {restarts}"
 
 
-def _life(attempt: int, replica: ReplicaHistory, life: Incarnation) -> LifeView:
+def _incarnation(attempt: int, replica: ReplicaHistory, life: Incarnation) -> IncarnationView:
     verdict = life.verdict
-    return LifeView(
+    return IncarnationView(
         attempt,
         replica.id,
         replica.task,

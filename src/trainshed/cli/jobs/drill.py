@@ -13,7 +13,7 @@ from trainshed.cli.jobs.follow import follow
 from trainshed.cli.jobs.logs import line_text, prefix_width
 from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
-from trainshed.cli.jobs.watch import story_line
+from trainshed.cli.jobs.watch import timeline_line
 from trainshed.cli.output_format import output_format
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment
@@ -151,7 +151,7 @@ class _Watch:
         finding = self._finding()
         for update in follow(self._client, self._job.uid, lines=False):
             if isinstance(update, TimelineView) and update.at >= ordered:
-                click.echo(story_line(update))
+                click.echo(timeline_line(update))
             elif isinstance(update, JobView):
                 finding = self._finding()
                 if finding.restart:

@@ -26,7 +26,7 @@ _AHEAD = 10_000
 
 
 _SAID_IN_THE_LOG = frozenset({"notice", "warning", "building"})
-"""Entries of the story that the log has as well: who reads the log need not read them twice."""
+"""Entries of the timeline that the log has as well: who reads the log need not read them twice."""
 
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ def follow(
 ) -> Iterator[Update]:
     """Updates from the job's beginning until it is over and all was told.
 
-    An entry of the story comes before the view of the job that it led to. `patience`: how the end of the
+    An entry of the timeline comes before the view of the job that it led to. `patience`: how the end of the
     service is borne, None = not at all. Raises Refused, Unreachable.
     """
     updates: queue.Queue[Update | _Ended | Exception] = queue.Queue(_AHEAD)

@@ -131,7 +131,7 @@ def plain(update: Update, board: Board, *, lines: bool) -> Iterator[str]:
     """The text lines that tell of an update where nothing can be drawn."""
     match update:
         case TimelineView():
-            yield story_line(update)
+            yield timeline_line(update)
         case LogLine():
             if lines:
                 yield board_line(update, board)
@@ -141,7 +141,7 @@ def plain(update: Update, board: Board, *, lines: bool) -> Iterator[str]:
             assert_never(update)
 
 
-def story_line(entry: TimelineView) -> str:
+def timeline_line(entry: TimelineView) -> str:
     """An entry of the timeline among the lines of a job."""
     text = f"{local_clock(entry.at)}  {entry.kind}: {first_line(entry.message)}"
     colour = entry_colour(entry.kind, entry.effect)
