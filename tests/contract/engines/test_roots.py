@@ -11,6 +11,7 @@ import pytest
 from tests.contract.engines.conftest import House, Run
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.launch import ImageRoot, Software
+from trainshed.engines.port import ServiceAccess
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.replica.system.roots import PLACE, PLACES
 
@@ -36,12 +37,12 @@ os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[2:]])
 
 
 @pytest.fixture
-def lent(tmp_path: Path) -> dict[str, Path]:
+def lent(tmp_path: Path) -> ServiceAccess:
     """What an engine intercepts by; nobody calls here, so that the certificate need not be one."""
-    files = {"certificate": tmp_path / "relay.pem", "trust": tmp_path / "roots.pem"}
-    for path in files.values():
+    certificate, trust = tmp_path / "relay.pem", tmp_path / "roots.pem"
+    for path in (certificate, trust):
         path.write_text(OURS)
-    return files
+    return ServiceAccess(certificate=certificate, trust=trust)
 
 
 def _roots_of_the_machine() -> dict[str, bytes]:
@@ -49,14 +50,14 @@ def _roots_of_the_machine() -> dict[str, bytes]:
 
 
 def test_the_roots_of_the_service_lie_where_systems_keep_theirs(
-    house: Run, lent: dict[str, Path]
+    house: Run, lent: ServiceAccess
 ) -> None:
     """TensorFlow 1.15 and 2.1 know no other way: the path is compiled in."""
 
     async def test(house: House) -> None:
         if house.engine.capabilities().isolation == LEVEL_SESSION:
             pytest.skip("without namespaces there is one /etc")
-        await house.restart(**lent)
+        await house.restart(access=lent)
         before = _roots_of_the_machine()
         program = (
             "import os\n"
@@ -75,12 +76,12 @@ def test_the_roots_of_the_service_lie_where_systems_keep_theirs(
 
 
 def test_an_image_keeps_its_own_roots_and_gets_ours(
-    house: Run, lent: dict[str, Path], tmp_path: Path
+    house: Run, lent: ServiceAccess, tmp_path: Path
 ) -> None:
     async def test(house: House) -> None:
         if not house.engine.capabilities().images:
             pytest.skip("no images can be shown at this level")
-        await house.restart(**lent)
+        await house.restart(access=lent)
         theirs = "-----BEGIN CERTIFICATE-----\nTHEIRS\n-----END CERTIFICATE-----"
         for number, files in enumerate(
             ({}, {"etc/ssl/certs/ca-certificates.crt": theirs}, {PLACES[1][1:]: theirs})
