@@ -16,24 +16,24 @@ _ENOUGH = 1 << 16
 class Limits:
     """Limits of the connections that come one way: by TCP, or by one Unix socket."""
 
+    #: Open at once. Beyond that those that have said least go first: incomplete heads, then idle
+    #: connections.
     connections: int = 1024
-    """Open at once. Beyond that those that have said least go first: incomplete heads, then idle
-    connections."""
+    #: With an incomplete head, of one peer address, for longer than `settling`.
     opening: int = 256
-    """With an incomplete head, of one peer address, for longer than `settling`."""
+    #: Of a request line and headers; also of chunk headers and trailers between two pieces of a body.
     head_bytes: int = 64 << 10
-    """Of a request line and headers; also of chunk headers and trailers between two pieces of a body."""
+    #: From the first byte, or from the start of a connection, until a head is complete.
     head_seconds: float = 20.0
-    """From the first byte, or from the start of a connection, until a head is complete."""
+    #: Seconds for which a crowd of new connections is left alone: replicas start together.
     settling: float = 1.0
-    """Seconds for which a crowd of new connections is left alone: replicas start together."""
+    #: That have to come of an unfinished body within `body_seconds`, as long as the server reads it.
     body_bytes: int = 4 << 10
-    """That have to come of an unfinished body within `body_seconds`, as long as the server reads it."""
     body_seconds: float = 20.0
+    #: Of a body that are passed over when its request is answered already.
     unread_bytes: int = 64 << 20
-    """Of a body that are passed over when its request is answered already."""
+    #: Requests that wait on one connection for the answers of those before them.
     pipelined: int = 32
-    """Requests that wait on one connection for the answers of those before them."""
 
 
 def raise_open_files() -> None:

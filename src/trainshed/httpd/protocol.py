@@ -84,15 +84,15 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_idle:
             self._is_idle = False
             self._counted.opening(self)
-        room = self._limits.head_bytes - self._spent
-        if not self._in_head or len(data) <= room:
+        left = self._limits.head_bytes - self._spent
+        if not self._in_head or len(data) <= left:
             self._feed(data)
             return
-        self._feed(data[:room])
+        self._feed(data[:left])
         if self._spent >= self._limits.head_bytes:
             self._refuse_head()
         elif not self.transport.is_closing():
-            self.data_received(data[room:])
+            self.data_received(data[left:])
 
     def _feed(self, data: bytes) -> None:
         """Hand bytes to the parser. What of them was progress has set `_spent` back."""

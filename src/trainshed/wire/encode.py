@@ -18,10 +18,10 @@ from trainshed.wire.plans import Plan, Shape, Special, Value
 class Form:
     """What a client may choose about the answer, and what a surface chooses for it."""
 
+    #: Asked for with `$alt=json;enum-encoding=int` (spec/clients#numbers).
     enums_as_ints: bool = False
-    """Asked for with `$alt=json;enum-encoding=int` (spec/clients#numbers)."""
+    #: Timestamps of one width: gcloud compares those of log entries as texts (spec/clients#log-pages).
     nine_digits: bool = False
-    """Timestamps of one width: gcloud compares those of log entries as texts (spec/clients#log-pages)."""
 
 
 PUBLIC = Form()

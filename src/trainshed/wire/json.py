@@ -1,7 +1,7 @@
 """Strict JSON of the public messages, both ways.
 
 Owns the entry points: `parse` and `render` for bodies, `from_public` and `to_public` for the plain
-dictionaries that the other rooms keep. Refuses what the public services refuse, all violations at
+dictionaries that the other packages keep. Refuses what the public services refuse, all violations at
 once, and takes every spelling that their clients use (spec/clients#wire, spec/submit#refusals).
 """
 

@@ -362,16 +362,16 @@ async def _to_hand_out(services: Services, study: Study, client: str, count: int
         return count
     history = await services.studies.history((study.uid,))
     most = services.settings.max_study_trials
-    room = max(most - len(history), 0) if is_active else 0
+    new = max(most - len(history), 0) if is_active else 0
     there = sum(
         (trial.state is TrialState.ACTIVE and trial.client == client)
         or (trial.state is TrialState.REQUESTED and is_active)
         for trial in history
     )
-    if there + room == 0:
+    if there + new == 0:
         check_active(study)
         raise full(services, study)
-    return min(count, there + room)
+    return min(count, there + new)
 
 
 async def _begin(services: Services, operation: Operation) -> Operation:

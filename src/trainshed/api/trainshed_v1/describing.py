@@ -191,7 +191,7 @@ async def _waits(services: Services, found: Seen) -> list[str]:
 
 
 def _waiting(found: Seen) -> Waiting | None:
-    """Why there is no room: of a tuning job for its first trial, as long as none has run."""
+    """Why there is no capacity: of a tuning job for its first trial, as long as none has run."""
     match found.work:
         case Job():
             return found.waiting

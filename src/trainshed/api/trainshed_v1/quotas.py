@@ -68,7 +68,7 @@ def quota_view(quota: QuotaStatus) -> records.Quota:
 
 
 def _without_limit(key: QuotaKey) -> QuotaStatus:
-    """A quota of which the room has nothing to say."""
+    """A quota of which the capacity view has nothing to say."""
     return QuotaStatus(key, UNLIMITED, 0, 0, "none")
 
 

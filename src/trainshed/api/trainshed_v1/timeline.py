@@ -107,7 +107,7 @@ def timeline_of(entries: Iterable[TimelineEntry]) -> AttemptTimeline:
             case "admitted" | "attempt":
                 _begins(timeline, entry)
             case "waiting" if "not_before" in entry.details:
-                # Given up for one that has to find room; the other waiting entries say why there is none.
+                # Given up for one that has to find places; the other waiting entries say why there is none.
                 _ends(timeline, entry.at)
             case kind if kind in _JOB_OVER:
                 _ends(timeline, entry.at, str(entry.details.get("rule", "")))

@@ -74,7 +74,7 @@ def description(
     work: Work, waiting: Waiting | None, position: int, waits: Sequence[str]
 ) -> records.JobDescription:
     """All but the resource and what only one kind of work has. `waiting` and `position`: what is said of its
-    room now."""
+    place in the queue now."""
     outcome = None if isinstance(work, Pipeline) else work.outcome
     return records.JobDescription(
         **structs.asdict(summary(work)),
@@ -192,7 +192,8 @@ def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
 
 
 def job_waits(job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None) -> list[str]:
-    """Why the job has no room, or what the timeline last said about what it waits for before it runs."""
+    """Why the job waits for capacity, or what the timeline last said about what it waits for before it
+    runs."""
     if waiting is not None:
         return [text for text in (waiting.message, waiting.hint) if text]
     kinds = _WAITING.get(job.state, frozenset())
