@@ -95,6 +95,26 @@ again = aiplatform.ExperimentRun("both", experiment=experiment)
 print("SEEN", json.dumps([again.get_params(), again.get_metrics()]))
 """
 )
+# A job of a run: the job finds the run's name, and the run the job.
+_JOB = (
+    _HEAD
+    + """
+aiplatform.ExperimentRun.create("with-job", experiment=experiment)
+pool = {
+    "machine_spec": {"machine_type": "n1-standard-4"},
+    "replica_count": 1,
+    "container_spec": {
+        "image_uri": "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest",
+        "command": ["sh", "-c", "echo $AIP_EXPERIMENT_NAME $AIP_EXPERIMENT_RUN_NAME"],
+    },
+}
+job = aiplatform.CustomJob("of a run", [pool], staging_bucket="gs://trainshed")
+job.run(experiment=experiment, experiment_run="with-job")
+run = aiplatform.ExperimentRun("with-job", experiment=experiment)
+logged = [each.resource_name == job.resource_name for each in run.get_logged_custom_jobs()]
+print("SEEN", json.dumps({"job": job.name, "logged": logged, "state": run.state.name}))
+"""
+)
 TRANSPORTS = ("grpc", "rest")
 transports = pytest.mark.parametrize("transport", TRANSPORTS)
 
@@ -153,6 +173,15 @@ def test_two_writers_of_one_run_lose_nothing(service: Service, tmp_path: Path) -
     for params, metrics in ran(service, tmp_path, _TWO, "two").values():
         assert params == {f"p{number}": number for number in range(5)}
         assert metrics == {f"m{number}": number for number in range(5)}
+
+
+def test_a_job_of_a_run(service: Service, tmp_path: Path) -> None:
+    """facts/experiments#jobs"""
+    for transport, seen in ran(service, tmp_path, _JOB, "job").items():
+        run = f"trial-{transport}-with-job"
+        assert (seen["logged"], seen["state"]) == ([True], "COMPLETE")
+        (line,) = service.lines(seen["job"])
+        assert [name.rpartition("/")[2] for name in line.split()] == [f"trial-{transport}", run]
 
 
 @pytest.mark.gcloud

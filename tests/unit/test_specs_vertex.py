@@ -223,7 +223,6 @@ def test_what_is_ignored_is_said() -> None:
         enableDashboardAccess=True,
         network="projects/1/global/networks/default",
         tensorboard="projects/1/locations/us-central1/tensorboards/2",
-        experiment="projects/1/locations/us-central1/metadataStores/default/contexts/e",
         persistentResourceId="mine",
     )
     request["encryptionSpec"] = {"kmsKeyName": "k"}
@@ -232,7 +231,6 @@ def test_what_is_ignored_is_said() -> None:
         "enable_dashboard_access",
         "network",
         "tensorboard",
-        "experiment",
         "encryption_spec",
         "persistent_resource_id",
     ):

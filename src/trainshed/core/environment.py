@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from trainshed.core import reduction, secrets
 from trainshed.core.cluster import (
@@ -205,6 +205,14 @@ def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
     return variables
 
 
+_NAMED_RESOURCES: Final = {
+    "tensorboard": "AIP_TENSORBOARD_RESOURCE_NAME",
+    "experiment": "AIP_EXPERIMENT_NAME",
+    "experimentRun": "AIP_EXPERIMENT_RUN_NAME",
+}
+"""Fields of a job's spec whose names programs are told, and by which variables."""
+
+
 def _output_directories(spec: JobSpec) -> dict[str, str]:
     variables: dict[str, str] = {}
     if spec.base_output_directory:
@@ -212,9 +220,10 @@ def _output_directories(spec: JobSpec) -> dict[str, str]:
         variables["AIP_MODEL_DIR"] = f"{base}/model/"
         variables["AIP_CHECKPOINT_DIR"] = f"{base}/checkpoints/"
         variables["AIP_TENSORBOARD_LOG_DIR"] = f"{base}/logs/"
-    tensorboard = json.loads(spec.job_json).get("tensorboard")
-    if tensorboard:
-        variables["AIP_TENSORBOARD_RESOURCE_NAME"] = str(tensorboard)
+    job = json.loads(spec.job_json)
+    for field, variable in _NAMED_RESOURCES.items():
+        if name := job.get(field):
+            variables[variable] = str(name)
     return variables
 
 

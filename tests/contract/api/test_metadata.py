@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.contract.api.house import LOCATION, House
+from tests.unit.specs_requests import SKLEARN
 
 pytestmark = pytest.mark.anyio
 PLACE = "projects/p1/locations/us-central1"
@@ -34,6 +35,15 @@ async def run_made(house: House, run_id: str = "e-r", **metadata: Any) -> dict[s
         "metadata": {"_params": {}, "_metrics": {}, **metadata},
     }
     return await ok(house, "POST", f"{CONTEXTS}?contextId={run_id}", RUN | body)
+
+
+def custom_job(**spec: Any) -> dict[str, Any]:
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": "1",
+        "containerSpec": {"imageUri": SKLEARN, "command": ["true"]},
+    }
+    return {"displayName": "j", "jobSpec": {"workerPoolSpecs": [pool], **spec}}
 
 
 def fields(answer: Any) -> set[str]:
@@ -249,3 +259,60 @@ async def test_another_project_finds_nothing(house: House) -> None:
     other = CONTEXTS.replace("p1", "p2")
     assert (await house.call("GET", f"{other}/e-r")).status == 404
     assert (await house.call("GET", other)).status == 404
+
+
+async def job_made(house: House, **spec: Any) -> Any:
+    return await house.call("POST", f"{LOCATION}/customJobs", custom_job(**spec))
+
+
+async def test_a_run_shows_its_jobs_and_nobody_takes_them_away(house: House) -> None:
+    """facts/experiments#jobs"""
+    await store_made(house)
+    experiment, run = f"{STORE}/contexts/e", f"{STORE}/contexts/e-r"
+    await run_made(house, "e")
+    made = await run_made(house)
+    names = [
+        (await job_made(house, experiment=experiment, experimentRun=run)).json["name"]
+        for _ in range(2)
+    ]
+    shown = await ok(house, "GET", f"{CONTEXTS}/e-r")
+    assert [each["custom_job_resource_name"] for each in shown["metadata"]["_custom_jobs"]] == names
+    assert shown["etag"] == made["etag"]
+    patch = {"etag": made["etag"], "metadata": {"_params": {}, "_metrics": {"a": 1}}}
+    changed = await ok(house, "PATCH", f"{CONTEXTS}/e-r", patch)
+    assert len(changed["metadata"]["_custom_jobs"]) == 2
+
+
+async def test_a_job_of_an_experiment_without_a_run_gets_one(house: House) -> None:
+    """facts/experiments#jobs"""
+    await store_made(house)
+    await run_made(house, "e")
+    job = (await job_made(house, experiment=f"{STORE}/contexts/e")).json
+    run = job["jobSpec"]["experimentRun"]
+    assert (await ok(house, "GET", f"{LOCATION}/customJobs/{job['name'].rpartition('/')[2]}"))[
+        "jobSpec"
+    ]["experimentRun"] == run
+    shown = await ok(house, "GET", f"{CONTEXTS}/{run.rpartition('/')[2]}")
+    assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
+    assert shown["metadata"]["_custom_jobs"][0]["custom_job_resource_name"] == job["name"]
+
+
+async def test_a_job_names_experiments_of_its_project_that_are_there(house: House) -> None:
+    """facts/experiments#jobs"""
+    await store_made(house)
+    for spec, expected in (
+        ({"experiment": f"{STORE}/contexts/e"}, {"job_spec.experiment"}),
+        ({"experiment": "e"}, {"job_spec.experiment"}),
+        (
+            {"experimentRun": f"{STORE}/contexts/e-r"},
+            {"job_spec.experiment", "job_spec.experiment_run"},
+        ),
+    ):
+        assert fields(await job_made(house, **spec)) == expected
+    await run_made(house, "e")
+    answer = await house.call(
+        "POST",
+        f"{LOCATION.replace('p1', 'p2')}/customJobs",
+        custom_job(experiment=f"{STORE}/contexts/e"),
+    )
+    assert fields(answer) == {"job_spec.experiment"}

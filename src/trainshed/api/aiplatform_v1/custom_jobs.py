@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
 from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.metadata.job_runs import add_job, make_run, unknown_contexts
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
@@ -70,15 +71,25 @@ def new(call: Call, request: Any, further: tuple[Violation, ...] = ()) -> Job:
 async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
     """Violations for what the job to create names and is not there: what only the store knows."""
     parent, spec = request.parent, request.custom_job.job_spec
+    public = wire_json.to_public(spec)
+    project = known_location(parent).project_id
     return (
         *await unknown_resource(services, parent, spec.persistent_resource_id, "job_spec"),
-        *await unknown_secrets(services, parent, wire_json.to_public(spec), "job_spec"),
+        *await unknown_secrets(services, parent, public, "job_spec"),
+        *await unknown_contexts(services, project, public, "job_spec"),
     )
 
 
 async def create(call: Call, request: Any) -> Message:
-    job = new(call, request, await not_there(call.services, request))
-    await store_works(call.services, call.principal.email, job)
+    services, spec = call.services, request.custom_job.job_spec
+    further = await not_there(services, request)
+    check_create(call, request, further)
+    if spec.experiment and not spec.experiment_run:
+        spec.experiment_run = await make_run(services, spec.experiment)
+    job = new(call, request, further)
+    await store_works(services, call.principal.email, job)
+    if spec.experiment_run:
+        await add_job(services, spec.experiment_run, job.name)
     views.set_outputs(request.custom_job, job)
     return request.custom_job
 

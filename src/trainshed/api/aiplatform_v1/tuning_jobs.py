@@ -10,6 +10,7 @@ from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.metadata.job_runs import unknown_contexts
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.aiplatform_v1.views import NOTHING_TRIED, Evidence
 from trainshed.api.calls.call import Call, Handlers
@@ -63,9 +64,12 @@ def check_create(
 async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
     """Violations for what the job to create names and is not there: what only the store knows."""
     parent, spec = request.parent, request.hyperparameter_tuning_job.trial_job_spec
+    public = wire_json.to_public(spec)
+    project = known_location(parent).project_id
     return (
         *await unknown_resource(services, parent, spec.persistent_resource_id, "trial_job_spec"),
-        *await unknown_secrets(services, parent, wire_json.to_public(spec), "trial_job_spec"),
+        *await unknown_secrets(services, parent, public, "trial_job_spec"),
+        *await unknown_contexts(services, project, public, "trial_job_spec"),
     )
 
 

@@ -49,8 +49,6 @@ _IGNORED = {
     "reservedIpRanges": "the job runs in the network of its host",
     "pscInterfaceConfig": "the job runs in the network of its host",
     "enableDashboardAccess": "there is no dashboard access",
-    "experiment": "there are no experiments",
-    "experimentRun": "there are no experiments",
     "models": "only jobs of the public service's own make use of it",
     "persistentResourceId": "the job gets its machines as any other, none are kept for it",
     "protectedArtifactLocationId": "there are no protected artifacts",
