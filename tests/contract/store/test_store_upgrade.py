@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.store.metadata_samples import (
+    context,
+    make_board,
+    make_metadata_store,
+    make_node,
+)
 from tests.contract.store.store_samples import (
     SECOND,
     T0,
@@ -82,6 +88,12 @@ def upgraded_from_3(tmp_path: Path) -> Iterator[Store]:
 def upgraded_from_4(tmp_path: Path) -> Iterator[Store]:
     """The store that the last release with schema 4 left behind."""
     yield from opened(tmp_path, 4)
+
+
+@pytest.fixture
+def upgraded_from_5(tmp_path: Path) -> Iterator[Store]:
+    """The store that the last release with schema 5 left behind."""
+    yield from opened(tmp_path, 5)
 
 
 @pytest.fixture
@@ -283,3 +295,20 @@ async def test_secrets_of_schema_4_are_there_and_nothing_is_set_aside(
     assert sorted(each.version for each in versions) == [1, 2]
     assert await upgraded_from_4.reader.set_aside() == ()
     assert len(await upgraded_from_4.ledger.load_live()) == 7
+
+
+async def test_all_of_schema_5_is_there_and_experiments_can_be_recorded(
+    upgraded_from_5: Store,
+) -> None:
+    store = upgraded_from_5
+    (bad,) = await store.reader.set_aside()
+    assert bad.source == "persistent_resources"
+    resource = make_resource("r2")
+    assert await store.models.persistent_resource(resource.name) == resource
+    assert [live.job.uid for live in await store.ledger.load_live()] == [1, 2]
+    await store.metadata.create_store(make_metadata_store(), operation(50))
+    node = make_node(context("e"))
+    await store.metadata.create(node)
+    assert await store.metadata.node(node.name) == node
+    board = make_board("t")
+    assert await store.tensorboards.create((board,)) == (board,)
