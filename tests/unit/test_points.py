@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.core.errors import Unavailable
+from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.tensorboards.records import Point, thinned
 from trainshed.store.points import PointFiles
 
@@ -117,10 +117,33 @@ async def test_points_of_runs_that_are_gone_are_gone(tmp_path: Path) -> None:
     assert await files.read(7, [1]) == {1: points(2)}
 
 
+async def test_a_read_takes_no_more_than_is_asked_for(tmp_path: Path) -> None:
+    files = PointFiles(tmp_path)
+    await files.append(7, [(1, points(*range(5, 100), *range(10)))])
+    assert (await files.read(7, [1]))[1] == points(*range(100))
+    assert (await files.read(7, [1], 2))[1] == points(0, 99)
+    assert (await files.read(7, [1], 1))[1] == points(99)
+    assert (await files.read(7, [1], 2, lambda step, _: step < 50))[1] == points(0, 49)
+    assert (await files.read(7, [1], None, lambda _, at: at >= 1098))[1] == points(98, 99)
+
+
+async def test_a_run_takes_so_many_bytes_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a run is read at a time: one without end would take the service's memory."""
+    monkeypatch.setattr("trainshed.store.points.MOST_BYTES", 200)
+    files = PointFiles(tmp_path)
+    await files.append(7, [(1, points(1))])
+    with pytest.raises(FailedPrecondition, match="takes no more"):
+        await files.append(7, [(1, points(*range(20)))])
+    await files.append(7, [(1, points(2))])
+    assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1, 2)}
+
+
 def test_a_thinned_series_keeps_its_first_and_its_last_point() -> None:
     many = points(*range(10_000))
     for most in (2, 3, 1000):
         some = thinned(many, most)
         assert (some[0], some[-1], len(some)) == (many[0], many[-1], most)
-        assert some == sorted(set(some), key=lambda point: point.step)
+        assert list(some) == sorted(set(some), key=lambda point: point.step)
     assert thinned(many, 10_000) == many

@@ -10,16 +10,22 @@ import asyncio
 import os
 import struct
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from trainshed.core.errors import Unavailable
-from trainshed.core.tensorboards.records import Point
+from trainshed.core.errors import FailedPrecondition, Unavailable
+from trainshed.core.tensorboards.records import Point, thinned
 from trainshed.eventloop.background import Crew
 
+MOST_BYTES: Final = 64 << 20
+"""Of the points of a run: some two and a half million scalars. All of a run is read at a time."""
+_READS_AT_ONCE: Final = 2
 POINTS: Final = "tensorboards"
 """The directory below the service's data."""
 _HEADER: Final = struct.Struct("<II")
@@ -33,6 +39,38 @@ _Waiting = list[tuple[bytes, "asyncio.Future[None]"]]
 """Frames to be written, and who is told."""
 
 
+class RunIsFull(Exception):
+    """A run has as many bytes of points as one may have."""
+
+
+@dataclass(slots=True)
+class _Columns:
+    """The points of a series as they were written: a million of them as objects would take ten times as
+    much."""
+
+    steps: "array[int]" = field(default_factory=lambda: array("q"))
+    times: "array[int]" = field(default_factory=lambda: array("q"))
+    values: list[float | bytes] = field(default_factory=list[float | bytes])
+
+    def points(self, most: int | None, passes: Callable[[int, int], bool] | None) -> list[Point]:
+        """As `PointFiles.read` says."""
+        steps, times = self.steps, self.times
+        order: Sequence[int] = range(len(steps))
+        if any(later <= earlier for earlier, later in pairwise(steps)):
+            # Sorting keeps the order of equal steps: the last of them was written last.
+            by_step = sorted(order, key=steps.__getitem__)
+            order = [
+                index
+                for index, later in zip_longest(by_step, by_step[1:])
+                if later is None or steps[later] != steps[index]
+            ]
+        if passes is not None:
+            order = [index for index in order if passes(steps[index], times[index])]
+        if most is not None:
+            order = thinned(order, most)
+        return [Point(steps[index], times[index], self.values[index]) for index in order]
+
+
 class PointFiles:
     """All runs, by their uids. Used on one event loop; the disk is waited for in threads."""
 
@@ -42,10 +80,12 @@ class PointFiles:
         self._waiting: dict[int, _Waiting] = {}
         self._lengths: dict[int, int] = {}
         self._writing = Crew()
+        self._reading = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def append(self, run: int, points: Iterable[tuple[int, Sequence[Point]]]) -> None:
-        """Add points, each with the uid of its series; all are durable when it returns. Raises Unavailable:
-        none is there, or all are; to write them again does no harm."""
+        """Add points, each with the uid of its series; all are durable when it returns. Raises
+        FailedPrecondition (the run is full), Unavailable: then none is there, or all are, and to write them
+        again does no harm."""
         data = b"".join(_frame(series, some) for series, some in points if some)
         if not data:
             return
@@ -58,9 +98,20 @@ class PointFiles:
             self._writing.begin(self._write_all(run), f"writing points of run {run}")
         await done
 
-    async def read(self, run: int, series: Collection[int]) -> dict[int, list[Point]]:
-        """The points of some series, ascending by step; [] for one that has none."""
-        return await asyncio.to_thread(self._read, run, frozenset(series))
+    async def read(
+        self,
+        run: int,
+        series: Collection[int],
+        most: int | None = None,
+        passes: Callable[[int, int], bool] | None = None,
+    ) -> dict[int, list[Point]]:
+        """The points of some series, ascending by step; [] for one that has none.
+
+        `passes` chooses by step and time (ns); of what it lets pass, `most` points (None: all) are spread
+        evenly, with the first and the last among them.
+        """
+        async with self._reading:
+            return await asyncio.to_thread(self._read, run, frozenset(series), most, passes)
 
     async def forget(self, runs: Iterable[int]) -> None:
         """Remove the points of runs that are gone."""
@@ -72,9 +123,14 @@ class PointFiles:
         """Write what waits, and what comes meanwhile."""
         while batch := self._waiting[run]:
             self._waiting[run] = []
-            failure: Unavailable | None = None
+            failure: Unavailable | FailedPrecondition | None = None
             try:
                 await asyncio.to_thread(self._write, run, b"".join(data for data, _ in batch))
+            except RunIsFull:
+                failure = FailedPrecondition(
+                    f"The run has {MOST_BYTES >> 20} MiB of points, and takes no more; log less often, or "
+                    "into another run."
+                )
             except Exception as error:  # Whatever it is, who waits is told.
                 failure = Unavailable(
                     f"the points cannot be written ({error}); make room on the disk of the data directory, "
@@ -95,6 +151,9 @@ class PointFiles:
         length = self._lengths.pop(run, None)
         if length is None:
             length = _whole_length(path.read_bytes()) if path.exists() else 0
+        if length + len(data) > MOST_BYTES:
+            self._lengths[run] = length
+            raise RunIsFull
         with path.open("ab") as file:
             if file.tell() != length:
                 file.truncate(length)
@@ -105,20 +164,25 @@ class PointFiles:
             _sync(self._directory)
         self._lengths[run] = length + len(data)
 
-    def _read(self, run: int, series: frozenset[int]) -> dict[int, list[Point]]:
-        found: dict[int, dict[int, Point]] = {uid: {} for uid in series}
+    def _read(
+        self,
+        run: int,
+        series: frozenset[int],
+        most: int | None,
+        passes: Callable[[int, int], bool] | None,
+    ) -> dict[int, list[Point]]:
+        columns = {uid: _Columns() for uid in series}
         try:
             data = self._path(run).read_bytes()
         except FileNotFoundError:
             data = b""
         for payload in _payloads(data):
             uid, steps, times, values = _decoder.decode(payload)
-            if (points := found.get(uid)) is not None:
-                points.update(
-                    (step, Point(step, at, value))
-                    for step, at, value in zip(steps, times, values, strict=True)
-                )
-        return {uid: [points[step] for step in sorted(points)] for uid, points in found.items()}
+            if (column := columns.get(uid)) is not None:
+                column.steps.extend(steps)
+                column.times.extend(times)
+                column.values += values
+        return {uid: column.points(most, passes) for uid, column in columns.items()}
 
     def _path(self, run: int) -> Path:
         return self._directory / f"{run}.points"

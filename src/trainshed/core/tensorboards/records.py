@@ -5,10 +5,13 @@ All four are one kind of record at four levels; the points of a series are not a
 
 import enum
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from trainshed.core.errors import InvalidRequest, Violation
+
+T = TypeVar("T")
 
 
 class Level(enum.StrEnum):
@@ -118,9 +121,11 @@ class Point:
     value: float | bytes
 
 
-def thinned(points: list[Point], most: int) -> list[Point]:
-    """At most so many (at least two) of the points, spread evenly; the first and the last are among them."""
-    if len(points) <= most:
-        return points
-    last = len(points) - 1
-    return [points[round(number * last / (most - 1))] for number in range(most)]
+def thinned(items: Sequence[T], most: int) -> Sequence[T]:
+    """At most so many of the items, spread evenly; the last is among them, and of two or more the first."""
+    if len(items) <= most:
+        return items
+    last = len(items) - 1
+    if most == 1:
+        return items[last:]
+    return [items[round(number * last / (most - 1))] for number in range(most)]

@@ -1,7 +1,7 @@
 """Points of time series: written by runs and experiments, read in order, thinned where there are many."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -19,17 +19,20 @@ from trainshed.core.tensorboards.records import (
     Level,
     Point,
     ValueType,
-    thinned,
 )
 from trainshed.wire import pool
 
 MOST_POINTS: Final = 5_000
 """Of one write."""
+_MOST_OF_RUNS: Final = 10_000
+"""Of one write to several runs."""
 MOST_SERIES: Final = 20
 """Of one batch read."""
 _SHOWN: Final = {ValueType.SCALAR: 1_000, ValueType.TENSOR: 100, ValueType.BLOB_SEQUENCE: 100}
 """Points of a series in an answer that does not ask for another number."""
 _EXPORTED: Final = 10_000
+PointTest = Callable[[int, int], bool]
+"""By step and time (ns)."""
 _Write = dict[int, list[tuple[int, list[Point]]]]
 """Points by run and series."""
 
@@ -48,7 +51,11 @@ async def write_experiment(call: Call, request: Any) -> Message:
         request.tensorboard_experiment, Level.EXPERIMENT, of="tensorboard_experiment"
     )
     writes: _Write = {}
-    for number, part in enumerate(request.write_run_data_requests):
+    parts = request.write_run_data_requests
+    if sum(len(data.values) for part in parts for data in part.time_series_data) > _MOST_OF_RUNS:
+        text = f"At most {_MOST_OF_RUNS} points are written at once; send several requests."
+        raise InvalidRequest((Violation("write_run_data_requests", text),))
+    for number, part in enumerate(parts):
         at = f"write_run_data_requests[{number}]."
         if not part.tensorboard_run.startswith(f"{parent}/"):
             text = f"{part.tensorboard_run!r} does not stand below {parent}."
@@ -63,11 +70,10 @@ async def read(call: Call, request: Any) -> Message:
     name = BoardName.parse(
         request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
     )
-    (series, points), *_ = await _points(call, (name,))
-    points = _filtered(points, request.filter)
+    passes = _read_filter(request.filter)
+    series = await call.services.tensorboards.resource(name)
     most = request.max_data_points or _shown(series)
-    if most > 0:
-        points = thinned(points, max(most, 2))[-most:]
+    ((_, points),) = await _points(call, (series,), most if most > 0 else None, passes)
     return pool.message_class(f"{V1}.ReadTensorboardTimeSeriesDataResponse")(
         time_series_data=_data(series, points)
     )
@@ -84,11 +90,10 @@ async def batch_read(call: Call, request: Any) -> Message:
     ]
     if any(name.at(Level.TENSORBOARD) != board for name in names):
         raise InvalidRequest((Violation("time_series", f"They all have to stand below {board}."),))
-    found = await _points(call, names)
+    found = [await call.services.tensorboards.resource(name) for name in names]
+    most = min(map(_shown, found))
     return pool.message_class(f"{V1}.BatchReadTensorboardTimeSeriesDataResponse")(
-        time_series_data=[
-            _data(series, thinned(points, _shown(series))) for series, points in found
-        ]
+        time_series_data=[_data(*each) for each in await _points(call, found, most)]
     )
 
 
@@ -100,8 +105,9 @@ async def export(call: Call, request: Any) -> Message:
     size = page_size(request.page_size, default=_EXPORTED, maximum=_EXPORTED)
     question = (str(name), request.filter)
     start = decode_number(request.page_token, *question)
-    (series, points), *_ = await _points(call, (name,))
-    points = _filtered(points, request.filter)
+    passes = _read_filter(request.filter)
+    series = await call.services.tensorboards.resource(name)
+    ((_, points),) = await _points(call, (series,), None, passes)
     more = len(points) > start + size
     answer: Any = pool.message_class(f"{V1}.ExportTensorboardTimeSeriesDataResponse")(
         next_page_token=encode_token(str(start + size), *question) if more else ""
@@ -162,17 +168,19 @@ async def _write(call: Call, writes: _Write) -> None:
 
 
 async def _points(
-    call: Call, names: Iterable[BoardName]
+    call: Call,
+    found: Sequence[BoardResource],
+    most: int | None,
+    passes: PointTest | None = None,
 ) -> list[tuple[BoardResource, list[Point]]]:
     """Several series, in their order; the file of a run is read once."""
-    door = call.services.tensorboards
-    found = [await door.resource(name) for name in names]
     by_run: dict[BoardName, list[int]] = {}
     for series in found:
         by_run.setdefault(series.name.at(Level.RUN), []).append(series.uid)
     points: dict[int, list[Point]] = {}
     for name, uids in by_run.items():
-        points |= await call.services.points.read((await door.resource(name)).uid, uids)
+        run = await call.services.tensorboards.resource(name)
+        points |= await call.services.points.read(run.uid, uids, most, passes)
     return [(series, points[series.uid]) for series in found]
 
 
@@ -211,20 +219,21 @@ _TESTS: Final[Mapping[Operator, Callable[[int, int], bool]]] = {
 }
 
 
-def _filtered(points: list[Point], text: str) -> list[Point]:
-    """`step > 1` or `wall_time >= 2026-01-01T00:00:00Z`; one comparison. Raises InvalidRequest."""
+def _read_filter(text: str) -> PointTest | None:
+    """`step > 1` or `wall_time >= 2026-01-01T00:00:00Z`; one comparison. None: all pass. Raises
+    InvalidRequest."""
     try:
         match parse_filter(text):
             case None:
-                return points
+                return None
             case Comparison(("step",), compare, value) if compare in _TESTS:
                 if not value.lstrip("-").isdecimal():
                     raise FilterError(f"{value!r} is no step")
-                wanted = int(value)
-                return [point for point in points if _TESTS[compare](point.step, wanted)]
+                of_step, wanted = _TESTS[compare], int(value)
+                return lambda step, _: of_step(step, wanted)
             case Comparison(("wall_time",), compare, value) if compare in _TESTS:
-                at = moment(value)
-                return [point for point in points if _TESTS[compare](point.at, at)]
+                of_time, wanted = _TESTS[compare], moment(value)
+                return lambda _, at: of_time(at, wanted)
             case _:
                 raise FilterError("compare step or wall_time, for example step > 100")
     except FilterError as error:
