@@ -1,8 +1,9 @@
 """Nodes as messages, and what requests may put into them (facts/experiments#limits)."""
 
 import json
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -79,12 +80,10 @@ def read_fields(message: Any, kind: NodeKind) -> NodeFields:
     """Raises InvalidRequest with all that is wrong."""
     faults = Faults()
     field = kind.singular
-    try:
-        public = wire_json.to_public(message)
-    except ValueError as error:
-        text = f"{error}: numbers of metadata are finite."
-        raise InvalidRequest((Violation(f"{field}.metadata", text),)) from None
+    public = wire_json.to_public(message)
     section = Section(public, field, faults)
+    for path in _endless(message.metadata):
+        section.fault("metadata", f"{path} is not a finite number.")
     if len(message.display_name) > MAX_DISPLAY_NAME:
         section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
     labels = read_labels(section)
@@ -106,6 +105,23 @@ def read_fields(message: Any, kind: NodeKind) -> NodeFields:
         labels=labels,
         metadata=metadata,
     )
+
+
+def _endless(struct: Any) -> Iterator[str]:
+    """The paths of numbers that are none, or are infinite: they come over gRPC alone."""
+    for key, value in struct.fields.items():
+        match value.WhichOneof("kind"):
+            case "number_value" if not math.isfinite(value.number_value):
+                yield key
+            case "struct_value":
+                yield from (f"{key}.{path}" for path in _endless(value.struct_value))
+            case "list_value" if any(
+                each.HasField("number_value") and not math.isfinite(each.number_value)
+                for each in value.list_value.values
+            ):
+                yield key
+            case _:
+                pass
 
 
 def read_id(node_id: str, field: str) -> str:
