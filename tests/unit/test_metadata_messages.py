@@ -20,4 +20,4 @@ def test_numbers_are_finite() -> None:
         read_fields(message, NodeKind.CONTEXT)
     assert {violation.field for violation in refused.value.violations} == {"context.metadata"}
     said = str(refused.value)
-    assert "_metrics.loss" in said and "list" in said and "text" not in said
+    assert "_metrics.loss is" in said and "list is" in said and " text is" not in said
