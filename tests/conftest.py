@@ -6,11 +6,16 @@ Virtual time brings a loop of its own (`tests.sim.virtual`). Programs that tests
 import asyncio
 from pathlib import Path
 
+import hypothesis
 import pytest
 import uvloop
 
 # The only way to reach the loops that pytest plug-ins and libraries make; until Python 3.16.
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - see above
+
+# How long an example takes is told by the tests beside it.
+hypothesis.settings.register_profile("no-deadline", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 
 LONGEST = ("reduction", "programs", "e2e", "contract")
 """Folders of tests in the order in which they begin: the longest first, so that at the end of a run none of

