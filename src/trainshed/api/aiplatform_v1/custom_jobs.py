@@ -83,8 +83,8 @@ async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
 async def create(call: Call, request: Any) -> Message:
     services, spec = call.services, request.custom_job.job_spec
     further = await not_there(services, request)
-    check_create(call, request, further)
     if spec.experiment and not spec.experiment_run:
+        check_create(call, request, further)  # What is refused gets no run.
         spec.experiment_run = await make_run(services, spec.experiment)
     job = new(call, request, further)
     await store_works(services, call.principal.email, job)
