@@ -195,6 +195,14 @@ async def test_a_thousand_points_of_many_are_shown_with_the_first_and_the_last(
     shown = await values(house, series)
     assert (len(shown), shown[0], shown[-1]) == (1000, (0, 0.0), (5999, 5999.0))
     assert len(await values(house, series, maxDataPoints=-1)) == 6000
+    # A tensor beside it, of which fewer are shown, takes none of them away.
+    body = {"displayName": "tensor", "valueType": "TENSOR"}
+    tensor = (await ok(house, "POST", f"{run}/timeSeries", body))["name"]
+    place = f"{tensor.rpartition('/')[0]}/{loss}"
+    board = run.partition("/experiments")[0]
+    query = urlencode([("timeSeries", tensor), ("timeSeries", place)])
+    both = (await ok(house, "GET", f"{board}:batchRead?{query}"))["timeSeriesData"]
+    assert [len(each.get("values", [])) for each in both] == [0, 1000]
 
 
 async def test_writers_of_one_run_lose_nothing(house: House) -> None:

@@ -91,9 +91,13 @@ async def batch_read(call: Call, request: Any) -> Message:
     if any(name.at(Level.TENSORBOARD) != board for name in names):
         raise InvalidRequest((Violation("time_series", f"They all have to stand below {board}."),))
     found = [await call.services.tensorboards.resource(name) for name in names]
-    most = min(map(_shown, found))
+    data: dict[BoardName, Message] = {}
+    for most in set(map(_shown, found)):
+        some = [series for series in found if _shown(series) == most]
+        for series, points in await _points(call, some, most):
+            data[series.name] = _data(series, points)
     return pool.message_class(f"{V1}.BatchReadTensorboardTimeSeriesDataResponse")(
-        time_series_data=[_data(*each) for each in await _points(call, found, most)]
+        time_series_data=[data[name] for name in names]
     )
 
 
