@@ -110,12 +110,14 @@ async def _list(level: Level, call: Call, request: Any) -> Message:
     after = decode_token(request.page_token, *question) if request.page_token else ""
     page: list[BoardResource] = []
     scan = Scan(passes, seconds=math.inf)
+    # Without a filter one more than is wanted tells whether there is a next page.
+    chunk = _LARGEST if request.filter else size + 1
     more = True
     while more and len(page) <= size:
-        rows = await call.services.tensorboards.below(parent, level, after, _LARGEST)
+        rows = await call.services.tensorboards.below(parent, level, after, chunk)
         verdicts = await scan.judge(rows)
         page += [record for record, passing in zip(rows, verdicts, strict=True) if passing]
-        more = len(rows) == _LARGEST
+        more = len(rows) == chunk
         after = rows[-1].name.own_id if rows else after
     token = encode_token(page[size - 1].name.own_id, *question) if len(page) > size else ""
     return pool.message_class(
