@@ -22,6 +22,7 @@ import msgspec
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.tensorboards.records import Point, thinned
 from trainshed.eventloop.background import Crew
+from trainshed.replica.system import durable
 
 MOST_BYTES: Final = 64 << 20
 """Of the points of a run: some two and a half million scalars. All of a run is read at a time."""
@@ -161,7 +162,7 @@ class PointFiles:
             file.flush()
             os.fsync(file.fileno())
         if not length:
-            _sync(self._directory)
+            durable.sync_directory(str(self._directory))
         self._lengths[run] = length + len(data)
 
     def _read(
@@ -215,11 +216,3 @@ def _payloads(data: bytes) -> Iterator[memoryview]:
 
 def _whole_length(data: bytes) -> int:
     return sum(_HEADER.size + len(payload) for payload in _payloads(data))
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
