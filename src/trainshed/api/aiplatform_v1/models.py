@@ -34,6 +34,7 @@ from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import compile_tree, label_test, text_test
 from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import checked
 from trainshed.core.errors import (
     Aborted,
@@ -45,7 +46,7 @@ from trainshed.core.errors import (
 )
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelVersion
-from trainshed.store.records import Operation, OperationKind
+from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
@@ -99,9 +100,10 @@ async def upload(call: Call, request: Any) -> Message:
     for _ in range(_ATTEMPTS):
         newest = (await services.models.versions(name))[0].version if existing else 0
         record = _version(services, name, newest + 1, request.model, public)
-        done = _operation(services, OperationKind.CREATE, name, str(name))
-        answer = json.dumps({"model": str(name), "modelVersionId": str(record.version)})
-        done = replace(done, response=answer, response_type=_UPLOADED)
+        answer = pool.message_class(_UPLOADED)(
+            model=str(name), model_version_id=str(record.version)
+        )
+        done = done_at_once(services, name, OperationKind.CREATE, str(name), answer)
         try:
             await services.models.register(record, done)
         except AlreadyExists:
@@ -174,7 +176,7 @@ async def delete(call: Call, request: Any) -> Message:
             f"{request.name!r} names a version; name the model alone, or call DeleteModelVersion."
         )
         raise InvalidRequest((Violation("name", text),))
-    done = _operation(call.services, OperationKind.DELETE, name, str(name))
+    done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
     await call.services.models.delete_model(name, done)
     return operations.finished(done)
 
@@ -182,7 +184,7 @@ async def delete(call: Call, request: Any) -> Message:
 async def delete_version(call: Call, request: Any) -> Message:
     name, wanted = read_version_name(request.name)
     number = (await call.services.models.version(name, wanted)).version
-    done = _operation(call.services, OperationKind.DELETE, name, f"{name}@{number}")
+    done = done_at_once(call.services, name, OperationKind.DELETE, f"{name}@{number}")
     await call.services.models.delete_version(name, number, done)
     return operations.finished(done)
 
@@ -279,18 +281,6 @@ def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: int) -
 def _kept(public: dict[str, Any]) -> str:
     kept = {key: value for key, value in public.items() if key not in _OUTPUTS}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
-
-
-def _operation(services: Services, kind: OperationKind, name: ModelName, target: str) -> Operation:
-    now = services.now()
-    place = LocationName(name.project_id, name.location)
-    return Operation(
-        name=f"{place}/operations/{services.new_uid()}",
-        kind=kind,
-        target=target,
-        created=now,
-        updated=now,
-    )
 
 
 _V1: Final = "google.cloud.aiplatform.v1"

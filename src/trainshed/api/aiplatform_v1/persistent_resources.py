@@ -16,6 +16,7 @@ from trainshed.api.calls.paging import decode_token, encode_token, page_size
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
+from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import kept_json
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.names import Api
@@ -128,14 +129,7 @@ async def reboot(call: Call, request: Any) -> Message:
 async def delete(call: Call, request: Any) -> Message:
     parent = _parse(request.name)
     services = call.services
-    now = services.now()
-    done = Operation(
-        name=f"{parent}/operations/{services.new_uid()}",
-        kind=OperationKind.DELETE,
-        target=request.name,
-        created=now,
-        updated=now,
-    )
+    done = done_at_once(services, parent, OperationKind.DELETE, request.name)
     await services.models.delete_persistent_resource(request.name, done)
     return operations.finished(done)
 
@@ -232,15 +226,7 @@ def _operation(
     services: Services, parent: LocationName, kind: OperationKind, record: PersistentResource
 ) -> Operation:
     """The operation that tells of the resource as it is in `record`."""
-    return Operation(
-        name=f"{parent}/operations/{services.new_uid()}",
-        kind=kind,
-        target=record.name,
-        created=record.updated,
-        updated=record.updated,
-        response=json.dumps(wire_json.to_public(_view(record)), ensure_ascii=False),
-        response_type=_RESOURCE,
-    )
+    return done_at_once(services, parent, kind, record.name, _view(record))
 
 
 def _view(record: PersistentResource) -> Message:

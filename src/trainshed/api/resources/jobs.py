@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from trainshed.api.calls.services import CapacityView, Services
+from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
@@ -132,14 +133,7 @@ async def cancel_for_user(services: Services, name: JobName) -> None:
 async def delete_for_user(services: Services, name: JobName) -> Operation:
     """Remove a Vertex work that is over, and its log; answers the finished operation. Raises NotFound,
     FailedPrecondition (still running)."""
-    now = services.now()
-    record = Operation(
-        name=f"projects/{name.project_id}/locations/{name.location}/operations/{services.new_uid()}",
-        kind=OperationKind.DELETE,
-        target=str(name),
-        created=now,
-        updated=now,
-    )
+    record = done_at_once(services, name, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
     try:
         await services.logs.remove(uid)

@@ -1,7 +1,6 @@
 """Contexts, artifacts and executions: create, get, list, update, delete, purge. The three differ in a few
 fields only."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,9 +20,10 @@ from trainshed.api.aiplatform_v1.metadata.messages import (
     updated,
     view,
 )
-from trainshed.api.aiplatform_v1.metadata.stores import SERVICE, operation
+from trainshed.api.aiplatform_v1.metadata.stores import SERVICE
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.paging import decode_number, encode_token, page_size
+from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
 from trainshed.core.metadata.conditions import NodeQuery
 from trainshed.core.metadata.merging import changed
@@ -99,7 +99,7 @@ async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
                 f"Specified {message_name(kind)} `etag`: `{request.etag}` does not match server `etag`: "
                 f"`{node.etag}`"
             )
-    done = operation(services, OperationKind.DELETE, name.store, str(name))
+    done = done_at_once(services, name.store, OperationKind.DELETE, str(name))
     await services.metadata.delete((name,), done)
     return operations.finished(done)
 
@@ -114,17 +114,11 @@ async def _purge(kind: NodeKind, call: Call, request: Any) -> Message:
     services = call.services
     found = await services.metadata.nodes(NodeQuery(store, kind, condition, _PURGED_AT_ONCE))
     names = [node.name for node in found]
-    answer = {
-        "purgeCount": str(len(names)),
-        "purgeSample": [] if request.force else [str(name) for name in names[:_SAMPLE]],
-    }
-    done = operation(
-        services,
-        OperationKind.UPDATE,
-        store,
-        str(store),
-        (f"{V1}.Purge{message_name(kind)}sResponse", json.dumps(answer)),
+    answer = pool.message_class(f"{V1}.Purge{message_name(kind)}sResponse")(
+        purge_count=len(names),
+        purge_sample=[] if request.force else [str(name) for name in names[:_SAMPLE]],
     )
+    done = done_at_once(services, store, OperationKind.UPDATE, str(store), answer)
     await services.metadata.delete(names if request.force else (), done)
     return operations.finished(done)
 

@@ -1,6 +1,5 @@
 """Metadata stores: create, get, list, delete. Clients make one called `default` in each location."""
 
-import json
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -10,12 +9,10 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.metadata.messages import V1, read_id
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import decode_token, encode_token, page_size
-from trainshed.api.calls.parents import LocationName
-from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
+from trainshed.api.resources.operations import done_at_once
 from trainshed.core.metadata.records import MetadataStore, StoreName
-from trainshed.store.records import Operation, OperationKind
-from trainshed.wire import json as wire_json
+from trainshed.store.records import OperationKind
 from trainshed.wire import pool
 
 SERVICE: Final = f"{V1}.MetadataService"
@@ -35,8 +32,7 @@ async def create(call: Call, request: Any) -> Message:
         now,
         now,
     )
-    answer = _STORE, json.dumps(wire_json.to_public(_view(store)), ensure_ascii=False)
-    done = operation(services, OperationKind.CREATE, store.name, str(store.name), answer)
+    done = done_at_once(services, store.name, OperationKind.CREATE, str(store.name), _view(store))
     await services.metadata.create_store(store, done)
     return operations.finished(done)
 
@@ -60,7 +56,7 @@ async def list_(call: Call, request: Any) -> Message:
 async def delete(call: Call, request: Any) -> Message:
     """With everything in it."""
     name = StoreName.parse(request.name)
-    done = operation(call.services, OperationKind.DELETE, name, str(name))
+    done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
     await call.services.metadata.delete_store(name, done)
     return operations.finished(done)
 
@@ -71,27 +67,6 @@ HANDLERS: Final[Handlers] = {
     f"{SERVICE}.ListMetadataStores": list_,
     f"{SERVICE}.DeleteMetadataStore": delete,
 }
-
-
-def operation(
-    services: Services,
-    kind: OperationKind,
-    store: StoreName,
-    target: str,
-    answer: tuple[str, str] = ("", ""),
-) -> Operation:
-    """One that is done when it is answered. `answer`: the response's message and its public JSON."""
-    place = LocationName(store.project_id, store.location)
-    now = services.now()
-    return Operation(
-        name=f"{place}/operations/{services.new_uid()}",
-        kind=kind,
-        target=target,
-        created=now,
-        updated=now,
-        response=answer[1],
-        response_type=answer[0],
-    )
 
 
 def _view(store: MetadataStore) -> Message:

@@ -3,7 +3,6 @@
 The four differ in a few fields only.
 """
 
-import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -23,14 +22,12 @@ from trainshed.api.aiplatform_v1.tensorboards.messages import (
 )
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size
-from trainshed.api.calls.parents import LocationName
-from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import compile_tree, label_test, text_test
 from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.tensorboards.records import LEVELS, BoardName, BoardResource, Level
 from trainshed.store.records import Operation, OperationKind
-from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 SERVICE: Final = f"{V1}.TensorboardService"
@@ -50,7 +47,7 @@ async def create_board(call: Call, request: Any) -> Message:
     if not record.display_name:
         text = "The display name must be set."
         raise InvalidRequest((Violation("tensorboard.display_name", text),))
-    done = _operation(services, OperationKind.CREATE, record)
+    done = done_at_once(services, name, OperationKind.CREATE, str(name), view(record))
     await services.tensorboards.create((record,), done)
     return operations.finished(done)
 
@@ -62,7 +59,7 @@ async def update_board(call: Call, request: Any) -> Message:
     done: list[Operation] = []
 
     def operation(record: BoardResource) -> Operation:
-        done.append(_operation(services, OperationKind.UPDATE, record))
+        done.append(done_at_once(services, name, OperationKind.UPDATE, str(name), view(record)))
         return done[-1]
 
     now = services.now()
@@ -145,8 +142,7 @@ async def _delete(level: Level, call: Call, request: Any) -> Message:
     """With everything below it."""
     services = call.services
     name = BoardName.parse(request.name, level)
-    now = services.now()
-    done = Operation(_operation_name(services, name), OperationKind.DELETE, str(name), now, now)
+    done = done_at_once(services, name, OperationKind.DELETE, str(name))
     runs = await services.tensorboards.delete(name, done)
     await services.points.forget(runs)
     return operations.finished(done)
@@ -217,21 +213,3 @@ def _leaf(leaf: Comparison | Term) -> BoardTest:
         f"{leaf.name!r} cannot be filtered by; compare display_name, is_default, name or source, or ask for "
         "labels.KEY"
     )
-
-
-def _operation(services: Services, kind: OperationKind, record: BoardResource) -> Operation:
-    """Of a tensorboard that is created or updated when it is answered."""
-    now = services.now()
-    return Operation(
-        name=_operation_name(services, record.name),
-        kind=kind,
-        target=str(record.name),
-        created=now,
-        updated=now,
-        response=json.dumps(wire_json.to_public(view(record)), ensure_ascii=False),
-        response_type=f"{V1}.Tensorboard",
-    )
-
-
-def _operation_name(services: Services, name: BoardName) -> str:
-    return f"{LocationName(name.project_id, name.location)}/operations/{services.new_uid()}"
