@@ -151,10 +151,7 @@ def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, no
     if is_stale and not (
         node.schema_title == EXPERIMENT_RUN and etag.isascii() and etag.isdecimal()
     ):
-        raise Aborted(
-            f"Specified {message_name(node.name.kind)} `etag`: `{etag}` does not match server `etag`: "
-            f"`{node.etag}`"
-        )
+        raise mismatch(node, etag)
     new = node
     for name in ("display_name", "description", "labels", "state", "uri"):
         value = getattr(fields, name)
@@ -169,6 +166,14 @@ def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, no
     if node.schema_title == EXPERIMENT_RUN:
         new = changed(new, metadata, newest)
     return replace(new, metadata=metadata, etag=newest, updated=now)
+
+
+def mismatch(node: Node, etag: str) -> Aborted:
+    """In the words by which the SDK, over gRPC, knows that it should read again."""
+    return Aborted(
+        f"Specified {message_name(node.name.kind)} `etag`: `{etag}` does not match server `etag`: "
+        f"`{node.etag}`"
+    )
 
 
 def _metadata(node: Node, given: dict[str, Any] | None, mask: tuple[str, ...]) -> dict[str, Any]:

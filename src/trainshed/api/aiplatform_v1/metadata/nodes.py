@@ -14,6 +14,7 @@ from trainshed.api.aiplatform_v1.metadata.messages import (
     V1,
     NodeFields,
     message_name,
+    mismatch,
     read_fields,
     read_id,
     read_mask,
@@ -24,7 +25,7 @@ from trainshed.api.aiplatform_v1.metadata.stores import SERVICE
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.paging import decode_number, encode_token, page_size
 from trainshed.api.resources.operations import done_at_once
-from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.metadata.conditions import NodeQuery
 from trainshed.core.metadata.merging import changed
 from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind, NodeName, StoreName
@@ -95,10 +96,7 @@ async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
     if request.etag:
         node = await services.metadata.node(name)
         if request.etag != str(node.etag):
-            raise Aborted(
-                f"Specified {message_name(kind)} `etag`: `{request.etag}` does not match server `etag`: "
-                f"`{node.etag}`"
-            )
+            raise mismatch(node, request.etag)
     done = done_at_once(services, name.store, OperationKind.DELETE, str(name))
     await services.metadata.delete((name,), done)
     return operations.finished(done)
