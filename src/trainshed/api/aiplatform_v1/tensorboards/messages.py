@@ -28,8 +28,9 @@ class Kind:
     #: Of its message; the field of requests is the same in snake case.
     message: str
     field: str
-    #: Of a list's answer.
-    plural: str
+    #: Several of them, in names of methods, and as the field of an answer.
+    messages: str
+    fields: str
     updatable: tuple[str, ...]
 
 
@@ -37,24 +38,28 @@ KINDS: Final = {
     Level.TENSORBOARD: Kind(
         "Tensorboard",
         "tensorboard",
+        "Tensorboards",
         "tensorboards",
         ("display_name", "description", "labels", "is_default"),
     ),
     Level.EXPERIMENT: Kind(
         "TensorboardExperiment",
         "tensorboard_experiment",
+        "TensorboardExperiments",
         "tensorboard_experiments",
         ("display_name", "description", "labels"),
     ),
     Level.RUN: Kind(
         "TensorboardRun",
         "tensorboard_run",
+        "TensorboardRuns",
         "tensorboard_runs",
         ("display_name", "description", "labels"),
     ),
     Level.SERIES: Kind(
         "TensorboardTimeSeries",
         "tensorboard_time_series",
+        "TensorboardTimeSeries",
         "tensorboard_time_series",
         ("display_name", "description", "plugin_name", "plugin_data"),
     ),

@@ -82,9 +82,9 @@ async def batch_create(level: Level, call: Call, request: Any) -> Message:
             raise InvalidRequest((Violation(f"requests[{number}].parent", text),))
         records.append(_new(level, call, part, parent))
     created = await call.services.tensorboards.create(records)
-    answer = "Runs" if level is Level.RUN else "TimeSeries"
-    return pool.message_class(f"{V1}.BatchCreateTensorboard{answer}Response")(
-        **{KINDS[level].plural: [view(record) for record in created]}
+    kind = KINDS[level]
+    return pool.message_class(f"{V1}.BatchCreate{kind.messages}Response")(
+        **{kind.fields: [view(record) for record in created]}
     )
 
 
@@ -117,13 +117,9 @@ async def _list(level: Level, call: Call, request: Any) -> Message:
         more = len(rows) == chunk
         after = rows[-1].name.own_id if rows else after
     token = encode_token(page[size - 1].name.own_id, *question) if len(page) > size else ""
-    return pool.message_class(
-        f"{V1}.List{KINDS[level].message.removesuffix('Series')}{_S[level]}Response"
-    )(**{KINDS[level].plural: [view(record) for record in page[:size]]}, next_page_token=token)
-
-
-_S: Final = {level: "Series" if level is Level.SERIES else "s" for level in Level}
-"""The end of a level's plural in names of methods."""
+    return pool.message_class(f"{V1}.List{KINDS[level].messages}Response")(
+        **{KINDS[level].fields: [view(record) for record in page[:size]]}, next_page_token=token
+    )
 
 
 async def _update(level: Level, call: Call, request: Any) -> Message:
@@ -156,9 +152,8 @@ def _handlers() -> dict[str, Handler]:
         f"{SERVICE}.BatchCreateTensorboardTimeSeries": partial(batch_create, Level.SERIES),
     }
     for level, kind in KINDS.items():
-        plural = f"{kind.message.removesuffix('Series')}{_S[level]}"
         found[f"{SERVICE}.Get{kind.message}"] = partial(_get, level)
-        found[f"{SERVICE}.List{plural}"] = partial(_list, level)
+        found[f"{SERVICE}.List{kind.messages}"] = partial(_list, level)
         found[f"{SERVICE}.Delete{kind.message}"] = partial(_delete, level)
         if level is not Level.TENSORBOARD:
             found[f"{SERVICE}.Create{kind.message}"] = partial(_create, level)
