@@ -316,3 +316,10 @@ async def test_a_job_names_experiments_of_its_project_that_are_there(house: Hous
         custom_job(experiment=f"{STORE}/contexts/e"),
     )
     assert fields(answer) == {"job_spec.experiment"}
+    absent = await house.call(
+        "POST",
+        f"{LOCATION.replace('p1', 'p2')}/customJobs",
+        custom_job(experiment=f"{STORE}/contexts/f"),
+    )
+    # Another project does not learn which of the two is there.
+    assert absent.error["message"] == answer.error["message"].replace("contexts/e", "contexts/f")

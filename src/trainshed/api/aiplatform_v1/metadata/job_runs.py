@@ -38,6 +38,7 @@ async def unknown_contexts(
             if name.store.project_id != project:
                 text = f"{name} lies in another project than the job."
                 found.append(Violation(at, text))
+                continue  # Nor is it told whether that project has it.
             await services.metadata.node(name)
         except InvalidRequest as error:
             found += error.violations
