@@ -99,7 +99,7 @@ async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
 
 async def _advice(reader: Reader, work: TuningJob) -> str:
     """Names a job that has replicas: of trials one that runs, else the newest."""
-    jobs = await _with_replicas(reader, work.uid)
+    jobs = await jobs_below(reader, work.uid)
     if not jobs:
         return "It has begun none yet; ask again when it has."
     running = [job for job in jobs if not job.state.is_final]
@@ -110,10 +110,11 @@ async def _advice(reader: Reader, work: TuningJob) -> str:
     return f"Name that one: {chosen.name}{trial}."
 
 
-async def _with_replicas(reader: Reader, uid: JobUid) -> list[Job]:
+async def jobs_below(reader: Reader, uid: JobUid) -> list[Job]:
+    """Every job with replicas that a work has made, by itself or through another one, oldest first."""
     found: list[Job] = []
     for child in await reader.children(uid):
-        found += [child] if isinstance(child, Job) else await _with_replicas(reader, child.uid)
+        found += [child] if isinstance(child, Job) else await jobs_below(reader, child.uid)
     return found
 
 

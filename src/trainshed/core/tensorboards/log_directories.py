@@ -1,0 +1,37 @@
+"""Where the programs of a job write their event files (facts/experiments#log-directories).
+
+Pure.
+"""
+
+from typing import Final
+
+from trainshed.core.job.spec import JobSpec
+from trainshed.core.names import Api
+
+VARIABLE: Final = "AIP_TENSORBOARD_LOG_DIR"
+"""Tells a Vertex program the directory."""
+
+_MOUNT: Final = "/gcs/"
+
+
+def log_directory(spec: JobSpec) -> str:
+    """The `gs://` URI of the directory below which the job's event files lie, without a slash at its end; ""
+    for a job that was given none.
+
+    Of `ml` v1 that is the job's own directory. A Vertex program that the user gave a directory of its own by
+    the variable's name writes there, as far as that lies in a bucket.
+    """
+    if spec.api is Api.ML:
+        return spec.job_dir.rstrip("/")
+    given = dict(spec.pools[0].program.env).get(VARIABLE)
+    if given is not None:
+        return _in_bucket(given)
+    base = spec.base_output_directory.removesuffix("/")
+    return f"{base}/logs" if base else ""
+
+
+def _in_bucket(path: str) -> str:
+    if path.startswith(_MOUNT):
+        path = f"gs://{path.removeprefix(_MOUNT)}"
+    # What is only known when the program starts is known to it alone.
+    return path.rstrip("/") if path.startswith("gs://") and "$(" not in path else ""

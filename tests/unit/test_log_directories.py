@@ -1,0 +1,48 @@
+"""Where a job's event files lie (facts/experiments#log-directories)."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.jobs import job
+from trainshed.core.job.spec import JobSpec
+from trainshed.core.names import Api
+from trainshed.core.tensorboards.log_directories import VARIABLE, log_directory
+
+
+def spec_with(value: str) -> JobSpec:
+    spec = job(output="gs://b/out").spec
+    pool = spec.pools[0]
+    return replace(
+        spec, pools=(replace(pool, program=replace(pool.program, env=((VARIABLE, value),))),)
+    )
+
+
+@pytest.mark.parametrize("output", ["gs://b/out", "gs://b/out/"])
+def test_vertex_jobs_log_below_their_output_directory(output: str) -> None:
+    assert log_directory(job(output=output).spec) == "gs://b/out/logs"
+
+
+def test_ml_jobs_log_anywhere_in_their_job_directory() -> None:
+    spec = replace(job(api=Api.ML).spec, job_dir="gs://b/census/3/")
+    assert log_directory(spec) == "gs://b/census/3"
+
+
+@pytest.mark.parametrize("api", Api)
+def test_a_job_without_a_directory_has_none(api: Api) -> None:
+    assert log_directory(job(api=api).spec) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "directory"),
+    [
+        ("gs://other/tb/", "gs://other/tb"),
+        ("/gcs/other/tb", "gs://other/tb"),
+        ("/tmp/tb", ""),
+        ("$(AIP_MODEL_DIR)/tb", ""),
+        ("gs://other/$(HOSTNAME)", ""),
+        ("", ""),
+    ],
+)
+def test_the_users_own_variable_counts(value: str, directory: str) -> None:
+    assert log_directory(spec_with(value)) == directory
