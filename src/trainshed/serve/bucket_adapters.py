@@ -165,7 +165,8 @@ class _RemoteDirectory:
             for name, record in self._store.objects(self._bucket, self._prefix):
                 if MARK in name.rpartition("/")[2] and record.size <= _LARGEST:
                     version = str(record.generation)
-                    yield EventFile(name.removeprefix(self._prefix), version, version)
+                    written = record.updated_ns / 1e9
+                    yield EventFile(name.removeprefix(self._prefix), version, version, written)
         except BucketsError as failure:
             raise OSError(str(failure)) from failure
 

@@ -18,11 +18,13 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata.records import MetadataStore, Node
 from trainshed.core.pipelines.records import ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Study, Trial
+from trainshed.core.tensorboards.curves import CurveSeries
 from trainshed.core.tensorboards.records import BoardResource
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.models import PersistentResource
 from trainshed.store.records import Operation
+from trainshed.summaries.reading import FileProgress
 
 Labels = tuple[tuple[str, str], ...]
 T = TypeVar("T")
@@ -76,6 +78,8 @@ _resources = msgspec.json.Decoder(PersistentResource)
 _stores = msgspec.json.Decoder(MetadataStore)
 _nodes = msgspec.json.Decoder(Node)
 _boards = msgspec.json.Decoder(BoardResource)
+_curve_files = msgspec.json.Decoder(FileProgress)
+_curve_series = msgspec.json.Decoder(CurveSeries)
 
 
 def work_kind(job: Work) -> WorkKind:
@@ -228,6 +232,22 @@ def encode_board_resource(resource: BoardResource) -> bytes:
 
 def decode_board_resource(record: bytes) -> BoardResource:
     return _decoded("tensorboard_resources", "record", record, _boards.decode)
+
+
+def encode_curve_file(progress: FileProgress) -> bytes:
+    return _encoder.encode(progress)
+
+
+def decode_curve_file(record: bytes) -> FileProgress:
+    return _decoded("curve_files", "record", record, _curve_files.decode)
+
+
+def encode_curve_series(series: CurveSeries) -> bytes:
+    return _encoder.encode(series)
+
+
+def decode_curve_series(record: bytes) -> CurveSeries:
+    return _decoded("curve_series", "record", record, _curve_series.decode)
 
 
 def encode_edge_labels(labels: Labels) -> bytes:

@@ -17,6 +17,7 @@ from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.works import Work
+from trainshed.store.curves import Curves
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
 from trainshed.store.records import Operation, RecordSetAside
@@ -294,6 +295,9 @@ class Store(Protocol):
 
     @property
     def tensorboards(self) -> Tensorboards: ...
+
+    @property
+    def curves(self) -> Curves: ...
 
     @property
     def secrets(self) -> Secrets: ...

@@ -94,7 +94,7 @@ class _Walk:
                 status = os.stat(name, dir_fd=handle, follow_symlinks=False)
                 version = f"{status.st_dev}-{status.st_ino}"
                 stamp = f"{version}-{status.st_size}-{status.st_mtime_ns}"
-                yield EventFile(path + name, version, stamp)
+                yield EventFile(path + name, version, stamp, status.st_mtime)
         for name in sorted(below):
             if depth == _DEEPEST or self._directories >= _MOST_DIRECTORIES:
                 return

@@ -37,6 +37,8 @@ class EventFile:
     version: str
     #: Another one says that it may have changed in any way.
     stamp: str
+    #: When it was written last (seconds since the epoch); 0 = nobody says.
+    written: float = 0.0
 
 
 class Directory(Protocol):

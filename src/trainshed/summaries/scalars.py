@@ -5,6 +5,7 @@ TensorBoard is needed, and theirs may be loaded beside it. What the messages hav
 skipped.
 """
 
+import math
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,15 +32,29 @@ class Scalar:
 
 def read_scalars(record: bytes) -> Iterator[Scalar]:
     """The scalars of one record of an event file, in their order; none for a record that is no event."""
-    event = _event_class()()
-    try:
-        event.ParseFromString(record)
-    except Exception:  # protobuf's DecodeError, which is not loaded before there is an event
+    event = _event(record)
+    if event is None:
         return
     for value in event.summary.value:
         found = _number(value)
         if found is not None and 0 < len(value.tag) <= _LONGEST_TAG:
             yield Scalar(value.tag.decode(errors="replace"), event.step, event.wall_time, found)
+
+
+def written_at(record: bytes) -> float:
+    """When an event was written (seconds since the epoch, by the program's clock); 0 for a record that is
+    none."""
+    event = _event(record)
+    return event.wall_time if event is not None and math.isfinite(event.wall_time) else 0.0
+
+
+def _event(record: bytes) -> Any | None:
+    event = _event_class()()
+    try:
+        event.ParseFromString(record)
+    except Exception:  # protobuf's DecodeError, which is not loaded before there is an event
+        return None
+    return event
 
 
 def _number(value: Any) -> float | None:

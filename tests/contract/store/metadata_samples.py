@@ -13,7 +13,9 @@ from trainshed.core.metadata.records import (
     NodeName,
     StoreName,
 )
+from trainshed.core.tensorboards.curves import CurveSeries
 from trainshed.core.tensorboards.records import BoardName, BoardResource
+from trainshed.summaries.reading import FileProgress
 
 STORE = StoreName("p", "us-central1", "default")
 
@@ -46,3 +48,11 @@ def make_board(*ids: str, **fields: Any) -> BoardResource:
     """A tensorboard, or what stands below one: as many ids as levels."""
     name = BoardName("p", "us-central1", ids)
     return BoardResource(name, zlib.crc32(str(name).encode()), T0, T0, **fields)
+
+
+def make_progress(path: str, **fields: Any) -> FileProgress:
+    return FileProgress(path, "1-2-3", 17, b"\x00\xff", 1.5, **fields)
+
+
+def make_curve(uid: int, run: str, tag: str) -> CurveSeries:
+    return CurveSeries(uid, run, tag, 3, T0, 0.5, 1)

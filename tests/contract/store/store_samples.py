@@ -11,7 +11,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.works import Work
-from trainshed.store.port import Commit, LiveJob
+from trainshed.store.port import Commit, LiveJob, Store
 from trainshed.store.records import Operation, OperationKind
 
 T0 = 1_763_612_345_000_000_000
@@ -92,3 +92,10 @@ def drill_plan(
 
 def quota_key(project_id: str = "p", region: str = "us-central1", metric: str = "cpus") -> QuotaKey:
     return QuotaKey(project_id, region, metric)
+
+
+async def ended(store: Store, job: Job) -> None:
+    """Have a stored job be over."""
+    epoch = await store.ledger.acquire("test")
+    live = live_job(await store.ledger.load(job.uid))
+    await store.ledger.commit(epoch, step(live, JobState.SUCCEEDED))

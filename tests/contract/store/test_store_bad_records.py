@@ -17,8 +17,10 @@ from tests.contract.store.metadata_samples import (
     edge,
     execution,
     make_board,
+    make_curve,
     make_metadata_store,
     make_node,
+    make_progress,
 )
 from tests.contract.store.store_samples import (
     T0,
@@ -90,6 +92,8 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
             "projects/p/locations/us-central1", Level.TENSORBOARD, "", 9
         ),
     ),
+    ("curve_files", "record"): (lambda store: store.curves.files(JobUid(1)),),
+    ("curve_series", "record"): (lambda store: store.curves.series(JobUid(1)),),
     ("metadata_stores", "record"): (
         lambda store: store.metadata.stores("p", "us-central1", "", 9),
     ),
@@ -138,6 +142,9 @@ async def fill(store: Store) -> None:
         ]
     )
     await store.tensorboards.create([make_board("t1"), make_board("t2")], operation(40))
+    for path in ("a", "b"):
+        series = make_curve(ord(path), path, "loss")
+        await store.curves.put(JobUid(1), make_progress(path), (series,))
     for number in (30, 31):
         await store.studies.create_study(make_study(number))
     for number in (1, 2):
@@ -182,6 +189,8 @@ KEYS = {
     "persistent_resources": "name",
     "metadata_stores": "store_id",
     "tensorboard_resources": "resource_id",
+    "curve_files": "path",
+    "curve_series": "run",
     "metadata_edges": "target",
 }
 

@@ -30,7 +30,7 @@ from trainshed.store.sqlite.writer import Writer
 from trainshed.store.sqlite.writes import add_trial
 
 DOORS = (
-    *("deleting", "jobs", "models", "operations", "reader", "studies", "trials"),
+    *("curves", "deleting", "jobs", "models", "operations", "reader", "studies", "trials"),
     "works",
 )
 
@@ -56,6 +56,7 @@ def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> Non
     # Those that read everything of something small: live jobs and running operations by
     # their own indexes, intents that wait, settings.
     allowed = {
+        "curves.unfinished": ["SCAN curve_jobs"],
         "deleting.hidden_studies": ["SCAN trial_numbers", "SCAN set_aside"],
         "jobs.load_live": ["SCAN jobs USING INDEX jobs_live"],
         "jobs.load_all_intents": ["SCAN intents"],

@@ -13,8 +13,10 @@ import pytest
 from tests.contract.store.metadata_samples import (
     context,
     make_board,
+    make_curve,
     make_metadata_store,
     make_node,
+    make_progress,
 )
 from tests.contract.store.store_samples import (
     SECOND,
@@ -94,6 +96,12 @@ def upgraded_from_4(tmp_path: Path) -> Iterator[Store]:
 def upgraded_from_5(tmp_path: Path) -> Iterator[Store]:
     """The store that the last release with schema 5 left behind."""
     yield from opened(tmp_path, 5)
+
+
+@pytest.fixture
+def upgraded_from_6(tmp_path: Path) -> Iterator[Store]:
+    """The store that the last release with schema 6 left behind."""
+    yield from opened(tmp_path, 6)
 
 
 @pytest.fixture
@@ -312,3 +320,15 @@ async def test_all_of_schema_5_is_there_and_experiments_can_be_recorded(
     assert await store.metadata.node(node.name) == node
     board = make_board("t")
     assert await store.tensorboards.create((board,)) == (board,)
+
+
+async def test_all_of_schema_6_is_there_and_curves_can_be_kept(upgraded_from_6: Store) -> None:
+    store = upgraded_from_6
+    assert (await store.reader.set_aside())[0].source == "persistent_resources"
+    board = make_board("t1")
+    assert await store.tensorboards.resource(board.name) == board
+    node = make_node(context("e"))
+    await store.metadata.create(node)
+    curve = make_curve(5, "", "loss")
+    assert await store.curves.put(JobUid(1), make_progress("events"), (curve,))
+    assert await store.curves.series(JobUid(1)) == (curve,)

@@ -16,6 +16,7 @@ from trainshed.store.sqlite.connections import (
     require_not_emptied,
     require_sound,
 )
+from trainshed.store.sqlite.curves import SqliteCurves
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
@@ -56,6 +57,7 @@ class SqliteStore:
         self.models = SqliteModels(writer, snapshots)
         self.metadata = SqliteMetadata(writer, snapshots)
         self.tensorboards = SqliteTensorboards(writer, snapshots)
+        self.curves = SqliteCurves(writer, snapshots)
         self.secrets = SqliteSecrets(writer, snapshots)
 
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:

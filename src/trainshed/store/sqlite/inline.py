@@ -15,6 +15,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_memory
+from trainshed.store.sqlite.curves import SqliteCurves
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
@@ -55,6 +56,7 @@ class InlineStore:
         self.models = SqliteModels(self, self)
         self.metadata = SqliteMetadata(self, self)
         self.tensorboards = SqliteTensorboards(self, self)
+        self.curves = SqliteCurves(self, self)
         self.secrets = SqliteSecrets(self, self)
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:

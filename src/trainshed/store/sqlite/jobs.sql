@@ -47,6 +47,15 @@ DELETE FROM trials WHERE study_uid = :uid;
 -- name: delete_measurements
 DELETE FROM measurements WHERE study_uid = :uid;
 
+-- name: delete_curve_files
+DELETE FROM curve_files WHERE job_uid = :uid;
+
+-- name: delete_curve_series
+DELETE FROM curve_series WHERE job_uid = :uid;
+
+-- name: delete_curve_job
+DELETE FROM curve_jobs WHERE job_uid = :uid;
+
 -- name: drain_node
 INSERT INTO drained_nodes (node, since, reason) VALUES (:node, :since, :reason)
 ON CONFLICT (node) DO UPDATE SET reason = excluded.reason WHERE excluded.reason <> '';

@@ -37,6 +37,8 @@ _KEYS = {
     "model_versions": ("project_id", "location", "model_id", "version"),
     "persistent_resources": ("name",),
     "tensorboard_resources": ("parent", "level", "resource_id"),
+    "curve_files": ("job_uid", "path"),
+    "curve_series": ("job_uid", "run", "tag"),
     "metadata_stores": ("project_id", "location", "store_id"),
     "metadata_nodes": ("project_id", "location", "store_id", "kind", "node_id"),
     "metadata_edges": ("source", "role", "target"),

@@ -1,0 +1,86 @@
+"""The curves of a job: what its programs logged as scalars, and where that belongs in a Tensorboard
+(facts/experiments#curves).
+
+Pure.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trainshed.core.job.spec import JobSpec
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api
+from trainshed.core.tensorboards.records import BoardName, Level, Point
+
+MOST_SERIES: Final = 1000
+"""Of a job; what it logs under further tags is passed over."""
+
+_LATEST: Final = 2**63 - 1
+_LONGEST_RUN: Final = 100
+"""Characters of a run's id: with the job's before it, it is a context's id as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSeries:
+    """What a job logged under one tag into one directory."""
+
+    #: What its points are kept by, in the file of the job's uid.
+    uid: int
+    #: The directory below the job's log directory, "" = that itself.
+    run: str
+    tag: str
+    #: Of the point that was read last: its step, when it was measured (ns), and its value; None = no finite
+    #: number.
+    step: int
+    at: int
+    value: float | None
+    #: Points that were read, those that came twice included.
+    count: int
+
+
+def point(step: int, at: float, value: float) -> Point:
+    """A point, of what a program wrote as the time (seconds since the epoch)."""
+    nanos = at * 1e9
+    return Point(step, int(nanos) if math.isfinite(nanos) and 0 <= nanos < _LATEST else 0, value)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardExperiment:
+    """Where a job's curves belong in the Tensorboard that it names."""
+
+    name: BoardName
+    #: What the ids of its runs begin with: trials share the experiment of their tuning job.
+    prefix: str = ""
+
+
+def board_of(spec: JobSpec) -> str:
+    """The name of the Tensorboard that a job's spec names; "" = none."""
+    if spec.api is Api.ML or '"tensorboard"' not in spec.job_json:
+        return ""
+    return str(json.loads(spec.job_json).get("tensorboard", ""))
+
+
+def board_experiment(job: Job) -> BoardExperiment | None:
+    """As the SDK's link to it says: its id is that of the job which a client made, a tuning job's for all of
+    its trials; None for a job that names no Tensorboard."""
+    if not (name := board_of(job.spec)):
+        return None
+    board = BoardName.parse(name, Level.TENSORBOARD)
+    if job.parent is not None and job.parent.trial:
+        return BoardExperiment(board.child(job.parent.name.job_id), f"trial-{job.parent.trial}")
+    return BoardExperiment(board.child(job.name.job_id))
+
+
+def run_id(experiment: BoardExperiment, directory: str, taken: Mapping[str, str]) -> str:
+    """The id of the run of a directory. `taken`: directories by the ids that others have."""
+    parts = filter(None, (experiment.prefix, directory))
+    plain = re.sub("[^a-zA-Z0-9-]", "-", "-".join(parts)) or "default"
+    if len(plain) <= _LONGEST_RUN and taken.get(plain, directory) == directory:
+        return plain
+    mark = hashlib.sha256(directory.encode()).hexdigest()[:8]
+    return f"{plain[: _LONGEST_RUN - 9]}-{mark}"

@@ -1,0 +1,138 @@
+"""Event files of a directory, read on from where an earlier reading ended, perhaps another process's.
+
+What was read is told in pieces, each with how far its file is read now: who stores both, the piece first,
+loses nothing and meets at most the last piece twice. A file goes on where its last whole record ended,
+also when it was replaced by a longer one, as storage clients do at each flush; only a file that does not
+begin as it did is read anew.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from typing import BinaryIO, Final
+
+from trainshed.summaries.following import Directory, EventFile
+from trainshed.summaries.framing import NotEvents, read_records
+from trainshed.summaries.scalars import Scalar, read_scalars, written_at
+
+MOST_FILES: Final = 1000
+"""Of a directory; the others are passed over."""
+_AT_ONCE: Final = 20_000
+"""Scalars of a piece, about."""
+_BYTES_AT_ONCE: Final = 64 << 20
+_EDGE: Final = 256
+"""Bytes at the beginning, and before the offset, that a file is known by. Events hold times: no two are
+alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileProgress:
+    """How far an event file was read."""
+
+    #: Below the directory.
+    path: str
+    #: `EventFile.stamp` of what was read to its end; "" = there was more.
+    stamp: str = ""
+    #: Bytes: behind the last record that was read.
+    offset: int = 0
+    #: What the bytes before the offset are known by.
+    digest: bytes = b""
+    #: When its first event was written (seconds since the epoch, by the program's clock).
+    begun: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What was read of one file, and how far it is read now."""
+
+    progress: FileProgress
+    scalars: Sequence[Scalar]
+
+
+def run_of(path: str) -> str:
+    """The run that an event file belongs to: its directory below the one that is read, "" for that itself."""
+    return path.rpartition("/")[0]
+
+
+def read_on(
+    directory: Directory,
+    known: Mapping[str, FileProgress],
+    since: float,
+    met: Callable[[int], None] = lambda handle: None,
+) -> Iterator[Piece]:
+    """What is new since the readings that led to `known` (by path). Blocks; raises OSError.
+
+    Files of a run come in the order of their names, which hold the time at which they were opened: what
+    a program that was started again has written comes last. `since` (seconds since the epoch): files that
+    nobody has written to since then are somebody else's, and so are older values in files that were begun
+    before. `met` as in `Directory.files`.
+    """
+    wanted = (
+        file
+        for file in directory.files(met)
+        if _is_text(file.path) and (file.path in known or not 0 < file.written < since)
+    )
+    rewritten: set[str] = set()
+    for file in list(islice(wanted, MOST_FILES)):
+        progress = known.get(file.path)
+        is_due = run_of(file.path) in rewritten
+        if progress is not None and progress.stamp == file.stamp and not is_due:
+            continue
+        try:
+            opened = directory.open(file)
+        except FileNotFoundError:
+            continue
+        with opened:
+            if progress is not None and (
+                is_due or progress.digest != _digest(opened, progress.offset)
+            ):
+                # Those behind it hold what was written later, and are to come later again.
+                rewritten.add(run_of(file.path))
+                progress = None
+            yield from _read(file, opened, progress or FileProgress(file.path), since)
+
+
+def _read(
+    file: EventFile, opened: BinaryIO, progress: FileProgress, since: float
+) -> Iterator[Piece]:
+    scalars: list[Scalar] = []
+    begun, offset = progress.begun, progress.offset
+    told = offset
+    try:
+        for record, end in read_records(opened, offset):
+            if not offset:
+                begun = written_at(record)
+            offset = end
+            if begun >= since:
+                scalars += read_scalars(record)
+            else:
+                scalars += [one for one in read_scalars(record) if one.at >= since]
+            if len(scalars) >= _AT_ONCE or end - told >= _BYTES_AT_ONCE:
+                at = opened.tell()
+                yield Piece(FileProgress(file.path, "", end, _digest(opened, end), begun), scalars)
+                opened.seek(at)
+                scalars, told = [], end
+    except NotEvents:
+        pass  # What came before counts; a file that is repaired has another stamp.
+    last = FileProgress(file.path, file.stamp, offset, _digest(opened, offset), begun)
+    yield Piece(last, scalars)
+
+
+def _digest(opened: BinaryIO, offset: int) -> bytes:
+    """What the file's first bytes, up to the offset, are known by now."""
+    length = min(_EDGE, offset)
+    found = blake2b(offset.to_bytes(8, "big"), digest_size=16)
+    for start in (0, offset - length):
+        opened.seek(start)
+        found.update(opened.read(length))
+    return found.digest()
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path can be written down: a program may call a file anything."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
