@@ -50,6 +50,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_MODELS}.MergeVersionAliases": "aiplatform.models.update",
     f"{_MODELS}.DeleteModel": "aiplatform.models.delete",
     f"{_MODELS}.DeleteModelVersion": "aiplatform.models.delete",
+    f"{_MODELS}.ExportModel": "aiplatform.models.export",
     f"{_METADATA}.CreateMetadataStore": "aiplatform.metadataStores.create",
     f"{_METADATA}.GetMetadataStore": "aiplatform.metadataStores.get",
     f"{_METADATA}.ListMetadataStores": "aiplatform.metadataStores.list",
@@ -236,6 +237,8 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
         "aiplatform.models.upload",
         "aiplatform.models.update",
         "aiplatform.models.delete",
+        # By the rights of the program's project, as everything that it copies itself.
+        "aiplatform.models.export",
         # Experiments are logged from inside jobs as well.
         "aiplatform.metadataStores.create",
         *(

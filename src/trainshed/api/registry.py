@@ -7,6 +7,7 @@ from types import MappingProxyType
 from trainshed.api import iam, projects
 from trainshed.api.aiplatform_v1 import (
     custom_jobs,
+    model_exports,
     models,
     persistent_resources,
     training_pipelines,
@@ -38,6 +39,7 @@ def handlers() -> Handlers:
             tuning_jobs,
             training_pipelines,
             models,
+            model_exports,
             metadata_stores,
             metadata_nodes,
             metadata_lineage,

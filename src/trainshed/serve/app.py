@@ -13,6 +13,7 @@ from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.buckets.local import LocalStore
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
+from trainshed.controller.model_exports import ModelExports
 from trainshed.controller.parents import ParentStores
 from trainshed.controller.ports import Ports
 from trainshed.controller.study_operations import StudyOperations
@@ -31,7 +32,12 @@ from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import web_address
 from trainshed.serve.bootstrap import Bootstrap
-from trainshed.serve.bucket_adapters import BucketAdapter, BucketHistory, BucketSummaries
+from trainshed.serve.bucket_adapters import (
+    BucketAdapter,
+    BucketCopies,
+    BucketHistory,
+    BucketSummaries,
+)
 from trainshed.serve.engine_adapters import EngineLogs, EngineShells, build_terms, link_key
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.serve.vault import Vault, job_certificate
@@ -50,6 +56,7 @@ class App:
 
     controller: Controller
     suggesting: StudyOperations
+    exports: ModelExports
     advisor: ProcessAdvisor
     runtimes: LocalRuntimes
     services: Services
@@ -79,6 +86,9 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     advisor = ProcessAdvisor(EngineName(settings.tuning_engine))
     suggesting = StudyOperations(
         bootstrap.store.studies, advisor, notices, clock.now, settings.max_study_trials
+    )
+    exports = ModelExports(
+        bootstrap.store.operations, BucketCopies(bootstrap.gateway_socket), notices, clock.now
     )
     controller = Controller(
         ledger=bootstrap.store.ledger,
@@ -131,11 +141,13 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         new_uid=new_uid,
         wake=controller.wake,
         suggest=suggesting.wake,
+        operations=bootstrap.store.operations,
+        exports=exports,
         capacity=controller,
         settings=_api_settings(settings),
         closing=stopping,
     )
-    return App(controller, suggesting, advisor, runtimes, services, lag)
+    return App(controller, suggesting, exports, advisor, runtimes, services, lag)
 
 
 def _engine(bootstrap: Bootstrap) -> Engine:

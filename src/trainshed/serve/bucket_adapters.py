@@ -1,16 +1,29 @@
 """Fits the bucket store to what other packages ask of it: packages, job directories, bucket names, accesses,
-summaries."""
+summaries, copies."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from trainshed.buckets.callers import Caller, Kind
+from trainshed.buckets.calling import BucketCalls
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.tree import encode_segment
-from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
+from trainshed.buckets.errors import (
+    BucketsError,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
 from trainshed.buckets.rest.access_log import AccessLine, read_back
+from trainshed.controller.model_exports import StoredObject
+from trainshed.core import errors
+from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.resume.traffic import Access
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import MARK, Directory, EventFile
@@ -175,3 +188,63 @@ class _RemoteDirectory:
             return self._store.open(self._bucket, self._prefix + file.path)
         except BucketsError as failure:
             raise OSError(str(failure)) from failure
+
+
+class BucketCopies:
+    """`controller.model_exports.OpenBuckets`: by the bucket process, which decides what the programs of the
+    export's project may do."""
+
+    def __init__(self, uds: Path) -> None:
+        """`uds`: the socket of the bucket process that is for the service alone."""
+        self._uds = uds
+
+    @asynccontextmanager
+    async def __call__(self, export: ModelExport) -> AsyncGenerator["_Copying"]:
+        calls = BucketCalls(self._uds, Caller(Kind.REPLICA, export.email, export.project))
+        try:
+            yield _Copying(calls)
+        finally:
+            await calls.close()
+
+
+class _Copying:
+    """`controller.model_exports.CopyingBuckets`."""
+
+    def __init__(self, calls: BucketCalls) -> None:
+        self._calls = calls
+
+    async def objects(self, directory: str) -> tuple[StoredObject, ...]:
+        bucket, prefix = parse_gs_uri(directory)
+        try:
+            found = await self._calls.objects(bucket, prefix)
+        except BucketsError as failure:
+            raise _told(failure) from failure
+        return tuple(
+            StoredObject(
+                f"gs://{bucket}/{each['name']}",
+                each["generation"],
+                int(each["size"]),
+                each.get("crc32c", ""),
+            )
+            for each in found
+        )
+
+    async def copy(self, source: StoredObject, target: str) -> None:
+        try:
+            await self._calls.copy(
+                parse_gs_uri(source.uri), parse_gs_uri(target), source.generation
+            )
+        except BucketsError as failure:
+            raise _told(failure) from failure
+
+
+def _told(failure: BucketsError) -> errors.RequestError:
+    match failure:
+        case Unavailable():
+            return errors.Unavailable(failure.message)
+        case Forbidden():
+            return errors.PermissionDenied(failure.message)
+        case NotFound() | PreconditionFailed():
+            return errors.NotFound(failure.message)
+        case _:
+            return errors.FailedPrecondition(failure.message)

@@ -94,6 +94,7 @@ class Service:
         if bad := await self._bootstrap.store.reader.set_aside():
             say(told_set_aside(bad))
         await self._app.suggesting.start()
+        await self._app.exports.start()
         self._app.runtimes.search()
         data, authenticate = self._bootstrap.settings.data, self._bootstrap.tokens.authenticate
         settings = self._bootstrap.settings
@@ -136,6 +137,7 @@ class Service:
         server.should_exit = True
         await asyncio.gather(serving, front.close(DRAIN))
         await self._app.suggesting.close()
+        await self._app.exports.close()
         await self._app.controller.close()
         await self._app.advisor.close()
         await gateway.close()

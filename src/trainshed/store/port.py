@@ -20,6 +20,7 @@ from trainshed.core.works import Work
 from trainshed.store.curves import Curves
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
+from trainshed.store.operations import Operations
 from trainshed.store.records import Operation, RecordSetAside
 from trainshed.store.secrets import Secrets
 from trainshed.store.studies import Studies
@@ -301,6 +302,9 @@ class Store(Protocol):
 
     @property
     def secrets(self) -> Secrets: ...
+
+    @property
+    def operations(self) -> Operations: ...
 
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         """From now on have `told` called with each record that is set aside, on any thread."""

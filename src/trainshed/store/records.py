@@ -5,18 +5,21 @@ from dataclasses import dataclass
 
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.study.records import StudyUid
 
 
 class OperationKind(enum.StrEnum):
     """DELETE: of any resource, done when it is answered. SUGGEST, CHECK_STOPPING: of a study. CREATE, UPDATE:
-    of a resource that is done when it is answered, and which the response shows."""
+    of a resource that is done when it is answered, and which the response shows. EXPORT: of a version of a
+    model, copied beside requests."""
 
     DELETE = "delete"
     CREATE = "create"
     UPDATE = "update"
     SUGGEST = "suggest"
     CHECK_STOPPING = "check_stopping"
+    EXPORT = "export"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,15 @@ class Operation:
     #: CREATE, UPDATE: its message.
     response_type: str = ""
     error: JobError | None = None
+    #: EXPORT: what is copied where.
+    export: ModelExport | None = None
+
+    @property
+    def subject(self) -> int:
+        """Whose notices tell of its end: the study's, or, where it is of none, its own number (0 = it has
+        none)."""
+        number = self.name.rpartition("/")[2]
+        return self.study or (int(number) if number.isdecimal() else 0)
 
 
 @dataclass(frozen=True, slots=True)

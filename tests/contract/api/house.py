@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.contract.api.copying import Copies
 from tests.contract.api.rooms import ValueRoom
 from tests.unit.specs_requests import FakeRuntimes
 from trainshed.access.job_tokens import JobTokens
@@ -19,6 +20,7 @@ from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.app import ApiApplication
 from trainshed.api.calls.services import ApiSettings, Services
+from trainshed.controller.model_exports import ModelExports
 from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -81,6 +83,8 @@ class House:
         self.capacity = ValueRoom(self.store.reader)
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
+        self.copies = Copies()
+        self.exports = ModelExports(self.store.operations, self.copies, self.notices, self.now)
         self._uids = iter(range(1_000, 10**9))
         self.services = Services(
             intake=self.store.intake,
@@ -100,6 +104,8 @@ class House:
             new_uid=lambda: JobUid(next(self._uids)),
             wake=self.woken.append,
             suggest=self.asked.append,
+            operations=self.store.operations,
+            exports=self.exports,
             capacity=self.capacity,
             program_logs=self,
             settings=ApiSettings(version="0.0.1"),

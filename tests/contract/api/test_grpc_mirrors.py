@@ -10,7 +10,12 @@ from types import ModuleType
 
 import pytest
 
-from tests.contract.api import test_models, test_training_pipelines, test_tuning_jobs
+from tests.contract.api import (
+    test_model_exports,
+    test_models,
+    test_training_pipelines,
+    test_tuning_jobs,
+)
 from tests.contract.api.grpc_house import GrpcHouse
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +33,7 @@ def _mirror(module: ModuleType) -> None:
             globals()[f"test_{topic}__{name.removeprefix('test_')}"] = test
 
 
-for _module in (test_models, test_training_pipelines, test_tuning_jobs):
+for _module in (test_models, test_model_exports, test_training_pipelines, test_tuning_jobs):
     _mirror(_module)
 
 

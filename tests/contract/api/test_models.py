@@ -224,5 +224,5 @@ async def test_deletes_are_finished_operations(house: House) -> None:
 
 
 async def test_what_models_are_not_there_for_says_so(house: House) -> None:
-    answer = await house.call("POST", f"{MODELS}/m1:export", {})
+    answer = await house.call("POST", f"{MODELS}:copy", {})
     assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED")

@@ -24,6 +24,9 @@ from trainshed.wire import pool
 
 MODEL: Final = "google.cloud.aiplatform.v1.Model"
 _SOURCE: Final = "google.cloud.aiplatform.v1.ModelSourceInfo"
+_FORMAT: Final = "google.cloud.aiplatform.v1.Model.ExportFormat"
+EXPORT_FORMAT: Final = "custom-trained"
+"""The one format in which models are exported: their artifacts as they are (facts/models#export)."""
 DEFAULT: Final = "default"
 """The alias that exactly one version of each model has."""
 OF_MODEL: Final = ("display_name", "description", "labels")
@@ -120,9 +123,11 @@ def model(record: ModelVersion, *, versioned: bool = False) -> Message:
     view.training_pipeline = record.pipeline
     del view.version_aliases[:]
     view.version_aliases.extend(record.aliases)
-    source = pool.message_descriptor(_SOURCE).fields_by_name["source_type"].enum_type
-    assert source is not None
-    view.model_source_info.source_type = source.values_by_name["CUSTOM"].number
+    view.model_source_info.source_type = _number(_SOURCE, "source_type", "CUSTOM")
+    del view.supported_export_formats[:]
+    if record.artifact_uri:
+        artifact = _number(_FORMAT, "exportable_contents", "ARTIFACT")
+        view.supported_export_formats.add(id=EXPORT_FORMAT, exportable_contents=[artifact])
     for created in (view.create_time, view.version_create_time):
         set_micros(created, record.created)
     for updated in (view.update_time, view.version_update_time):
@@ -130,3 +135,10 @@ def model(record: ModelVersion, *, versioned: bool = False) -> Message:
     view.labels.clear()
     view.labels.update(dict(record.labels))
     return view
+
+
+def _number(message: str, field: str, value: str) -> int:
+    """Of a value of a field's enum."""
+    kind = pool.message_descriptor(message).fields_by_name[field].enum_type
+    assert kind is not None
+    return kind.values_by_name[value].number

@@ -1,5 +1,6 @@
 """`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, found, named and
-deleted (facts/resources#pipelines). Serving, evaluating, exporting and copying them is not there."""
+deleted (facts/resources#pipelines). Exports and evaluations are beside it; serving and copying models is not
+there."""
 
 import asyncio
 import itertools

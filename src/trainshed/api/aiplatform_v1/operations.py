@@ -104,7 +104,7 @@ def finished(record: Operation) -> Message:
         case OperationKind.CREATE | OperationKind.UPDATE:
             answer = wire_json.from_public(record.response_type, json.loads(record.response))
             view.response.Pack(answer)
-        case OperationKind.SUGGEST | OperationKind.CHECK_STOPPING:
+        case OperationKind.SUGGEST | OperationKind.CHECK_STOPPING | OperationKind.EXPORT:
             raise ValueError(f"{record.name}: a {record.kind} is not done at once")
         case _:
             assert_never(record.kind)
@@ -123,13 +123,18 @@ async def operation_view(services: Services, record: Operation) -> Message:
             if is_of_ml(StudyName.parse(record.target.partition("/trials/")[0])):
                 return await study_views.operation(services, record)
             view = _begun(record)
+        case OperationKind.EXPORT:
+            view = _begun(record)
         case _:
             assert_never(record.kind)
     if record.state is OperationState.SUCCEEDED:
-        if record.kind is OperationKind.SUGGEST:
-            view.response.Pack(await _suggested(services, record))
-        else:
-            view.response.Pack(pool.message_class(_CHECKED)(should_stop=record.should_stop))
+        match record.kind:
+            case OperationKind.SUGGEST:
+                view.response.Pack(await _suggested(services, record))
+            case OperationKind.EXPORT:
+                view.response.Pack(pool.message_class(f"{_V1}.ExportModelResponse")())
+            case OperationKind.CHECK_STOPPING:
+                view.response.Pack(pool.message_class(_CHECKED)(should_stop=record.should_stop))
     return view
 
 
@@ -156,6 +161,11 @@ def _metadata(record: Operation) -> Any:
             return pool.message_class(_operation_metadata("Create", record))()
         case OperationKind.UPDATE:
             return pool.message_class(_operation_metadata("Update", record))()
+        case OperationKind.EXPORT:
+            metadata: Any = pool.message_class(f"{_V1}.ExportModelOperationMetadata")()
+            if record.export is not None:
+                metadata.output_info.artifact_output_uri = record.export.output
+            return metadata
         case OperationKind.SUGGEST:
             return pool.message_class(f"{_V1}.SuggestTrialsMetadata")(client_id=record.client)
         case OperationKind.CHECK_STOPPING:

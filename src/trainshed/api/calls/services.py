@@ -20,8 +20,10 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
 from trainshed.store.notices import Notices
+from trainshed.store.operations import Operations
 from trainshed.store.points import PointFiles
 from trainshed.store.port import Intake, Reader
+from trainshed.store.records import Operation
 from trainshed.store.secrets import Secrets
 from trainshed.store.studies import Studies
 from trainshed.store.tensorboards import Tensorboards
@@ -139,6 +141,18 @@ class Shells(Protocol):
         ...
 
 
+class Exports(Protocol):
+    """Where exports of models are carried out, beside requests."""
+
+    def begin(self, operation: Operation) -> None:
+        """Carry out an operation that is stored; its end is a notice of its subject."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """Copy nothing more for an operation that was cancelled; nothing if it is no export."""
+        ...
+
+
 class ProgramLogs(Protocol):
     """The logs that programs write."""
 
@@ -194,6 +208,8 @@ class Services:
     wake: Callable[[JobUid], None]
     #: Tells the controller that an operation of a study waits; its end is a notice of `JobUid(study)`.
     suggest: Callable[[StudyUid], None]
+    operations: Operations
+    exports: Exports
     capacity: CapacityView
     settings: ApiSettings = ApiSettings()
     #: None: reports say that accesses are not known.

@@ -387,17 +387,17 @@ async def wait_for(services: Services, name: str, patience: float) -> Operation:
     clock = asyncio.get_running_loop()
     end = clock.time() + patience
     record = await services.reader.operation(name)
-    study = JobUid(record.study)
+    subject = JobUid(record.subject)
     closing = joined(services.closing.wait())
     try:
         while not record.state.is_final:
             # In this order: what ends after this look is news beyond it.
-            seen = services.notices.count(study)
+            seen = services.notices.count(subject)
             record = await services.reader.operation(name)
             left = end - clock.time()
             if record.state.is_final or left <= 0 or services.closing.is_set():
                 break
-            news = joined(services.notices.wait_beyond(study, seen, left))
+            news = joined(services.notices.wait_beyond(subject, seen, left))
             try:
                 await asyncio.wait({news, closing}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -413,13 +413,18 @@ async def cancel_operation(services: Services, name: str) -> None:
     cancelling = OPERATION.fire(record.state, OperationTrigger.CANCEL_ACCEPTED) or record.state
     if cancelling.is_final:
         return
-    # Nothing was handed out yet, so there is no work that would have to be stopped first.
+    # Nothing was handed out yet, so there is no work that would have to be stopped first; what an export has
+    # copied stays.
     ended = OPERATION.fire(cancelling, OperationTrigger.STOPPED)
     assert ended is not None
-    error = JobError(CANCELLED, "The operation was cancelled.")
+    text = "The operation was cancelled."
+    if record.export is not None:
+        text = f"The export was cancelled; delete what it had copied to {record.export.output} by then."
+    error = JobError(CANCELLED, text)
     # It may be done in this moment, which is as good.
     with contextlib.suppress(StaleCommit):
         await services.studies.finish_operation(
             replace(record, state=ended, error=error, updated=services.now())
         )
-    services.notices.publish(JobUid(record.study))
+    services.exports.stop(name)
+    services.notices.publish(JobUid(record.subject))

@@ -90,3 +90,16 @@ class ModelVersion:
     labels: tuple[tuple[str, str], ...] = ()
     #: Name of what trained it; "" = it was uploaded.
     pipeline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelExport:
+    """A copy of a version's artifacts, with the rights that programs of the model's project have."""
+
+    #: gs:// directory of the artifacts.
+    source: str
+    #: gs:// directory that the export makes; ends with a slash.
+    output: str
+    project: str
+    #: Who asked for it.
+    email: str

@@ -20,6 +20,7 @@ from trainshed.store.sqlite.curves import SqliteCurves
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
+from trainshed.store.sqlite.operations import SqliteOperations
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.secrets import SqliteSecrets
@@ -59,6 +60,7 @@ class SqliteStore:
         self.tensorboards = SqliteTensorboards(writer, snapshots)
         self.curves = SqliteCurves(writer, snapshots)
         self.secrets = SqliteSecrets(writer, snapshots)
+        self.operations = SqliteOperations(writer, snapshots)
 
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         self._aside.told = told

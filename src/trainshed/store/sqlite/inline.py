@@ -19,6 +19,7 @@ from trainshed.store.sqlite.curves import SqliteCurves
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
+from trainshed.store.sqlite.operations import SqliteOperations
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.secrets import SqliteSecrets
@@ -58,6 +59,7 @@ class InlineStore:
         self.tensorboards = SqliteTensorboards(self, self)
         self.curves = SqliteCurves(self, self)
         self.secrets = SqliteSecrets(self, self)
+        self.operations = SqliteOperations(self, self)
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """`sqlite.execution.Writing`."""

@@ -1,0 +1,179 @@
+"""Carries exports of models out: copies their artifacts, object by object, beside requests.
+
+What is stored of an export says all that is to be done, and doing it twice changes nothing: a service that is
+killed goes on with it at its next start. An export ends whole, or says what it could not copy.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Protocol
+
+from trainshed.core.errors import (
+    FailedPrecondition,
+    NotFound,
+    PermissionDenied,
+    RequestError,
+    Unavailable,
+)
+from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
+from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import JobUid
+from trainshed.core.pipelines.records import ModelExport
+from trainshed.eventloop.background import keep
+from trainshed.store.notices import Notices
+from trainshed.store.operations import Operations
+from trainshed.store.records import Operation, OperationKind
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 2
+"""Exports that copy at the same time; others wait."""
+_PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
+"""Seconds before a copy that could not be made now is tried again, one try after the other."""
+_CODES: Final[dict[type[Exception], int]] = {
+    NotFound: 5,
+    PermissionDenied: 7,
+    FailedPrecondition: 9,
+    Unavailable: 14,
+}
+"""google.rpc codes of what a copy fails with."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as a list shows it."""
+
+    #: Its whole gs:// URI.
+    uri: str
+    generation: str
+    size: int
+    #: "" = not known.
+    checksum: str = ""
+
+    def has_content_of(self, other: "StoredObject") -> bool:
+        """Whether both are known to hold the same bytes."""
+        return bool(self.checksum) and (self.size, self.checksum) == (other.size, other.checksum)
+
+
+class CopyingBuckets(Protocol):
+    """Buckets in which objects are copied. Raises NotFound, PermissionDenied, FailedPrecondition, and
+    Unavailable for what may be tried again."""
+
+    async def objects(self, directory: str) -> tuple[StoredObject, ...]:
+        """All below a gs:// directory, whose URI ends with a slash."""
+        ...
+
+    async def copy(self, source: StoredObject, target: str) -> None:
+        """Copy that generation of an object to a gs:// URI; whole or not at all. Raises NotFound if there is
+        another by now."""
+        ...
+
+
+OpenBuckets = Callable[[ModelExport], AbstractAsyncContextManager[CopyingBuckets]]
+"""The buckets with the rights of an export."""
+
+
+class ModelExports:
+    """Works off the operations of exports."""
+
+    def __init__(
+        self, operations: Operations, buckets: OpenBuckets, notices: Notices, now: Callable[[], int]
+    ) -> None:
+        self._operations = operations
+        self._buckets = buckets
+        self._notices = notices
+        self._now = now
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def start(self) -> None:
+        """Go on with what an earlier service left undone."""
+        for operation in await self._operations.running(OperationKind.EXPORT):
+            self.begin(operation)
+
+    def begin(self, operation: Operation) -> None:
+        """Carry out an operation that is stored."""
+        name = operation.name
+        task = self._tasks[name] = keep(partial(self._carry_out, operation), f"export {name}")
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    def stop(self, name: str) -> None:
+        """Copy nothing more for an operation that was cancelled; nothing if it is none of ours."""
+        if task := self._tasks.get(name):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Begin nothing more; what is not done stays stored."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry_out(self, operation: Operation) -> None:
+        assert operation.export is not None
+        async with self._turns:
+            try:
+                await self._copy_all(operation.name, operation.export)
+            except RequestError as failure:
+                code = _CODES.get(type(failure), INTERNAL)
+                text = f"{operation.target} was not exported: {failure}"
+                ended = _failed(operation, code, text)
+            except Exception:
+                # Broad on purpose: an operation that nobody ends would be waited for without end.
+                log.exception("export %s failed", operation.name)
+                text = f"{operation.target} was not exported: {INTERNAL_ERROR_MESSAGE}"
+                ended = _failed(operation, INTERNAL, text)
+            else:
+                ended = replace(operation, state=OperationState.SUCCEEDED)
+        await self._operations.finish(replace(ended, updated=self._now()))
+        self._notices.publish(JobUid(operation.subject))
+        log.info("export %s %s", operation.name, ended.state)
+
+    async def _copy_all(self, name: str, export: ModelExport) -> None:
+        """Try again what fails in passing, as long as one of the pauses is left."""
+        failed = 0
+        async with self._buckets(export) as buckets:
+            while True:
+                try:
+                    async for _ in _copied(buckets, export):
+                        failed = 0
+                except Unavailable as failure:
+                    if failed == len(_PAUSES):
+                        raise
+                    log.warning("export %s interrupted: %s", name, failure)
+                    await asyncio.sleep(_PAUSES[failed])
+                    failed += 1
+                else:
+                    return
+
+
+def _failed(operation: Operation, code: int, message: str) -> Operation:
+    return replace(operation, state=OperationState.FAILED, error=JobError(code, message))
+
+
+async def _copied(buckets: CopyingBuckets, export: ModelExport) -> AsyncIterator[StoredObject]:
+    """Each object, after it was copied; those that are there already are left out."""
+    found = await buckets.objects(export.source)
+    if not found:
+        raise FailedPrecondition(
+            f"there is nothing at {export.source} any more; the copy at {export.output} is not whole"
+        )
+    there = {each.uri: each for each in await buckets.objects(export.output)}
+    for source in found:
+        target = export.output + source.uri.removeprefix(export.source)
+        known = there.get(target)
+        if known is not None and known.has_content_of(source):
+            continue
+        try:
+            await buckets.copy(source, target)
+        except NotFound as failure:
+            raise FailedPrecondition(
+                f"{source.uri} was changed or deleted while it was copied, so that the copy at "
+                f"{export.output} is not whole; export the model again ({failure})"
+            ) from failure
+        yield source

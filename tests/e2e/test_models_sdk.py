@@ -1,0 +1,102 @@
+"""Models by the Vertex SDK, unmodified, over gRPC with TLS and over REST (facts/models)."""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import Service, given_by_env, running, seen_by, start
+
+_PROGRAM = """
+import json, sys
+from google.cloud import aiplatform
+from google.oauth2.credentials import Credentials
+
+transport, endpoint, token = sys.argv[1:]
+aiplatform.init(
+    project="trainshed",
+    location="us-central1",
+    api_endpoint=endpoint,
+    api_transport=transport,
+    credentials=Credentials(token),
+)
+model = aiplatform.Model.upload(
+    display_name=f"kept {transport}",
+    artifact_uri="gs://trainshed/weights",
+    serving_container_image_uri="us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest",
+)
+formats = {key: [each.name for each in kinds] for key, kinds in model.supported_export_formats.items()}
+seen = {"formats": formats}
+for sync in (True, False):
+    told = model.export_model(
+        "custom-trained", artifact_destination=f"gs://trainshed/out/{transport}", sync=sync
+    )
+    seen.setdefault("outputs", []).append(told["artifactOutputUri"])
+try:
+    model.export_model("custom-trained", artifact_destination="gs://nowhere/out")
+except Exception as refused:
+    seen["refused"] = str(refused)
+print("SEEN", json.dumps(seen))
+"""
+TRANSPORTS = ("grpc", "rest")
+transports = pytest.mark.parametrize("transport", TRANSPORTS)
+MODELS = "/v1/projects/trainshed/locations/us-central1/models"
+
+
+@pytest.fixture(scope="module")
+def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    service.put("trainshed", "weights/model.pt", b"weights")
+    service.put("trainshed", "weights/variables/0", b"more")
+    path = tmp_path_factory.mktemp("models") / "program.py"
+    path.write_text(_PROGRAM)
+    endpoints = {"grpc": str(service.extra["grpc_tls"]), "rest": service.rest}
+
+    def run(transport: str) -> Any:
+        given = (transport, endpoints[transport], service.token)
+        return seen_by(path, *given, variables=given_by_env(service))
+
+    with ThreadPoolExecutor(len(TRANSPORTS)) as pool:
+        yield dict(zip(TRANSPORTS, pool.map(run, TRANSPORTS), strict=True))
+
+
+@transports
+def test_a_model_is_exported_whole(seen: dict[str, Any], service: Service, transport: str) -> None:
+    """facts/models#export"""
+    assert seen[transport]["formats"] == {"custom-trained": ["ARTIFACT"]}
+    first, second = seen[transport]["outputs"]
+    assert first != second
+    prefix = f"gs://trainshed/out/{transport}/model-export-kept-{transport}-"
+    for output in (first, second):
+        assert output.startswith(prefix)
+        directory = service.data / "buckets" / output.removeprefix("gs://")
+        assert (directory / "model.pt").read_bytes() == b"weights"
+        assert (directory / "variables" / "0").read_bytes() == b"more"
+    assert "nowhere" in seen[transport]["refused"]
+
+
+def test_an_export_goes_on_after_a_kill(tmp_path: Path) -> None:
+    """spec/invariants#durability: an operation that was acknowledged comes to its end, and whole."""
+    count, data = 400, tmp_path / "data"
+    service = start(data)
+    for number in range(count):
+        service.put("trainshed", f"many/{number:03}", b"x" * number)
+    model = {"displayName": "many", "artifactUri": "gs://trainshed/many"}
+    service.call("POST", f"{MODELS}:upload", {"model": model, "modelId": "many"})
+    body = {"outputConfig": {"artifactDestination": {"outputUriPrefix": "gs://trainshed/out"}}}
+    operation = service.call("POST", f"{MODELS}/many@1:export", body)
+    output = operation["metadata"]["outputInfo"]["artifactOutputUri"].removeprefix("gs://")
+    directory = data / "buckets" / output
+    end = time.monotonic() + 30
+    while not directory.is_dir() or len(list(directory.iterdir())) < 5:
+        assert time.monotonic() < end
+    service.kill()
+    assert len(list(directory.iterdir())) < count, "it was over before the kill"
+    with running(data) as again:
+        done = again.call("POST", f"/v1/{operation['name']}:wait?timeout=60s")
+        assert done["done"] and "error" not in done, json.dumps(done)
+        names = {path.name: path.stat().st_size for path in directory.iterdir()}
+        assert names == {f"{number:03}": number for number in range(count)}
