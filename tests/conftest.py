@@ -4,7 +4,9 @@ Virtual time brings a loop of its own (`tests.sim.virtual`). Programs that tests
 """
 
 import asyncio
+import importlib
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -21,6 +23,15 @@ LONGEST = ("reduction", "programs", "e2e", "contract")
 """Folders of tests in the order in which they begin: the longest first, so that at the end of a run none of
 several workers is left alone with one of them. The others come after these."""
 
+TOGETHER = (
+    "families",
+    "runtimes_archives",
+    "runtimes_built",
+    "runtimes_confinement",
+    "runtimes_layers",
+)
+"""Files of contract/runtimes that share an environment, ten seconds of work; one worker runs them."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
@@ -29,3 +40,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _rank(path: Path) -> int:
     folder = path.relative_to(Path(__file__).parent).parts[0]
     return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduler: Any = importlib.import_module("xdist.scheduler")
+    together = {f"tests/contract/runtimes/test_{name}.py" for name in TOGETHER}
+
+    class Files(scheduler.LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "together" if path in together else path
+
+    return Files(config, log)

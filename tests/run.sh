@@ -31,8 +31,15 @@ fi
 # The static checks are one processor's work for a minute or two; they go on beside the tests.
 checks=$(mktemp)
 trap 'rm -f "$checks"' EXIT
-./dev check >"$checks" 2>&1 &
+TRAINSHED_CHECK_TYPES=${TRAINSHED_TEST_SOAKS:+all} ./dev check >"$checks" 2>&1 &
 checking=$!
+# Each worker would rewrite the assertions of all the tests for itself; once is enough, half of it on each processor.
+if ! ls tests/unit/__pycache__/*-pytest-*.pyc >/dev/null 2>&1; then
+    .venv/bin/python -m pytest --collect-only -qq tests/unit >/dev/null 2>&1 &
+    rewriting=$!
+    .venv/bin/python -m pytest --collect-only -qq --ignore tests/unit >/dev/null 2>&1 || true
+    wait "$rewriting" || true
+fi
 # Most of the time goes into waiting for real processes, so files are run three at a time. Soaks take minutes each
 # and are for ./dev test-all.
 marks='not runtimes and not programs and not soak'

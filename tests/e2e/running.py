@@ -19,6 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from trainshed.serve.main import group
+
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "test-cache"
 """Runtimes built once for all test runs of a checkout; never the user's own cache."""
@@ -135,8 +139,19 @@ def common_place() -> Path:
     return place
 
 
+@functools.cache
+def _certificates() -> Path:
+    """Where services of this process find certificates: those of the first, which made them."""
+    place = Path(tempfile.mkdtemp(prefix="trainshed-tls-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place / "tls"
+
+
 def environment(data: Path) -> dict[str, str]:
+    # A service asks the tool for images how it is; a tool is for tests that gave it a storage of its own.
+    images = {} if "CONTAINERS_STORAGE_CONF" in os.environ else {"TRAINSHED_CONTAINER_TOOL": "none"}
     return {
+        **images,
         **{k: v for k, v in os.environ.items() if not k.startswith(("CLOUDSDK_", "GOOGLE_"))},
         "TRAINSHED_DATA": str(data),
         "TRAINSHED_CACHE": str(CACHE),
@@ -146,14 +161,22 @@ def environment(data: Path) -> dict[str, str]:
     }
 
 
-def start(data: Path, *args: str, prefix: Sequence[str] = (), own_group: bool = False) -> Service:
+def start(
+    data: Path,
+    *args: str,
+    prefix: Sequence[str] = (),
+    own_group: bool = False,
+    new_authority: bool = False,
+) -> Service:
     """`trainshed up` on a free port; returns once it serves requests.
 
     `prefix`: a command that runs it, such as `unshare --user`. `own_group`: as from a shell, its own process
-    group.
+    group. `new_authority`: it makes its certificates, which costs it half a second, as users' services do.
     """
     reader, writer = os.pipe()
     data.mkdir(parents=True, exist_ok=True)
+    if not new_authority and _certificates().exists() and not (data / "tls").exists():
+        shutil.copytree(_certificates(), data / "tls")
     log = (data / "service.log").open("ab")
     process = subprocess.Popen(
         [
@@ -173,27 +196,33 @@ def start(data: Path, *args: str, prefix: Sequence[str] = (), own_group: bool = 
         process.wait()
         raise AssertionError(f"the service did not start:\n{(data / 'service.log').read_text()}")
     said = json.loads(line)
+    if (
+        not new_authority
+        and not _certificates().exists()
+        and (data / "tls" / "server.pem").exists()
+    ):
+        shutil.copytree(data / "tls", _certificates())
     return Service(data, process, said["rest"], said["token"], said["pid"], said)
 
 
 @contextlib.contextmanager
-def running(data: Path, *args: str) -> Generator[Service]:
+def running(data: Path, *args: str, new_authority: bool = False) -> Generator[Service]:
     """A service that is gone with its jobs when the block ends."""
-    service = start(data, *args)
+    service = start(data, *args, new_authority=new_authority)
     try:
         yield service
     finally:
         try:
             if service.process.poll() is None:
-                subprocess.run(
-                    command("down", "--data", str(data)),
-                    env=environment(data),
-                    timeout=90,
-                    check=False,
-                )
+                down(data)
         finally:
             if service.process.poll() is None:
                 service.kill()
+
+
+def down(data: Path) -> None:
+    """`trainshed down` in this process, which has loaded what it needs already."""
+    CliRunner().invoke(group, ["down", "--data", str(data)], catch_exceptions=False)
 
 
 def container_job(script: str, *, pools: Sequence[int] = (1,), name: str = "job") -> dict[str, Any]:

@@ -41,7 +41,7 @@ def has_loaded_grpc(service: Service) -> bool:
 
 @pytest.fixture
 def started(data: Path) -> Iterator[Service]:
-    with running(data) as service:
+    with running(data, new_authority=True) as service:
         yield service
 
 
@@ -60,7 +60,7 @@ def test_grpc_is_loaded_by_the_first_connection_and_not_before(started: Service)
 def test_the_authority_stays_from_start_to_start_and_nobody_else_reads_its_key(
     data: Path,
 ) -> None:
-    with running(data) as first:
+    with running(data, new_authority=True) as first:
         before = Path(first.extra["ca"]).read_bytes()
     with running(data) as second:
         assert Path(second.extra["ca"]).read_bytes() == before
@@ -76,7 +76,7 @@ def test_certificates_of_the_users_own(data: Path, tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_bytes(chain + authority.certificate_pem())
     (tmp_path / "key.pem").write_bytes(key)
     given = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
-    with running(data, *given) as service:
+    with running(data, *given, new_authority=True) as service:
         assert service.extra["ca"] == str(tmp_path / "cert.pem")
         assert not (data / "tls" / "server.pem").exists()
         # Clients that trust the root, and those that are given what the ready file names.
@@ -106,7 +106,7 @@ def test_ports_as_they_are_asked_for(data: Path) -> None:
 
 def test_without_grpc_there_is_none(data: Path, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("grpc = false\n")
-    with running(data, "--config", str(tmp_path / "c.toml")) as service:
+    with running(data, "--config", str(tmp_path / "c.toml"), new_authority=True) as service:
         assert not service.extra.keys() & {"grpc", "grpc_tls", "ca"}
         # The authority is there: replicas' endpoints have a certificate.
         assert not (data / "tls" / "server.pem").exists()
@@ -165,7 +165,7 @@ def test_a_killed_service_is_started_again_over_its_old_sockets(data: Path) -> N
 def test_certificates_that_cannot_be_renewed_stop_the_start(data: Path) -> None:
     """The authority's key is gone, and the service has another name: nothing is made behind the user's
     back."""
-    with running(data):
+    with running(data, new_authority=True):
         pass
     (data / "tls" / "ca.key").unlink()
     said = up(data, "--host", "127.0.0.2")

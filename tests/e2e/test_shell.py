@@ -28,6 +28,7 @@ from tests.e2e.running import (
     Service,
     command,
     container_job,
+    down,
     environment,
     start,
     submit,
@@ -208,9 +209,7 @@ def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> Non
         done = run(service, "shell", job, "-c", wait)
         assert done.stdout == b"gone\n", done.stderr
     finally:
-        subprocess.run(
-            command("down", "--data", str(data)), env=environment(data), timeout=90, check=False
-        )
+        down(data)
 
 
 def test_what_a_failed_job_left(service: Service, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from tests.e2e.running import Service, command, environment, given_by_env, runni
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("tls") / "data", "--host", "0.0.0.0", "--tls") as started:
+    data = tmp_path_factory.mktemp("tls") / "data"
+    with running(data, "--host", "0.0.0.0", "--tls", new_authority=True) as started:
         yield started
 
 

@@ -29,6 +29,7 @@ from tests.e2e.running import (
     Service,
     command,
     container_job,
+    down,
     environment,
     running,
     start,
@@ -43,7 +44,7 @@ def nothing_stays(data: Path) -> Iterator[None]:
     """Whatever went wrong in a test: its service and its jobs are gone afterwards."""
     yield
     if (data / "service.json").exists():
-        subprocess.run(command("down", "--data", str(data)), env=environment(data), check=False)
+        down(data)
     # After a test that failed between two services nobody else would.
     end_those_in(data / "slots")
 

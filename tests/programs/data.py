@@ -10,13 +10,17 @@ from typing import Any
 
 from PIL import Image
 
-# Neither says what its types are.
-_DATASETS: Any = importlib.import_module("sklearn.datasets")
+# It does not say what its types are.
 _CHECKSUM: Any = importlib.import_module("google_crc32c")
 _WORK = ("Private", "Self-emp-not-inc", "Local-gov", "?")
 _EDUCATION = (("HS-grad", 9), ("Some-college", 10), ("Bachelors", 13), ("Masters", 14))
 _OCCUPATIONS = ("Sales", "Craft-repair", "Exec-managerial", "Tech-support")
 _MARRIED = (("Married-civ-spouse", "Husband"), ("Never-married", "Not-in-family"))
+
+
+def _datasets() -> Any:
+    """Loaded by those who need it: every worker reads this file, and one runs the programs."""
+    return importlib.import_module("sklearn.datasets")
 
 
 def write(name: str, place: Path) -> None:
@@ -51,7 +55,7 @@ def _census(path: Path) -> None:
 
 
 def _iris(path: Path) -> None:
-    found = _DATASETS.load_iris()
+    found = _datasets().load_iris()
     rows = [(*features, label) for features, label in zip(found.data, found.target, strict=True)]
     _table(path, rows, ("sepal_length", "sepal_width", "petal_length", "petal_width", "species"))
 
@@ -90,7 +94,7 @@ def _reviews(path: Path) -> None:
 def _digits(directory: Path) -> None:
     """TFRecord files of tf.train.Example: `image`, 64 floats, and `label`."""
     directory.mkdir()
-    found = _DATASETS.load_digits()
+    found = _datasets().load_digits()
     pairs = list(zip(found.data[:600] / 16, found.target[:600], strict=True))
     for shard in range(2):
         with (directory / f"train-{shard:05d}.tfrecord").open("wb") as file:

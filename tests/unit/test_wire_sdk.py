@@ -11,14 +11,21 @@ import json
 from typing import Any
 
 import pytest
-from google.protobuf import json_format
+from google.protobuf import duration_pb2, json_format
 
 from trainshed.wire import json as wire
 from trainshed.wire import routes
 from trainshed.wire.binding import bind
 
-sdk: Any = pytest.importorskip("google.cloud.aiplatform_v1")
-duration: Any = pytest.importorskip("google.protobuf.duration_pb2")
+
+class _Sdk:
+    """Loaded at its first use, which takes seconds: every worker reads this file, and one runs it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(pytest.importorskip("google.cloud.aiplatform_v1"), name)
+
+
+sdk = _Sdk()
 
 SERVICES = {
     "job_service": "JobService",
@@ -48,7 +55,7 @@ def custom_job_spec() -> Any:
     return {
         "worker_pool_specs": [pool_spec, {}, pool_spec],
         "scheduling": {
-            "timeout": duration.Duration(seconds=7200),
+            "timeout": duration_pb2.Duration(seconds=7200),
             "restart_job_on_worker_restart": True,
         },
         "base_output_directory": {"output_uri_prefix": "gs://b/out"},

@@ -1,0 +1,83 @@
+"""CPU seconds of each test, of its processes and of those that outlive them:
+
+    ./dev test -p tests.accounting --cpu-to FILE [PATH ...]; python -m tests.accounting FILE
+
+Each pytest process accounts in a control group of its own (version 1, `cpuacct`, as root). Where there is
+none, only what it has waited for counts. What a session's fixture costs is the first test's that asks for it.
+"""
+
+import collections
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import pytest
+
+_GROUPS = Path("/sys/fs/cgroup/cpuacct")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-to", metavar="FILE", help="Append the CPU seconds of each test to FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if path := config.getoption("--cpu-to"):
+        config.pluginmanager.register(_Account(Path(path)))
+
+
+class _Account:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._group = _GROUPS / f"trainshed-tests-{os.getpid()}"
+        try:
+            self._group.mkdir()
+            (self._group / "cgroup.procs").write_text(str(os.getpid()))
+        except OSError as error:
+            print(f"only processes that were waited for are accounted: {error}", file=sys.stderr)
+            self._group = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        cpu, wall = self._used(), time.monotonic()
+        try:
+            return (yield)
+        finally:
+            row = (item.nodeid, self._used() - cpu, time.monotonic() - wall)
+            with self._path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def _used(self) -> float:
+        if self._group is not None:
+            return int((self._group / "cpuacct.usage").read_text()) / 1e9
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _print(
+    title: str, seconds: Mapping[str, float], waited: Mapping[str, float], count: int
+) -> None:
+    print(f"\n{'CPU s':>8} {'wall s':>8}  {title}")
+    for name in sorted(seconds, key=lambda name: -seconds[name])[:count]:
+        print(f"{seconds[name]:8.1f} {waited[name]:8.1f}  {name}")
+
+
+def main() -> None:
+    rows = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    print(f"{sum(row[1] for row in rows):.0f} CPU seconds in {len(rows)} tests")
+    for title, count in (("folder", 20), ("file", 80), ("test", 80)):
+        seconds: dict[str, float] = collections.defaultdict(float)
+        waited: dict[str, float] = collections.defaultdict(float)
+        for test, cpu, wall in rows:
+            folder, file = str(Path(test.partition("::")[0]).parent), test.partition("::")[0]
+            name = {"folder": folder, "file": file, "test": test}[title]
+            seconds[name] += cpu
+            waited[name] += wall
+        _print(title, seconds, waited, count)
+
+
+if __name__ == "__main__":
+    main()
