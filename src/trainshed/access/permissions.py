@@ -16,6 +16,7 @@ _VERTEX_JOBS = "google.cloud.aiplatform.v1.JobService"
 _PIPELINES = "google.cloud.aiplatform.v1.PipelineService"
 _MODELS = "google.cloud.aiplatform.v1.ModelService"
 _RESOURCES = "google.cloud.aiplatform.v1.PersistentResourceService"
+_DATASETS = "google.cloud.aiplatform.v1.DatasetService"
 _TENSORBOARDS = "google.cloud.aiplatform.v1.TensorboardService"
 _METADATA = "google.cloud.aiplatform.v1.MetadataService"
 _ML_JOBS = "google.cloud.ml.v1.JobService"
@@ -51,6 +52,12 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_MODELS}.DeleteModel": "aiplatform.models.delete",
     f"{_MODELS}.DeleteModelVersion": "aiplatform.models.delete",
     f"{_MODELS}.ExportModel": "aiplatform.models.export",
+    f"{_DATASETS}.CreateDataset": "aiplatform.datasets.create",
+    f"{_DATASETS}.GetDataset": "aiplatform.datasets.get",
+    f"{_DATASETS}.ListDatasets": "aiplatform.datasets.list",
+    f"{_DATASETS}.UpdateDataset": "aiplatform.datasets.update",
+    f"{_DATASETS}.DeleteDataset": "aiplatform.datasets.delete",
+    f"{_DATASETS}.ImportData": "aiplatform.datasets.import",
     f"{_METADATA}.CreateMetadataStore": "aiplatform.metadataStores.create",
     f"{_METADATA}.GetMetadataStore": "aiplatform.metadataStores.get",
     f"{_METADATA}.ListMetadataStores": "aiplatform.metadataStores.list",
@@ -234,6 +241,7 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
             )
             for verb in ("create", "cancel")
         ),
+        *(f"aiplatform.datasets.{verb}" for verb in ("create", "update", "delete", "import")),
         "aiplatform.models.upload",
         "aiplatform.models.update",
         "aiplatform.models.delete",

@@ -16,6 +16,7 @@ from trainshed.api.aiplatform_v1 import (
 from trainshed.api.aiplatform_v1 import locations as vertex_locations
 from trainshed.api.aiplatform_v1 import operations as vertex_operations
 from trainshed.api.aiplatform_v1 import studies as vertex_studies
+from trainshed.api.aiplatform_v1.datasets import resources as dataset_resources
 from trainshed.api.aiplatform_v1.metadata import lineage as metadata_lineage
 from trainshed.api.aiplatform_v1.metadata import nodes as metadata_nodes
 from trainshed.api.aiplatform_v1.metadata import stores as metadata_stores
@@ -43,6 +44,7 @@ def handlers() -> Handlers:
             metadata_stores,
             metadata_nodes,
             metadata_lineage,
+            dataset_resources,
             tensorboard_resources,
             tensorboard_points,
             persistent_resources,

@@ -125,6 +125,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         models=bootstrap.store.models,
         metadata=bootstrap.store.metadata,
         tensorboards=bootstrap.store.tensorboards,
+        datasets=bootstrap.store.datasets,
         points=PointFiles(settings.data / POINTS),
         secrets=bootstrap.store.secrets,
         sealer=bootstrap.sealer,

@@ -23,6 +23,7 @@ from trainshed.buckets.names import parse_gs_uri
 from trainshed.buckets.rest.access_log import AccessLine, read_back
 from trainshed.controller.model_exports import StoredObject
 from trainshed.core import errors
+from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.resume.traffic import Access
 from trainshed.summaries.directories import LocalDirectory
@@ -91,6 +92,17 @@ class BucketAdapter:
     def is_remote(self, name: str) -> bool:
         """Whether a bucket's objects lie elsewhere than on this disk."""
         return self._store.is_remote(name)
+
+    def has_object(self, uri: str) -> bool:
+        """Whether there is an object that the URI names; a `*` stands for any characters."""
+        try:
+            bucket, name = parse_gs_uri(uri)
+            if "*" not in name:
+                return self._store.exists(bucket, name)
+            objects = self._store.objects(bucket, fixed_part(name))
+            return any(matches(name, found) for found, _ in objects)
+        except BucketsError:
+            return False
 
 
 class BucketHistory:

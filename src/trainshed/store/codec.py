@@ -12,6 +12,7 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
+from trainshed.core.datasets.records import Dataset
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
@@ -80,6 +81,7 @@ _nodes = msgspec.json.Decoder(Node)
 _boards = msgspec.json.Decoder(BoardResource)
 _curve_files = msgspec.json.Decoder(FileProgress)
 _curve_series = msgspec.json.Decoder(CurveSeries)
+_datasets = msgspec.json.Decoder(Dataset)
 
 
 def work_kind(job: Work) -> WorkKind:
@@ -248,6 +250,14 @@ def encode_curve_series(series: CurveSeries) -> bytes:
 
 def decode_curve_series(record: bytes) -> CurveSeries:
     return _decoded("curve_series", "record", record, _curve_series.decode)
+
+
+def encode_dataset(dataset: Dataset) -> bytes:
+    return _encoder.encode(dataset)
+
+
+def decode_dataset(record: bytes) -> Dataset:
+    return _decoded("datasets", "record", record, _datasets.decode)
 
 
 def encode_edge_labels(labels: Labels) -> bytes:

@@ -18,6 +18,7 @@ from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.works import Work
 from trainshed.store.curves import Curves
+from trainshed.store.datasets import Datasets
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
 from trainshed.store.operations import Operations
@@ -299,6 +300,9 @@ class Store(Protocol):
 
     @property
     def curves(self) -> Curves: ...
+
+    @property
+    def datasets(self) -> Datasets: ...
 
     @property
     def secrets(self) -> Secrets: ...

@@ -12,11 +12,12 @@ from trainshed.core.study.records import StudyUid
 class OperationKind(enum.StrEnum):
     """DELETE: of any resource, done when it is answered. SUGGEST, CHECK_STOPPING: of a study. CREATE, UPDATE:
     of a resource that is done when it is answered, and which the response shows. EXPORT: of a version of a
-    model, copied beside requests."""
+    model, copied beside requests. IMPORT: of files into a dataset, done at once."""
 
     DELETE = "delete"
     CREATE = "create"
     UPDATE = "update"
+    IMPORT = "import"
     SUGGEST = "suggest"
     CHECK_STOPPING = "check_stopping"
     EXPORT = "export"
@@ -45,9 +46,9 @@ class Operation:
     trials: tuple[int, ...] = ()
     #: CHECK_STOPPING: the answer.
     should_stop: bool = False
-    #: CREATE, UPDATE: the resource in public JSON.
+    #: CREATE, UPDATE: the resource in public JSON; IMPORT: the answer.
     response: str = ""
-    #: CREATE, UPDATE: its message.
+    #: Its message.
     response_type: str = ""
     error: JobError | None = None
     #: EXPORT: what is copied where.
@@ -92,6 +93,7 @@ _NAMES = {
     "measurements": "measurement",
     "model_versions": "model version",
     "persistent_resources": "persistent resource",
+    "datasets": "dataset",
 }
 ADVICE = (
     "Another version of the service, or a damaged disk, may have written it. It lies in the table "

@@ -52,6 +52,9 @@ class Buckets:
     def is_remote(self, name: str) -> bool:
         return name == "afar"
 
+    def has_object(self, uri: str) -> bool:
+        return "missing" not in uri
+
 
 @dataclass
 class Answer:
@@ -93,6 +96,7 @@ class House:
             models=self.store.models,
             metadata=self.store.metadata,
             tensorboards=self.store.tensorboards,
+            datasets=self.store.datasets,
             points=self.points,
             secrets=self.store.secrets,
             sealer=Sealer(directory / "secrets.key", {}),

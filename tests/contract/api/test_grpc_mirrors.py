@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from tests.contract.api import (
+    test_datasets,
     test_model_exports,
     test_models,
     test_training_pipelines,
@@ -33,7 +34,13 @@ def _mirror(module: ModuleType) -> None:
             globals()[f"test_{topic}__{name.removeprefix('test_')}"] = test
 
 
-for _module in (test_models, test_model_exports, test_training_pipelines, test_tuning_jobs):
+for _module in (
+    test_datasets,
+    test_models,
+    test_model_exports,
+    test_training_pipelines,
+    test_tuning_jobs,
+):
     _mirror(_module)
 
 

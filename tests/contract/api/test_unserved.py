@@ -17,7 +17,7 @@ from trainshed.wire import known_methods, pool, routes
 pytestmark = pytest.mark.anyio
 
 KNOWN: list[tuple[str, str, str]] = wire_json.decode_text(pool.read_data("known_methods.json.gz"))
-DATASETS = "google.cloud.aiplatform.v1.DatasetService"
+STORES = "google.cloud.aiplatform.v1.FeaturestoreService"
 
 
 @pytest.fixture
@@ -56,7 +56,6 @@ async def test_what_no_api_has_is_not_found(house: House) -> None:
     ("verb", "path", "words"),
     [
         ("POST", f"{LOCATION}/endpoints/1:predict", "does not deploy them"),
-        ("POST", f"{LOCATION}/datasets", "its path, gs://BUCKET/PATH"),
         ("GET", f"{LOCATION}/datasets/1/annotationSpecs/2", "its path, gs://BUCKET/PATH"),
         ("GET", f"{LOCATION}/pipelineJobs", "each as a customJob"),
         ("POST", "/v1/projects/p1/models/m/versions", "does not deploy them"),
@@ -82,15 +81,17 @@ async def test_who_says_nothing_of_himself_is_asked_first(house: House) -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_the_same_words_over_grpc(grpc_house: GrpcHouse, version: str) -> None:
-    method = f"/{DATASETS.replace('.v1.', f'.{version}.')}/CreateDataset"
+    method = f"/{STORES.replace('.v1.', f'.{version}.')}/CreateFeaturestore"
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await grpc_house.send(method, b"")
     path = LOCATION.replace("/v1/", f"/{version}/")
-    over_rest = await House.call(grpc_house, "POST", f"{path}/datasets", {})
+    over_rest = await House.call(grpc_house, "POST", f"{path}/featurestores", {})
     status: Any = status_of(failure.value)
     assert status.code == grpc.StatusCode.UNIMPLEMENTED.value[0]
     assert status.message == over_rest.error["message"]
-    assert status.message.startswith(f"{DATASETS}.CreateDataset is not served here. Put the data")
+    assert status.message.startswith(
+        f"{STORES}.CreateFeaturestore is not served here. Put the data"
+    )
 
 
 def test_methods_of_the_beta_alone_and_of_grpc_alone_are_known() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tests.contract.store.store_samples import T0, make_job
+from trainshed.core.datasets.records import DataFiles, Dataset, DatasetKind, DatasetName
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import Api, Collection, JobName, JobUid, ModelName, StudyName
@@ -150,3 +151,11 @@ def make_version(model_id: str, version: int, *aliases: str, created: int = 0) -
 def make_resource(resource_id: str, place: str = PLACE) -> PersistentResource:
     name = f"{place}/persistentResources/{resource_id}"
     return PersistentResource(name, f"display {resource_id}", "{}", T0, T0, (("a", "1"),))
+
+
+def make_dataset(number: int, created: int = 0) -> Dataset:
+    """An image dataset with an import."""
+    name = DatasetName("p", "us-central1", f"d{number}")
+    at = created or T0 + number
+    files = (DataFiles(("gs://b/*.csv",), "gs://schema", (("k", "v"),)),)
+    return Dataset(name, DatasetKind.IMAGE, f"data {number}", at, at, '{"a":1}', files=files)

@@ -31,6 +31,7 @@ from tests.contract.store.store_samples import (
     operation,
 )
 from tests.contract.store.study_samples import (
+    make_dataset,
     make_resource,
     make_study,
     make_trial,
@@ -94,6 +95,7 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ),
     ("curve_files", "record"): (lambda store: store.curves.files(JobUid(1)),),
     ("curve_series", "record"): (lambda store: store.curves.series(JobUid(1)),),
+    ("datasets", "record"): (lambda store: store.datasets.datasets("p", "us-central1", "", 9),),
     ("metadata_stores", "record"): (
         lambda store: store.metadata.stores("p", "us-central1", "", 9),
     ),
@@ -145,6 +147,8 @@ async def fill(store: Store) -> None:
     for path in ("a", "b"):
         series = make_curve(ord(path), path, "loss")
         await store.curves.put(JobUid(1), make_progress(path), (series,))
+    for number in (1, 2):
+        await store.datasets.create(make_dataset(number), operation(60 + number))
     for number in (30, 31):
         await store.studies.create_study(make_study(number))
     for number in (1, 2):
@@ -188,6 +192,7 @@ KEYS = {
     "measurements": "number",
     "persistent_resources": "name",
     "metadata_stores": "store_id",
+    "datasets": "dataset_id",
     "tensorboard_resources": "resource_id",
     "curve_files": "path",
     "curve_series": "run",

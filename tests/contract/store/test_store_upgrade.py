@@ -30,6 +30,7 @@ from tests.contract.store.store_samples import (
     quota_key,
 )
 from tests.contract.store.study_samples import (
+    make_dataset,
     make_pipeline,
     make_resource,
     make_trial,
@@ -332,3 +333,8 @@ async def test_all_of_schema_6_is_there_and_curves_can_be_kept(upgraded_from_6: 
     curve = make_curve(5, "", "loss")
     assert await store.curves.put(JobUid(1), make_progress("events"), (curve,))
     assert await store.curves.series(JobUid(1)) == (curve,)
+
+
+async def test_datasets_can_be_made_after_schema_6(upgraded_from_6: Store) -> None:
+    await upgraded_from_6.datasets.create(make_dataset(1), operation(50))
+    assert await upgraded_from_6.datasets.dataset(make_dataset(1).name) == make_dataset(1)

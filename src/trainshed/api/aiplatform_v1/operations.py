@@ -95,13 +95,13 @@ HANDLERS: Final[Handlers] = {
 
 
 def finished(record: Operation) -> Message:
-    """The message of an operation that was done when it was stored: DELETE, CREATE, UPDATE. Asks nobody
-    anything."""
+    """The message of an operation that was done when it was stored: DELETE, CREATE, UPDATE, IMPORT. Asks
+    nobody anything."""
     view = _begun(record)
     match record.kind:
         case OperationKind.DELETE:
             view.response.Pack(pool.message_class("google.protobuf.Empty")())
-        case OperationKind.CREATE | OperationKind.UPDATE:
+        case OperationKind.CREATE | OperationKind.UPDATE | OperationKind.IMPORT:
             answer = wire_json.from_public(record.response_type, json.loads(record.response))
             view.response.Pack(answer)
         case OperationKind.SUGGEST | OperationKind.CHECK_STOPPING | OperationKind.EXPORT:
@@ -117,7 +117,12 @@ async def operation_view(services: Services, record: Operation) -> Message:
     Both APIs poll at one path here, so those about studies of `ml` v1 are told in its words.
     """
     match record.kind:
-        case OperationKind.DELETE | OperationKind.CREATE | OperationKind.UPDATE:
+        case (
+            OperationKind.DELETE
+            | OperationKind.CREATE
+            | OperationKind.UPDATE
+            | OperationKind.IMPORT
+        ):
             return finished(record)
         case OperationKind.SUGGEST | OperationKind.CHECK_STOPPING:
             if is_of_ml(StudyName.parse(record.target.partition("/trials/")[0])):
@@ -161,6 +166,8 @@ def _metadata(record: Operation) -> Any:
             return pool.message_class(_operation_metadata("Create", record))()
         case OperationKind.UPDATE:
             return pool.message_class(_operation_metadata("Update", record))()
+        case OperationKind.IMPORT:
+            return pool.message_class(f"{_V1}.ImportDataOperationMetadata")()
         case OperationKind.EXPORT:
             metadata: Any = pool.message_class(f"{_V1}.ExportModelOperationMetadata")()
             if record.export is not None:

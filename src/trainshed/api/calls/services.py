@@ -16,6 +16,7 @@ from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.eventloop.lag import Lag
+from trainshed.store.datasets import Datasets
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
@@ -42,6 +43,11 @@ class BucketProbe(Protocol):
 
     def is_remote(self, name: str) -> bool:
         """Whether a bucket lies elsewhere, so that programs do not see it as /gcs/NAME."""
+        ...
+
+    def has_object(self, uri: str) -> bool:
+        """Whether there is an object that a gs:// URI names, in which a `*` stands for any characters. May
+        block for long: to be asked in a thread."""
         ...
 
 
@@ -193,6 +199,7 @@ class Services:
     models: Models
     metadata: Metadata
     tensorboards: Tensorboards
+    datasets: Datasets
     points: PointFiles
     secrets: Secrets
     sealer: Sealer

@@ -17,6 +17,7 @@ from trainshed.store.sqlite.connections import (
     require_sound,
 )
 from trainshed.store.sqlite.curves import SqliteCurves
+from trainshed.store.sqlite.datasets import SqliteDatasets
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
@@ -59,6 +60,7 @@ class SqliteStore:
         self.metadata = SqliteMetadata(writer, snapshots)
         self.tensorboards = SqliteTensorboards(writer, snapshots)
         self.curves = SqliteCurves(writer, snapshots)
+        self.datasets = SqliteDatasets(writer, snapshots)
         self.secrets = SqliteSecrets(writer, snapshots)
         self.operations = SqliteOperations(writer, snapshots)
 

@@ -16,6 +16,7 @@ from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.curves import SqliteCurves
+from trainshed.store.sqlite.datasets import SqliteDatasets
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
@@ -58,6 +59,7 @@ class InlineStore:
         self.metadata = SqliteMetadata(self, self)
         self.tensorboards = SqliteTensorboards(self, self)
         self.curves = SqliteCurves(self, self)
+        self.datasets = SqliteDatasets(self, self)
         self.secrets = SqliteSecrets(self, self)
         self.operations = SqliteOperations(self, self)
 

@@ -39,6 +39,7 @@ _KEYS = {
     "tensorboard_resources": ("parent", "level", "resource_id"),
     "curve_files": ("job_uid", "path"),
     "curve_series": ("job_uid", "run", "tag"),
+    "datasets": ("project_id", "location", "dataset_id"),
     "metadata_stores": ("project_id", "location", "store_id"),
     "metadata_nodes": ("project_id", "location", "store_id", "kind", "node_id"),
     "metadata_edges": ("source", "role", "target"),

@@ -16,3 +16,13 @@ CREATE TABLE curve_series (
 CREATE TABLE curve_jobs (
     job_uid INTEGER PRIMARY KEY
 ) STRICT;
+-- Datasets: names of files, with what they are; no rows of theirs. `made`: ns.
+CREATE TABLE datasets (
+    project_id TEXT NOT NULL,
+    location   TEXT NOT NULL,
+    dataset_id TEXT NOT NULL,
+    made       INTEGER NOT NULL,
+    record     BLOB NOT NULL,
+    PRIMARY KEY (project_id, location, dataset_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX datasets_by_age ON datasets (project_id, location, made, dataset_id);

@@ -1,0 +1,213 @@
+"""Datasets as messages, and what requests may put into them (facts/datasets#kinds)."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from google.protobuf.message import Message
+
+from trainshed.api.calls.timestamps import set_micros
+from trainshed.core.datasets.records import (
+    KINDS_BY_SCHEMA,
+    DataFiles,
+    Dataset,
+    DatasetKind,
+    DatasetName,
+)
+from trainshed.core.datasets.schemas import FORMATS
+from trainshed.core.errors import Aborted, InvalidRequest, Violation
+from trainshed.core.requests import Faults, Section
+from trainshed.core.specs.syntax import bucket_path_fault, read_display_name, read_labels
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool
+
+V1: Final = "google.cloud.aiplatform.v1"
+DATASET: Final = f"{V1}.Dataset"
+MAX_METADATA: Final = 200_000
+"""Bytes of a dataset's metadata as JSON."""
+MAX_FILES: Final = 1_000
+"""Names of files that a dataset has; a name with a `*` stands for any number of them."""
+UPDATABLE: Final = ("display_name", "description", "labels")
+NO_TABLES: Final = (
+    "Tables of BigQuery are not read here. Export the table, `bq extract --destination_format=CSV "
+    "PROJECT:DATASET.TABLE 'gs://BUCKET/PATH/*.csv'`, and give the dataset those files as its gcs_source."
+)
+
+
+def view(record: Dataset) -> Message:
+    public: dict[str, Any] = {
+        "name": str(record.name),
+        "displayName": record.display_name,
+        "description": record.description,
+        "metadataSchemaUri": record.kind.schema_uri,
+        "etag": record.etag,
+        "labels": dict(record.labels),
+    }
+    metadata = json.loads(record.metadata)
+    if metadata is not None:
+        public["metadata"] = metadata
+    message: Any = wire_json.from_public(DATASET, public)
+    set_micros(message.create_time, record.created)
+    set_micros(message.update_time, record.updated)
+    return message
+
+
+def read_new(given: Any, metadata: str | None, name: DatasetName, now: int) -> Dataset:
+    """The record of a dataset to create. `metadata`: as it was sent, None where only the message is known.
+    Raises InvalidRequest with all that is wrong."""
+    public = wire_json.to_public(given)
+    dataset = Section(public, "dataset", Faults())
+    display_name = read_display_name(dataset)
+    labels = read_labels(dataset)
+    kind = _read_kind(dataset)
+    text = metadata if metadata is not None else json.dumps(public.get("metadata"))
+    if len(text.encode()) > MAX_METADATA:
+        dataset.fault("metadata", f"At most {MAX_METADATA} bytes are allowed.")
+    files = _read_tables(dataset, json.loads(text)) if kind is not None and kind.is_table else ()
+    if kind is not None and not kind.is_table and "inputConfig" in _mapping(json.loads(text)):
+        dataset.fault(
+            "metadata", f"A dataset of kind {kind} gets its files by an import, not by inputConfig."
+        )
+    if dataset.is_set("encryptionSpec"):
+        dataset.fault("encryptionSpec", "Keys of customers are not served here; leave it out.")
+    dataset.faults.refuse()
+    assert kind is not None, "an unknown kind is a fault"
+    return Dataset(
+        name,
+        kind,
+        display_name,
+        now,
+        now,
+        metadata=text,
+        description=dataset.text("description"),
+        labels=labels,
+        files=files,
+    )
+
+
+def _read_kind(dataset: Section) -> DatasetKind | None:
+    uri = dataset.text("metadataSchemaUri")
+    kind = KINDS_BY_SCHEMA.get(uri)
+    if kind is None:
+        said = f"{uri!r} is none of the schemas" if uri else "The schema must be set"
+        dataset.fault("metadataSchemaUri", f"{said}; choose one of {', '.join(KINDS_BY_SCHEMA)}.")
+    return kind
+
+
+def _read_tables(dataset: Section, metadata: Any) -> tuple[DataFiles, ...]:
+    """The files of a table, from its metadata."""
+    config = _mapping(_mapping(metadata).get("inputConfig"))
+    if "bigquerySource" in config:
+        dataset.fault("metadata.inputConfig.bigquerySource", NO_TABLES)
+    source = _mapping(config.get("gcsSource"))
+    field = "metadata.inputConfig.gcsSource.uri"
+    given: Any = source.get("uri", [])
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, list) or not all(
+        isinstance(uri, str) for uri in cast("list[Any]", given)
+    ):
+        dataset.fault(field, "It must be a list of texts such as gs://BUCKET/PATH.csv.")
+        return ()
+    uris = tuple(cast("list[str]", given))
+    _check_uris(dataset, field, uris)
+    return (DataFiles(uris),) if uris else ()
+
+
+def _check_uris(section: Section, field: str, uris: tuple[str, ...]) -> None:
+    if len(uris) > MAX_FILES:
+        section.fault(
+            field,
+            f"{len(uris)} files are named; at most {MAX_FILES} are allowed, and a * stands for many.",
+        )
+    for index, uri in enumerate(uris):
+        if fault := bucket_path_fault(uri, needs_object=True):
+            section.faults.add(f"{section.at(field)}[{index}]", fault)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def uses(record: Dataset) -> Iterator[tuple[str, str]]:
+    """The fields of a request that makes this dataset and that name buckets, with their URIs."""
+    for files in record.files:
+        for index, uri in enumerate(files.uris):
+            yield f"dataset.metadata.inputConfig.gcsSource.uri[{index}]", uri
+
+
+def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, DataFiles], ...]:
+    """The files of an import request, each with the path of its config. Raises InvalidRequest with all that
+    is wrong."""
+    faults = Faults()
+    found: list[tuple[str, DataFiles]] = []
+    for index, config in enumerate(configs):
+        section = Section(wire_json.to_public(config), f"import_configs[{index}]", faults)
+        source = section.section("gcsSource")
+        uris = source.texts("uris")
+        if not uris:
+            source.fault("uris", "Name at least one file, gs://BUCKET/PATH.")
+        _check_uris(source, "uris", uris)
+        labels = read_labels(
+            Section({"labels": section.values.get("dataItemLabels")}, section.path, faults)
+        )
+        schema = section.text("importSchemaUri")
+        form = FORMATS.get(schema)
+        if form is None or form.kind is not record.kind:
+            fitting = ", ".join(uri for uri, each in FORMATS.items() if each.kind is record.kind)
+            said = (
+                f"{schema!r} is no import schema of {record.kind} datasets"
+                if schema
+                else "It must be set"
+            )
+            section.fault("importSchemaUri", f"{said}; choose one of {fitting}.")
+        elif not form.has_csv:
+            for number, uri in enumerate(uris):
+                if uri.endswith(".csv"):
+                    text = f"{uri!r} is a CSV file, and items of {form.name} are JSON lines."
+                    faults.add(f"{source.at('uris')}[{number}]", text)
+        found.append((section.path, DataFiles(uris, schema, labels)))
+    if not found:
+        faults.add("import_configs", "Name at least one.")
+    count = sum(len(files.uris) for files in (*record.files, *(files for _, files in found)))
+    if count > MAX_FILES:
+        faults.add(
+            "import_configs",
+            f"The dataset would name {count} files; at most {MAX_FILES} are allowed.",
+        )
+    faults.refuse()
+    return tuple(found)
+
+
+def read_mask(paths: Iterable[str]) -> tuple[str, ...]:
+    """Which fields an update replaces, in either spelling; no mask, or `*`: all that can be. Raises
+    InvalidRequest."""
+    spelled = {"displayName": "display_name"}
+    given = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
+    if wrong := [path for path in given if path not in UPDATABLE]:
+        text = f"Only {', '.join(UPDATABLE)} can be updated, not {', '.join(wrong)}."
+        raise InvalidRequest((Violation("update_mask", text),))
+    return given or UPDATABLE
+
+
+def updated(record: Dataset, given: Any, fields: tuple[str, ...], now: int) -> Dataset:
+    """The dataset with the fields of the message. Raises InvalidRequest with all that is wrong, Aborted."""
+    if given.etag not in ("", record.etag):
+        raise Aborted(
+            f"{record.name} changed since its etag {given.etag!r} was read: it is {record.etag!r} now. Read "
+            "it again, and repeat the update with the new one."
+        )
+    dataset = Section(wire_json.to_public(given), "dataset", Faults())
+    labels = read_labels(dataset)
+    name = read_display_name(dataset) if "display_name" in fields else ""
+    dataset.faults.refuse()
+    values = {"display_name": name, "description": given.description, "labels": labels}
+    for field in fields:
+        record = replace(record, **{field: values[field]})
+    # Never the same twice: the etag is made of it.
+    return replace(record, updated=max(now, record.updated + 1000))
+
+
+def message(kind: str, **fields: Any) -> Message:
+    return pool.message_class(f"{V1}.{kind}")(**fields)

@@ -1,0 +1,217 @@
+"""Datasets: create, get, list, update, delete, import.
+
+All of these are done at once: a dataset names files, and what is in them is read when somebody needs it.
+"""
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.datasets.messages import (
+    DATASET,
+    V1,
+    message,
+    read_imports,
+    read_mask,
+    read_new,
+    updated,
+    uses,
+    view,
+)
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import (
+    SCAN_LIMIT,
+    Mask,
+    Scan,
+    decode_number,
+    encode_token,
+    page_size,
+)
+from trainshed.api.calls.services import Services
+from trainshed.api.filters.matching import compile_tree, label_test, text_test
+from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.api.resources.operations import done_at_once
+from trainshed.api.resources.submission import BucketUse, checked
+from trainshed.core.datasets.records import Dataset, DatasetName
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.store.records import OperationKind
+
+SERVICE: Final = f"{V1}.DatasetService"
+_PAGE: Final = 100
+_LARGEST: Final = 1_000
+DatasetTest = Callable[[Dataset], bool]
+_ORDERS: Final[Mapping[str, Callable[[Dataset], Any]]] = {
+    "display_name": lambda record: record.display_name,
+    "create_time": lambda record: record.created,
+    "update_time": lambda record: record.updated,
+}
+_TEXTS: Final[Mapping[str, Callable[[Dataset], str]]] = {
+    "display_name": lambda record: record.display_name,
+    "displayName": lambda record: record.display_name,
+    "metadata_schema_uri": lambda record: record.kind.schema_uri,
+    "metadataSchemaUri": lambda record: record.kind.schema_uri,
+}
+
+
+async def create(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    services = call.services
+    name = DatasetName(parent.project_id, parent.location, str(services.new_uid()))
+    metadata = call.value_texts.get("dataset.metadata")
+
+    record = read_new(request.dataset, metadata, name, services.now())
+    await require_files(services, parent.project_id, tuple(uses(record)))
+    done = done_at_once(services, name, OperationKind.CREATE, str(name), view(record))
+    await services.datasets.create(record, done)
+    return operations.finished(done)
+
+
+async def get(call: Call, request: Any) -> Message:
+    mask = Mask(request.read_mask, DATASET)
+    return mask.apply(view(await call.services.datasets.dataset(DatasetName.parse(request.name))))
+
+
+async def list_(call: Call, request: Any) -> Message:
+    """Newest first unless `order_by` says otherwise. At most SCAN_LIMIT datasets are ordered and filtered."""
+    parent = known_location(request.parent)
+    passes = _filter(request.filter)
+    size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
+    question = (str(parent), request.filter, request.order_by)
+    start = decode_number(request.page_token, *question)
+    mask = Mask(request.read_mask, DATASET)
+    found = await call.services.datasets.datasets(
+        parent.project_id, parent.location, "", SCAN_LIMIT
+    )
+    ordered = _ordered(found, request.order_by)
+    # Without a limit of time, since a token counts what passes; a filter's tests are counted.
+    verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
+    passing = list(itertools.compress(ordered, verdicts))
+    more = len(passing) > start + size
+    return message(
+        "ListDatasetsResponse",
+        datasets=[mask.apply(view(record)) for record in passing[start : start + size]],
+        next_page_token=encode_token(str(start + size), *question) if more else "",
+    )
+
+
+async def update(call: Call, request: Any) -> Message:
+    name = DatasetName.parse(request.dataset.name, of="dataset.name")
+    fields = read_mask(request.update_mask.paths)
+    now = call.services.now()
+    return view(
+        await call.services.datasets.change(
+            name, lambda record: updated(record, request.dataset, fields, now)
+        )
+    )
+
+
+async def delete(call: Call, request: Any) -> Message:
+    """The files stay where they are; what was asked for with the dataset before goes on with them."""
+    name = DatasetName.parse(request.name)
+    done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
+    await call.services.datasets.delete(name, done)
+    return operations.finished(done)
+
+
+async def import_(call: Call, request: Any) -> Message:
+    """Add files to a dataset that is no table. They are read when somebody needs what is in them."""
+    services = call.services
+    name = DatasetName.parse(request.name)
+    record = await services.datasets.dataset(name)
+    if record.kind.is_table:
+        text = (
+            f"{name} is a {record.kind} dataset: its files are those of its metadata. Make another dataset "
+            "of more files, or name them with a *."
+        )
+        raise InvalidRequest((Violation("name", text),))
+    configs = read_imports(record, request.import_configs)
+    named = [
+        (f"{path}.gcs_source.uris[{index}]", uri)
+        for path, files in configs
+        for index, uri in enumerate(files.uris)
+    ]
+    await require_files(services, name.project_id, tuple(named))
+    now = services.now()
+    added = tuple(files for _, files in configs)
+
+    def with_files(found: Dataset) -> Dataset:
+        read_imports(found, request.import_configs)
+        return replace(found, files=(*found.files, *added), updated=max(now, found.updated + 1000))
+
+    done = done_at_once(
+        services, name, OperationKind.IMPORT, str(name), message("ImportDataResponse")
+    )
+    await services.datasets.change(name, with_files, done)
+    return operations.finished(done)
+
+
+HANDLERS: Final[Handlers] = {
+    f"{SERVICE}.CreateDataset": create,
+    f"{SERVICE}.GetDataset": get,
+    f"{SERVICE}.ListDatasets": list_,
+    f"{SERVICE}.UpdateDataset": update,
+    f"{SERVICE}.DeleteDataset": delete,
+    f"{SERVICE}.ImportData": import_,
+}
+
+
+async def require_files(services: Services, project: str, named: tuple[BucketUse, ...]) -> None:
+    """Raise InvalidRequest unless all of these files are there and open to the project's programs."""
+    checked(lambda: None, named, services.buckets, project=project)
+    missing = await asyncio.to_thread(missing_files, services, named)
+    if missing:
+        raise InvalidRequest(missing)
+
+
+def missing_files(services: Services, named: Iterable[BucketUse]) -> tuple[Violation, ...]:
+    """A violation for each URI that no object has. Blocks."""
+    return tuple(
+        Violation(field, f"There is no object {uri!r}; copy the file there first.")
+        for field, uri in named
+        if not services.buckets.has_object(uri)
+    )
+
+
+def _ordered(found: tuple[Dataset, ...], order_by: str) -> list[Dataset]:
+    """Sorted by `display_name, create_time desc`, the first one first. Raises InvalidRequest."""
+    ordered = list(found)
+    parts = [part.split() for part in order_by.split(",")] if order_by.strip() else []
+    for part in reversed(parts):
+        match part:
+            case [field, *direction] if field in _ORDERS and direction in ([], ["asc"], ["desc"]):
+                ordered.sort(key=_ORDERS[field], reverse=direction == ["desc"])
+            case _:
+                text = (
+                    f"{' '.join(part)!r} is no order; use {', '.join(_ORDERS)}, each with or without desc,"
+                    " separated by commas."
+                )
+                raise InvalidRequest((Violation("order_by", text),))
+    return ordered
+
+
+def _filter(text: str) -> DatasetTest:
+    try:
+        return compile_tree(parse_filter(text), _leaf)
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
+
+
+def _leaf(leaf: Comparison | Term) -> DatasetTest:
+    if leaf.path[0] == "labels":
+        labelled = label_test(leaf)
+        return lambda record: labelled(record.labels)
+    text_of = _TEXTS.get(leaf.name)
+    if text_of is None or isinstance(leaf, Term):
+        raise FilterError(
+            f"datasets cannot be filtered by {leaf.name!r}; compare display_name or metadata_schema_uri, or "
+            "ask for labels.KEY"
+        )
+    test = text_test(leaf)
+    return lambda record: test(text_of(record))

@@ -1,0 +1,102 @@
+"""What is to be written of a dataset: which files are read, which row goes where, and what the written files
+are called (facts/datasets#splits)."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
+
+
+class Split(enum.StrEnum):
+    """A set of rows, as its files begin."""
+
+    TRAINING = "training"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+SPLITS: Final = tuple(Split)
+DEFAULT: Final = (0.8, 0.1, 0.1)
+"""Fractions of the splits where a request gives none."""
+
+
+class SplitMethod(enum.StrEnum):
+    """By what a row is assigned to a split."""
+
+    FRACTION = "fraction"
+    #: A column says it.
+    PREDEFINED = "predefined"
+    #: Filters on the labels of items.
+    FILTER = "filter"
+    #: The oldest rows are training rows.
+    TIMESTAMP = "timestamp"
+    #: As FRACTION, among the rows of each value of a column.
+    STRATIFIED = "stratified"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRule:
+    """Which row goes to which split."""
+
+    method: SplitMethod = SplitMethod.FRACTION
+    #: Of training, validation and test; they add up to 1.
+    fractions: tuple[float, float, float] = DEFAULT
+    #: The column that is asked; "" = none is.
+    key: str = ""
+    #: Of training, validation and test; "-" = no item.
+    filters: tuple[str, str, str] = ("-", "-", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """What is written of a dataset for a program: the dataset as it was when this was asked for."""
+
+    dataset: DatasetName
+    kind: DatasetKind
+    files: tuple[DataFiles, ...]
+    rule: SplitRule
+    #: gs:// URI of the directory that the files are written to, without a `/` at its end.
+    directory: str
+
+    @property
+    def format(self) -> str:
+        """What programs find in AIP_DATA_FORMAT, and how the names of files end."""
+        return "csv" if self.kind.is_table else "jsonl"
+
+    def pattern(self, split: Split) -> str:
+        """What programs find in AIP_TRAINING_DATA_URI and its like."""
+        return f"{self.directory}/{split}-*.{self.format}"
+
+    def shard(self, split: Split, number: int) -> str:
+        """URI of a split's file; counts from 0."""
+        return f"{self.directory}/{split}-{number:05}.{self.format}"
+
+    @property
+    def manifest(self) -> str:
+        """URI of the file that says that all others are written."""
+        return f"{self.directory}/manifest.json"
+
+
+def completed(given: Sequence[float]) -> tuple[float, float, float]:
+    """Fractions that add up to 1. All zero: the default. What is left of a smaller sum goes to the splits
+    that have none, in the proportions of the default, and to training where all three have one."""
+    if not any(given):
+        return DEFAULT
+    left = max(1 - sum(given), 0.0)
+    open_ = [0.0 if fraction else usual for fraction, usual in zip(given, DEFAULT, strict=True)]
+    if not any(open_):
+        open_ = [1.0, 0.0, 0.0]
+    whole = sum(open_)
+    training, validation, test = (
+        fraction + left * share / whole for fraction, share in zip(given, open_, strict=True)
+    )
+    return training, validation, test
+
+
+def directory_name(dataset_id: str, annotation: str, at: int) -> str:
+    """`dataset-ID-TYPE-TIME`; `at`: nanoseconds since the epoch."""
+    moment = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"dataset-{dataset_id}-{annotation}-{moment}.{at // 1000 % 10**6:06}Z"

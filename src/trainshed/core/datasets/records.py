@@ -1,0 +1,92 @@
+"""Datasets: names of files in buckets, with what the files are (facts/datasets#kinds). No rows are kept."""
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from trainshed.core.errors import InvalidRequest, Violation
+
+METADATA_SCHEMAS: Final = "gs://google-cloud-aiplatform/schema/dataset/metadata"
+"""Directory of the public schemas by which clients say of which kind a dataset is."""
+
+
+class DatasetKind(enum.StrEnum):
+    """As the public schema of its metadata is called."""
+
+    TABULAR = "tabular"
+    TIME_SERIES = "time_series"
+    IMAGE = "image"
+    TEXT = "text"
+    VIDEO = "video"
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is rows of CSV files with a header; otherwise it is items with annotations."""
+        return self in (DatasetKind.TABULAR, DatasetKind.TIME_SERIES)
+
+    @property
+    def schema_uri(self) -> str:
+        return f"{METADATA_SCHEMAS}/{self}_1.0.0.yaml"
+
+
+KINDS_BY_SCHEMA: Final = {kind.schema_uri: kind for kind in DatasetKind}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DatasetName:
+    """`projects/P/locations/L/datasets/D`."""
+
+    project_id: str
+    location: str
+    dataset_id: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project_id}/locations/{self.location}/datasets/{self.dataset_id}"
+
+    @staticmethod
+    def parse(name: str, *, of: str = "name") -> "DatasetName":
+        """Raises InvalidRequest on the field `of` for anything else."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            text = f"{name!r} is not a name of the form projects/PROJECT/locations/LOCATION/datasets/DATASET."
+            raise InvalidRequest((Violation(of, text),))
+        return DatasetName(match[1], match[2], match[3])
+
+
+_NAME: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/datasets/([^/]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """Files of one form: those of a table, or what was imported at one time."""
+
+    #: gs:// URIs; a `*` stands for any characters.
+    uris: tuple[str, ...]
+    #: What the lines of imported files are: the import schema's URI; "" = rows of a table.
+    schema_uri: str = ""
+    #: Of every item in them.
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A dataset as it is stored."""
+
+    name: DatasetName
+    kind: DatasetKind
+    display_name: str
+    #: Nanoseconds since the epoch, as is `updated`.
+    created: int
+    updated: int
+    #: `metadata` as given, as JSON text; "null" if none was.
+    metadata: str = "null"
+    description: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    #: In the order in which they were imported; a table's are given when it is made.
+    files: tuple[DataFiles, ...] = ()
+
+    @property
+    def etag(self) -> str:
+        """Changes whenever the dataset does."""
+        return str(self.updated // 1000)

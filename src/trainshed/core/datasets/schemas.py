@@ -1,0 +1,64 @@
+"""The public schemas of what is imported and of annotations, and which belong together
+(facts/datasets#formats)."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from trainshed.core.datasets.records import DatasetKind
+
+_ROOT: Final = "gs://google-cloud-aiplatform/schema/dataset"
+_IMPORT_END: Final = "_io_format_1.0.0.yaml"
+_ANNOTATION_END: Final = "_1.0.0.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFormat:
+    """What the lines of imported files are."""
+
+    #: As the schema's file is called, without its ending.
+    name: str
+    kind: DatasetKind
+    #: Of the annotations that the lines have.
+    annotation: str
+    #: Whether the lines may be those of a CSV file; otherwise JSON.
+    has_csv: bool = True
+
+    @property
+    def uri(self) -> str:
+        return f"{_ROOT}/ioformat/{self.name}{_IMPORT_END}"
+
+
+_IMAGE, _TEXT, _VIDEO = DatasetKind.IMAGE, DatasetKind.TEXT, DatasetKind.VIDEO
+FORMATS: Final = {
+    each.uri: each
+    for each in (
+        ImportFormat("image_classification_single_label", _IMAGE, "image_classification"),
+        ImportFormat("image_classification_multi_label", _IMAGE, "image_classification"),
+        ImportFormat("image_bounding_box", _IMAGE, "image_bounding_box"),
+        ImportFormat("image_segmentation", _IMAGE, "image_segmentation", has_csv=False),
+        ImportFormat("text_classification_single_label", _TEXT, "text_classification"),
+        ImportFormat("text_classification_multi_label", _TEXT, "text_classification"),
+        ImportFormat("text_sentiment", _TEXT, "text_sentiment"),
+        ImportFormat("text_extraction", _TEXT, "text_extraction", has_csv=False),
+        ImportFormat("video_classification", _VIDEO, "video_classification"),
+        ImportFormat("video_object_tracking", _VIDEO, "video_object_tracking", has_csv=False),
+        ImportFormat("video_action_recognition", _VIDEO, "video_action_recognition", has_csv=False),
+    )
+}
+"""By URI."""
+
+
+def annotation_of(uri: str) -> str:
+    """What an annotation schema is called; "" if there is no such one."""
+    name = uri.removeprefix(f"{_ROOT}/annotation/").removesuffix(_ANNOTATION_END)
+    known = any(each.annotation == name for each in FORMATS.values())
+    return name if known and uri == annotation_uri(name) else ""
+
+
+def annotation_uri(name: str) -> str:
+    return f"{_ROOT}/annotation/{name}{_ANNOTATION_END}"
+
+
+def annotations_of(kind: DatasetKind) -> tuple[str, ...]:
+    """Annotations that a dataset of this kind can have, each once."""
+    return tuple(dict.fromkeys(each.annotation for each in FORMATS.values() if each.kind is kind))

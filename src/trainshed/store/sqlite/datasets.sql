@@ -1,0 +1,24 @@
+-- name: insert
+INSERT INTO datasets (project_id, location, dataset_id, made, record)
+VALUES (:project_id, :location, :dataset_id, :made, :record) ON CONFLICT DO NOTHING;
+
+-- name: dataset
+SELECT record FROM datasets
+WHERE project_id = :project_id AND location = :location AND dataset_id = :dataset_id;
+
+-- name: place
+SELECT made FROM datasets
+WHERE project_id = :project_id AND location = :location AND dataset_id = :dataset_id;
+
+-- name: datasets
+SELECT record FROM datasets
+WHERE project_id = :project_id AND location = :location AND (made, dataset_id) < (:made, :dataset_id)
+ORDER BY made DESC, dataset_id DESC LIMIT :limit;
+
+-- name: replace
+UPDATE datasets SET record = :record
+WHERE project_id = :project_id AND location = :location AND dataset_id = :dataset_id;
+
+-- name: delete
+DELETE FROM datasets
+WHERE project_id = :project_id AND location = :location AND dataset_id = :dataset_id;

@@ -1,0 +1,162 @@
+"""`aiplatform` v1 DatasetService over REST against a real store (facts/datasets)."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+from tests.contract.api.test_metadata import fields, ok
+
+pytestmark = pytest.mark.anyio
+DATASETS = f"{LOCATION}/datasets"
+SCHEMAS = "gs://google-cloud-aiplatform/schema/dataset"
+TABLE = {"inputConfig": {"gcsSource": {"uri": ["gs://bucket/a.csv"]}}}
+
+
+def schema(kind: str) -> str:
+    return f"{SCHEMAS}/metadata/{kind}_1.0.0.yaml"
+
+
+def body(kind: str = "tabular", **given: Any) -> dict[str, Any]:
+    metadata = TABLE if kind in ("tabular", "time_series") else None
+    return {
+        "displayName": "d",
+        "metadataSchemaUri": schema(kind),
+        "metadata": metadata,
+        **given,
+    }
+
+
+async def made(house: House, kind: str = "tabular", **given: Any) -> str:
+    """The path of a new dataset."""
+    house.clock += 10**6
+    done = await ok(house, "POST", DATASETS, body(kind, **given))
+    assert done["done"]
+    assert done["metadata"]["@type"].endswith("CreateDatasetOperationMetadata")
+    return f"{DATASETS}/{done['response']['name'].rpartition('/')[2]}"
+
+
+def importing(uris: list[str], form: str = "image_classification_single_label") -> dict[str, Any]:
+    schema_uri = f"{SCHEMAS}/ioformat/{form}_io_format_1.0.0.yaml"
+    return {"importConfigs": [{"gcsSource": {"uris": uris}, "importSchemaUri": schema_uri}]}
+
+
+@pytest.mark.parametrize("kind", ["tabular", "time_series", "image", "text", "video"])
+async def test_each_kind_shows_its_schema_and_metadata_as_given(house: House, kind: str) -> None:
+    path = await made(house, kind, labels={"a": "b"}, description="what it is")
+    shown = await ok(house, "GET", path)
+    assert shown["metadataSchemaUri"] == schema(kind)
+    assert shown.get("metadata") == body(kind)["metadata"]
+    assert (shown["displayName"], shown["labels"]) == ("d", {"a": "b"})
+    assert shown["description"] == "what it is"
+    assert shown["createTime"] == shown["updateTime"]
+
+
+async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house: House) -> None:
+    wrong = {"labels": {"A B": "x"}, "metadataSchemaUri": "gs://mine.yaml"}
+    assert fields(await house.call("POST", DATASETS, wrong)) == {
+        "dataset.display_name",
+        "dataset.labels.A B",
+        "dataset.metadata_schema_uri",
+    }
+    for uri, said in (
+        ("gs://missing/a.csv", "does not exist; create it first"),
+        ("gs://theirs/a.csv", "belongs to another one"),
+        ("gs://bucket/missing.csv", "There is no object"),
+        ("/home/me/a.csv", "not a Cloud Storage path"),
+    ):
+        metadata = {"inputConfig": {"gcsSource": {"uri": ["gs://bucket/a.csv", uri]}}}
+        answer = await house.call("POST", DATASETS, body(metadata=metadata))
+        (field,) = fields(answer)
+        assert field.rpartition(".")[2] == "uri[1]", field
+        assert said in answer.error["message"] or said in str(answer.error["details"])
+    assert await ok(house, "GET", DATASETS) == {}
+
+
+async def test_tables_of_bigquery_are_refused_with_what_to_do(house: House) -> None:
+    metadata = {"inputConfig": {"bigquerySource": {"uri": "bq://p.d.t"}}}
+    answer = await house.call("POST", DATASETS, body(metadata=metadata))
+    assert answer.status == 400
+    assert "bq extract" in str(answer.error["details"])
+
+
+@pytest.mark.parametrize("mask", ["displayName,labels", "display_name,labels"])
+async def test_an_update_changes_what_its_mask_names(house: House, mask: str) -> None:
+    path = await made(house, description="kept")
+    old = await ok(house, "GET", path)
+    new = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
+    shown = await ok(house, "PATCH", f"{path}?updateMask={mask}", new)
+    assert (shown["displayName"], shown["labels"]) == ("new", {"a": "b"})
+    assert shown["description"] == "kept"
+    assert shown == await ok(house, "GET", path)
+    stale = await house.call("PATCH", f"{path}?updateMask={mask}", new | {"etag": old["etag"]})
+    assert (stale.status, stale.error["status"]) == (409, "ABORTED")
+    await ok(house, "PATCH", f"{path}?updateMask={mask}", new | {"etag": shown["etag"]})
+    assert fields(await house.call("PATCH", f"{path}?updateMask=metadata", new)) == {"update_mask"}
+
+
+async def test_lists_are_filtered_ordered_masked_and_paged(house: House) -> None:
+    for name, kind in (("b", "image"), ("a", "tabular"), ("c", "tabular")):
+        await made(house, kind, displayName=name, labels={"of": name})
+
+    async def names(**query: Any) -> list[str]:
+        page = await ok(house, "GET", f"{DATASETS}?{urlencode(query)}")
+        return [each["displayName"] for each in page.get("datasets", [])]
+
+    assert await names() == ["c", "a", "b"]
+    assert await names(orderBy="display_name") == ["a", "b", "c"]
+    assert await names(orderBy="create_time") == ["b", "a", "c"]
+    assert await names(filter=f'metadata_schema_uri="{schema("tabular")}"') == ["c", "a"]
+    assert await names(filter="display_name=a OR labels.of=b") == ["a", "b"]
+    first = await ok(house, "GET", f"{DATASETS}?pageSize=2&orderBy=display_name")
+    token = first["nextPageToken"]
+    rest = await ok(house, "GET", f"{DATASETS}?pageSize=2&orderBy=display_name&pageToken={token}")
+    assert [each["displayName"] for each in rest["datasets"]] == ["c"]
+    assert "nextPageToken" not in rest
+    (masked, *_) = (await ok(house, "GET", f"{DATASETS}?readMask=name"))["datasets"]
+    assert set(masked) == {"name"}
+    for query, field in (("orderBy=size", "order_by"), ("filter=size%3D1", "filter")):
+        assert fields(await house.call("GET", f"{DATASETS}?{query}")) == {field}
+
+
+async def test_a_deleted_dataset_is_gone(house: House) -> None:
+    path = await made(house)
+    done = await ok(house, "DELETE", path)
+    assert done["done"] and done["response"]["@type"].endswith("google.protobuf.Empty")
+    assert (await house.call("GET", path)).status == 404
+    assert (await house.call("DELETE", path)).status == 404
+
+
+async def test_files_are_imported_into_items_and_not_into_tables(house: House) -> None:
+    path = await made(house, "image")
+    asked = importing(["gs://bucket/a.csv", "gs://bucket/b-*.jsonl"])
+    asked["importConfigs"][0]["dataItemLabels"] = {"batch": "1"}
+    done = await ok(house, "POST", f"{path}:import", asked)
+    assert done["response"]["@type"].endswith("ImportDataResponse")
+    assert done["metadata"]["@type"].endswith("ImportDataOperationMetadata")
+    polled = await ok(house, "GET", f"/v1/{done['name']}")
+    assert polled == done
+    name = path.removeprefix("/v1/")
+    (record,) = await house.store.datasets.datasets("p1", "us-central1", "", 9)
+    assert str(record.name) == name
+    assert [files.labels for files in record.files] == [(("batch", "1"),)]
+    table = await made(house)
+    assert fields(await house.call("POST", f"{table}:import", asked)) == {"name"}
+
+
+async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) -> None:
+    path = await made(house, "image")
+    for asked, field in (
+        (importing(["gs://bucket/a.csv"], "text_sentiment"), "import_configs[0].import_schema_uri"),
+        (importing([]), "import_configs[0].gcs_source.uris"),
+        (importing(["gs://bucket/missing"]), "import_configs[0].gcs_source.uris[0]"),
+        (
+            importing(["gs://bucket/a.csv"], "image_segmentation"),
+            "import_configs[0].gcs_source.uris[0]",
+        ),
+        ({}, "import_configs"),
+    ):
+        assert fields(await house.call("POST", f"{path}:import", asked)) == {field}, asked
+    (record,) = await house.store.datasets.datasets("p1", "us-central1", "", 9)
+    assert record.files == ()
