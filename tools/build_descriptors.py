@@ -83,8 +83,8 @@ OPTION_FILES = frozenset(
     }
 )
 # Marked as output only in the protos, and yet what a client sends: measurements that it adds or
-# completes a trial with (spec/clients#surface, VizierService), trials that it creates itself, and
-# over gRPC the name of what it updates.
+# completes a trial with (spec/clients#surface, VizierService), trials that it creates itself, slices
+# of evaluations that it imports, and over gRPC the name of what it updates.
 _NAMED_IN_UPDATES = (
     "Artifact",
     "Context",
@@ -99,6 +99,13 @@ TAKEN_AS_INPUT = {
     **{f"google.cloud.aiplatform.v1.{resource}": {"name"} for resource in _NAMED_IN_UPDATES},
     "google.cloud.aiplatform.v1.Measurement": {"elapsed_duration", "step_count", "metrics"},
     "google.cloud.aiplatform.v1.Measurement.Metric": {"metric_id", "value"},
+    "google.cloud.aiplatform.v1.ModelEvaluationSlice": {
+        "metrics",
+        "metrics_schema_uri",
+        "model_explanation",
+        "slice",
+    },
+    "google.cloud.aiplatform.v1.ModelEvaluationSlice.Slice": {"dimension", "slice_spec", "value"},
     "google.cloud.aiplatform.v1.Trial.Parameter": {"parameter_id", "value"},
     "google.cloud.aiplatform.v1.Trial": {
         "client_id",

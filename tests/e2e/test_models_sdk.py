@@ -40,6 +40,27 @@ try:
     model.export_model("custom-trained", artifact_destination="gs://nowhere/out")
 except Exception as refused:
     seen["refused"] = str(refused)
+client = model.api_client.select_version("v1")
+for number in (1, 2):
+    evaluation = aiplatform.gapic.ModelEvaluation(
+        display_name=f"e{number}", metrics_schema_uri="gs://x/m.yaml", metrics={"auPrc": number / 4}
+    )
+    imported = client.import_model_evaluation(
+        parent=model.versioned_resource_name, model_evaluation=evaluation
+    )
+parts = [
+    {"slice_": {"dimension": "slice", "value": "old"}, "metrics": {"auPrc": 0.125}},
+    {"slice_": {"dimension": "slice", "value": "new"}, "metrics": {"auPrc": 0.875}},
+]
+client.batch_import_model_evaluation_slices(
+    parent=imported.name, model_evaluation_slices=parts
+)
+seen["evaluations"] = [dict(each.metrics) for each in model.list_model_evaluations()]
+seen["first"] = dict(model.get_model_evaluation().metrics)
+seen["by id"] = dict(model.get_model_evaluation(imported.name.rpartition("/")[2]).metrics)
+seen["slices"] = [
+    each.slice_.value for each in client.list_model_evaluation_slices(parent=imported.name)
+]
 print("SEEN", json.dumps(seen))
 """
 TRANSPORTS = ("grpc", "rest")
@@ -76,6 +97,15 @@ def test_a_model_is_exported_whole(seen: dict[str, Any], service: Service, trans
         assert (directory / "model.pt").read_bytes() == b"weights"
         assert (directory / "variables" / "0").read_bytes() == b"more"
     assert "nowhere" in seen[transport]["refused"]
+
+
+@transports
+def test_evaluations_are_read_back(seen: dict[str, Any], transport: str) -> None:
+    """facts/models#evaluations"""
+    told = seen[transport]
+    assert told["evaluations"] == [{"auPrc": 0.5}, {"auPrc": 0.25}]
+    assert told["first"] == told["by id"] == {"auPrc": 0.5}
+    assert told["slices"] == ["old", "new"]
 
 
 def test_an_export_goes_on_after_a_kill(tmp_path: Path) -> None:

@@ -14,10 +14,15 @@ def test_numbers_are_finite() -> None:
     """Over REST there is no way to send others; over gRPC a Struct takes them."""
     message: Any = pool.message_class("google.cloud.aiplatform.v1.Context")()
     message.metadata.update(
-        {"fine": 1.5, "_metrics": {"loss": float("nan")}, "list": [1, float("inf")], "text": "NaN"}
+        {
+            "fine": 1.5,
+            "_metrics": {"loss": float("nan")},
+            "list": [[1, float("inf")]],
+            "text": "NaN",
+        }
     )
     with pytest.raises(InvalidRequest) as refused:
         read_fields(message, NodeKind.CONTEXT)
     assert {violation.field for violation in refused.value.violations} == {"context.metadata"}
     said = str(refused.value)
-    assert "_metrics.loss is" in said and "list is" in said and " text is" not in said
+    assert "_metrics.loss is" in said and "list[0][1] is" in said and " text is" not in said

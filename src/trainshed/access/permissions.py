@@ -58,6 +58,12 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_DATASETS}.UpdateDataset": "aiplatform.datasets.update",
     f"{_DATASETS}.DeleteDataset": "aiplatform.datasets.delete",
     f"{_DATASETS}.ImportData": "aiplatform.datasets.import",
+    f"{_MODELS}.ImportModelEvaluation": "aiplatform.modelEvaluations.import",
+    f"{_MODELS}.GetModelEvaluation": "aiplatform.modelEvaluations.get",
+    f"{_MODELS}.ListModelEvaluations": "aiplatform.modelEvaluations.list",
+    f"{_MODELS}.BatchImportModelEvaluationSlices": "aiplatform.modelEvaluationSlices.import",
+    f"{_MODELS}.GetModelEvaluationSlice": "aiplatform.modelEvaluationSlices.get",
+    f"{_MODELS}.ListModelEvaluationSlices": "aiplatform.modelEvaluationSlices.list",
     f"{_METADATA}.CreateMetadataStore": "aiplatform.metadataStores.create",
     f"{_METADATA}.GetMetadataStore": "aiplatform.metadataStores.get",
     f"{_METADATA}.ListMetadataStores": "aiplatform.metadataStores.list",
@@ -247,6 +253,8 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
         "aiplatform.models.delete",
         # By the rights of the program's project, as everything that it copies itself.
         "aiplatform.models.export",
+        "aiplatform.modelEvaluations.import",
+        "aiplatform.modelEvaluationSlices.import",
         # Experiments are logged from inside jobs as well.
         "aiplatform.metadataStores.create",
         *(

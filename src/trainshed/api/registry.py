@@ -7,6 +7,7 @@ from types import MappingProxyType
 from trainshed.api import iam, projects
 from trainshed.api.aiplatform_v1 import (
     custom_jobs,
+    model_evaluations,
     model_exports,
     models,
     persistent_resources,
@@ -41,6 +42,7 @@ def handlers() -> Handlers:
             training_pipelines,
             models,
             model_exports,
+            model_evaluations,
             metadata_stores,
             metadata_nodes,
             metadata_lineage,

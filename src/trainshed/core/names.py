@@ -7,7 +7,7 @@ import enum
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import NewType
+from typing import Final, NewType
 
 JobUid = NewType("JobUid", int)
 """Identity of a job inside the service: a positive 63-bit integer, ascending with creation time."""
@@ -135,6 +135,34 @@ class ModelName:
                 "projects/PROJECT/locations/LOCATION/models/MODEL, perhaps with @VERSION"
             )
         return ModelName(match[1], match[2], match[3]), match[4] or ""
+
+
+_LARGEST: Final = 2**63 - 1
+"""What the store can compare with."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EvaluationName:
+    """`projects/P/locations/L/models/M/evaluations/E`."""
+
+    model: ModelName
+    evaluation_id: int
+
+    def __str__(self) -> str:
+        return f"{self.model}/evaluations/{self.evaluation_id}"
+
+    @staticmethod
+    def parse(name: str) -> "EvaluationName":
+        """Raises ValueError for anything else."""
+        match = re.fullmatch(
+            r"(.+/models/[^/@]+)(?:@[^/@]+)?/evaluations/(\d{1,19})", name, re.ASCII
+        )
+        if match is None or int(match[2]) > _LARGEST:
+            raise ValueError(
+                f"{name!r} is not the name of an evaluation; expected "
+                "projects/PROJECT/locations/LOCATION/models/MODEL/evaluations/NUMBER"
+            )
+        return EvaluationName(ModelName.parse(match[1])[0], int(match[2]))
 
 
 @dataclass(frozen=True, slots=True, order=True)

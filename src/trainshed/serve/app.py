@@ -123,6 +123,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         reader=bootstrap.store.reader,
         studies=bootstrap.store.studies,
         models=bootstrap.store.models,
+        evaluations=bootstrap.store.evaluations,
         metadata=bootstrap.store.metadata,
         tensorboards=bootstrap.store.tensorboards,
         datasets=bootstrap.store.datasets,

@@ -17,7 +17,12 @@ from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata.records import MetadataStore, Node
-from trainshed.core.pipelines.records import ModelVersion, Pipeline
+from trainshed.core.pipelines.records import (
+    EvaluationSlice,
+    ModelEvaluation,
+    ModelVersion,
+    Pipeline,
+)
 from trainshed.core.study.records import Measurement, Study, Trial
 from trainshed.core.tensorboards.curves import CurveSeries
 from trainshed.core.tensorboards.records import BoardResource
@@ -75,6 +80,8 @@ _trials = msgspec.json.Decoder(Trial)
 _measurements = msgspec.json.Decoder(Measurement)
 _operations = msgspec.json.Decoder(Operation)
 _versions = msgspec.json.Decoder(ModelVersion)
+_evaluations = msgspec.json.Decoder(ModelEvaluation)
+_slices = msgspec.json.Decoder(EvaluationSlice)
 _resources = msgspec.json.Decoder(PersistentResource)
 _stores = msgspec.json.Decoder(MetadataStore)
 _nodes = msgspec.json.Decoder(Node)
@@ -226,6 +233,22 @@ def encode_node(node: Node) -> bytes:
 def decode_node(record: bytes) -> Node:
     """Without its parents, which are edges."""
     return _decoded("metadata_nodes", "record", record, _nodes.decode)
+
+
+def encode_evaluation(evaluation: ModelEvaluation) -> bytes:
+    return _encoder.encode(evaluation)
+
+
+def decode_evaluation(record: bytes) -> ModelEvaluation:
+    return _decoded("model_evaluations", "record", record, _evaluations.decode)
+
+
+def encode_slice(part: EvaluationSlice) -> bytes:
+    return _encoder.encode(part)
+
+
+def decode_slice(record: bytes) -> EvaluationSlice:
+    return _decoded("model_evaluation_slices", "record", record, _slices.decode)
 
 
 def encode_board_resource(resource: BoardResource) -> bytes:

@@ -19,6 +19,7 @@ from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.works import Work
 from trainshed.store.curves import Curves
 from trainshed.store.datasets import Datasets
+from trainshed.store.evaluations import Evaluations
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
 from trainshed.store.operations import Operations
@@ -291,6 +292,9 @@ class Store(Protocol):
 
     @property
     def models(self) -> Models: ...
+
+    @property
+    def evaluations(self) -> Evaluations: ...
 
     @property
     def metadata(self) -> Metadata: ...

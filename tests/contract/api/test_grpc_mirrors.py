@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.api import (
     test_datasets,
+    test_model_evaluations,
     test_model_exports,
     test_models,
     test_training_pipelines,
@@ -37,6 +38,7 @@ def _mirror(module: ModuleType) -> None:
 for _module in (
     test_datasets,
     test_models,
+    test_model_evaluations,
     test_model_exports,
     test_training_pipelines,
     test_tuning_jobs,

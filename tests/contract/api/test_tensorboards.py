@@ -183,6 +183,21 @@ async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -
     assert fields(answer) == {"requests[0].parent"}
 
 
+async def test_a_batch_makes_a_thousand_runs_and_no_more(house: House) -> None:
+    """facts/experiments#tensorboards"""
+    board = await board_made(house)
+    await ok(house, "POST", f"{board}/experiments?tensorboardExperimentId=e", {})
+    requests = [
+        {"tensorboardRunId": f"r{number}", "tensorboardRun": {"description": "x" * 60}}
+        for number in range(1001)
+    ]
+    path = f"{board}/experiments/e/runs:batchCreate"
+    answer = await house.call("POST", path, {"requests": requests})
+    assert fields(answer) == {"requests"}
+    made = await ok(house, "POST", path, {"requests": requests[:1000]})
+    assert len(made["tensorboardRuns"]) == 1000
+
+
 async def test_a_thousand_points_of_many_are_shown_with_the_first_and_the_last(
     house: House,
 ) -> None:

@@ -6,9 +6,19 @@ from tests.contract.store.store_samples import T0, make_job
 from trainshed.core.datasets.records import DataFiles, Dataset, DatasetKind, DatasetName
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.names import Api, Collection, JobName, JobUid, ModelName, StudyName
+from trainshed.core.names import (
+    Api,
+    Collection,
+    EvaluationName,
+    JobName,
+    JobUid,
+    ModelName,
+    StudyName,
+)
 from trainshed.core.pipelines.records import (
+    EvaluationSlice,
     ModelDraft,
+    ModelEvaluation,
     ModelVersion,
     Pipeline,
     PipelineSpec,
@@ -145,6 +155,18 @@ def make_version(model_id: str, version: int, *aliases: str, created: int = 0) -
         aliases,
         (("team", "a"),),
         f"{PLACE}/trainingPipelines/7",
+    )
+
+
+def make_evaluation(number: int, version: int = 1) -> ModelEvaluation:
+    """Of the model `m`."""
+    name = EvaluationName(ModelName("p", "us-central1", "m"), number)
+    return ModelEvaluation(name, version, '{"metrics":{"a":1}}', T0 + number, f"e{number}", ("x",))
+
+
+def make_slice(number: int, evaluation: int, dimension: str = "country") -> EvaluationSlice:
+    return EvaluationSlice(
+        make_evaluation(evaluation).name, number, "{}", T0, dimension, str(number)
     )
 
 

@@ -30,7 +30,17 @@ from trainshed.store.sqlite.writer import Writer
 from trainshed.store.sqlite.writes import add_trial
 
 DOORS = (
-    *("curves", "deleting", "jobs", "models", "operations", "reader", "studies", "trials"),
+    *(
+        "curves",
+        "deleting",
+        "evaluations",
+        "jobs",
+        "models",
+        "operations",
+        "reader",
+        "studies",
+        "trials",
+    ),
     "works",
 )
 

@@ -16,7 +16,10 @@ MAX_BODY: Final = 10 * 1024 * 1024
 size."""
 SMALL_BODY: Final = 64 * 1024
 """Bytes of a request that makes nothing."""
-_MAKING: Final = ("Create", "Upload", "Update", "Write", "Add", "Complete")
+_MAKING: Final = (
+    *("Add", "BatchCreate", "BatchImport", "Complete", "Create", "Import"),
+    *("Update", "Upload", "Write"),
+)
 
 NDJSON: Final = b"application/x-ndjson"
 TAR: Final = b"application/x-tar"

@@ -17,6 +17,7 @@ from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.eventloop.lag import Lag
 from trainshed.store.datasets import Datasets
+from trainshed.store.evaluations import Evaluations
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
@@ -197,6 +198,7 @@ class Services:
     reader: Reader
     studies: Studies
     models: Models
+    evaluations: Evaluations
     metadata: Metadata
     tensorboards: Tensorboards
     datasets: Datasets

@@ -1,4 +1,4 @@
-"""The durable records of a training pipeline and of a version of a model.
+"""The durable records of a training pipeline, of a version of a model, and of its evaluations.
 
 Times are nanoseconds since the epoch, 0 where the moment has not come.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import PipelineState
-from trainshed.core.names import JobName, JobUid, ModelName
+from trainshed.core.names import EvaluationName, JobName, JobUid, ModelName
 
 
 class Task(enum.StrEnum):
@@ -90,6 +90,37 @@ class ModelVersion:
     labels: tuple[tuple[str, str], ...] = ()
     #: Name of what trained it; "" = it was uploaded.
     pipeline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEvaluation:
+    """How good one version of a model is, as somebody has found out."""
+
+    name: EvaluationName
+    version: int
+    #: As given.
+    public_json: str
+    #: Nanoseconds since the epoch.
+    created: int
+    display_name: str = ""
+    #: As given, and those of slices that came later.
+    slice_dimensions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSlice:
+    """The same for a part of the data."""
+
+    #: Of the evaluation.
+    name: EvaluationName
+    slice_id: int
+    #: As given.
+    public_json: str
+    #: Nanoseconds since the epoch.
+    created: int
+    #: What the part is cut by, and which one it is; "" = not said.
+    dimension: str = ""
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)

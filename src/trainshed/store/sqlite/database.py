@@ -18,6 +18,7 @@ from trainshed.store.sqlite.connections import (
 )
 from trainshed.store.sqlite.curves import SqliteCurves
 from trainshed.store.sqlite.datasets import SqliteDatasets
+from trainshed.store.sqlite.evaluations import SqliteEvaluations
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
@@ -57,6 +58,7 @@ class SqliteStore:
         self.reader = SqliteReader(snapshots)
         self.studies = SqliteStudies(writer, snapshots)
         self.models = SqliteModels(writer, snapshots)
+        self.evaluations = SqliteEvaluations(writer, snapshots)
         self.metadata = SqliteMetadata(writer, snapshots)
         self.tensorboards = SqliteTensorboards(writer, snapshots)
         self.curves = SqliteCurves(writer, snapshots)

@@ -17,6 +17,7 @@ from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.curves import SqliteCurves
 from trainshed.store.sqlite.datasets import SqliteDatasets
+from trainshed.store.sqlite.evaluations import SqliteEvaluations
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
@@ -56,6 +57,7 @@ class InlineStore:
         self.reader = SqliteReader(self)
         self.studies = SqliteStudies(self, self)
         self.models = SqliteModels(self, self)
+        self.evaluations = SqliteEvaluations(self, self)
         self.metadata = SqliteMetadata(self, self)
         self.tensorboards = SqliteTensorboards(self, self)
         self.curves = SqliteCurves(self, self)

@@ -15,7 +15,8 @@ from trainshed.store.codec import (
 from trainshed.store.models import PersistentResource
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
+from trainshed.store.sqlite.evaluations import forget_model, forget_version
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters, model_parameters
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("trainshed.store.sqlite", "models.sql")
@@ -57,7 +58,7 @@ class SqliteModels:
 
     async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
         def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
-            rows = connection.execute(_SQL["versions"], _name_parameters(name))
+            rows = connection.execute(_SQL["versions"], model_parameters(name))
             return tuple([decode_version(*row) for row in rows])
 
         found = await self._snapshots.aside(read)
@@ -87,12 +88,12 @@ class SqliteModels:
         await self._write("delete_model", work, operation)
 
     async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
-        parameters = _name_parameters(name) | {"version": version}
+        parameters = model_parameters(name) | {"version": version}
 
         def work(connection: sqlite3.Connection) -> None:
             found = _numbered(connection, name, version)
             others = (
-                len(connection.execute(_SQL["versions"], _name_parameters(name)).fetchall()) - 1
+                len(connection.execute(_SQL["versions"], model_parameters(name)).fetchall()) - 1
             )
             if not others:
                 _delete_model(connection, name)
@@ -104,6 +105,7 @@ class SqliteModels:
                 )
             connection.execute(_SQL["drop_aliases"], parameters)
             connection.execute(_SQL["delete_version"], parameters)
+            forget_version(connection, parameters)
 
         await self._write("delete_version", work, operation)
 
@@ -210,12 +212,13 @@ def _take_aliases(
 
 def _delete_model(connection: sqlite3.Connection, name: ModelName) -> None:
     for statement in ("unmake_model", "delete_versions", "delete_aliases"):
-        connection.execute(_SQL[statement], _name_parameters(name))
+        connection.execute(_SQL[statement], model_parameters(name))
+    forget_model(connection, model_parameters(name))
 
 
 def _newest(connection: sqlite3.Connection, name: ModelName) -> int:
     """The number of the newest version, 0 if there is no such model."""
-    (newest,) = connection.execute(_SQL["newest_version"], _name_parameters(name)).fetchone()
+    (newest,) = connection.execute(_SQL["newest_version"], model_parameters(name)).fetchone()
     return newest or 0
 
 
@@ -224,26 +227,22 @@ def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> M
     if version.isascii() and version.isdecimal() and len(version) < 10:
         return _numbered(connection, name, int(version))
     alias = {"alias": version or _DEFAULT}
-    row = connection.execute(_SQL["version_of_alias"], _name_parameters(name) | alias).fetchone()
+    row = connection.execute(_SQL["version_of_alias"], model_parameters(name) | alias).fetchone()
     if row is None:
         raise _missing(f"{name}@{version}" if version else str(name))
     return _numbered(connection, name, row[0])
 
 
 def _numbered(connection: sqlite3.Connection, name: ModelName, version: int) -> ModelVersion:
-    parameters = _name_parameters(name) | {"version": version}
+    parameters = model_parameters(name) | {"version": version}
     row = connection.execute(_SQL["version"], parameters).fetchone()
     if row is None:
         raise _missing(f"{name}@{version}")
     return decode_version(*row)
 
 
-def _name_parameters(name: ModelName) -> Parameters:
-    return {"project_id": name.project_id, "location": name.location, "model_id": name.model_id}
-
-
 def _parameters(version: ModelVersion) -> Parameters:
-    return _name_parameters(version.name) | {
+    return model_parameters(version.name) | {
         "version": version.version,
         "made": version.created,
         "record": encode_version(version),

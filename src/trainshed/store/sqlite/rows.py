@@ -9,7 +9,7 @@ from typing import Any
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.names import Api, Collection, JobName
+from trainshed.core.names import Api, Collection, JobName, ModelName
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.works import Work
 from trainshed.store.codec import (
@@ -29,6 +29,11 @@ from trainshed.store.port import Intent, NodeDrain
 from trainshed.store.records import Operation
 
 Parameters = dict[str, Any]
+
+
+def model_parameters(name: ModelName) -> Parameters:
+    return {"project_id": name.project_id, "location": name.location, "model_id": name.model_id}
+
 
 ABOVE_ALL_UIDS = 2**63 - 1
 """Where a first page begins that goes down from the newest; also above all times."""

@@ -1,9 +1,8 @@
 """Nodes as messages, and what requests may put into them (facts/experiments#limits)."""
 
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
+from trainshed.wire.finite import endless
 
 V1: Final = "google.cloud.aiplatform.v1"
 MAX_METADATA: Final = 200_000
@@ -82,7 +82,7 @@ def read_fields(message: Any, kind: NodeKind) -> NodeFields:
     field = kind.singular
     public = wire_json.to_public(message)
     section = Section(public, field, faults)
-    for path in _endless(message.metadata):
+    for path in endless(message.metadata):
         section.fault("metadata", f"{path} is not a finite number.")
     if len(message.display_name) > MAX_DISPLAY_NAME:
         section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
@@ -105,23 +105,6 @@ def read_fields(message: Any, kind: NodeKind) -> NodeFields:
         labels=labels,
         metadata=metadata,
     )
-
-
-def _endless(struct: Any) -> Iterator[str]:
-    """The paths of numbers that are none, or are infinite: they come over gRPC alone."""
-    for key, value in struct.fields.items():
-        match value.WhichOneof("kind"):
-            case "number_value" if not math.isfinite(value.number_value):
-                yield key
-            case "struct_value":
-                yield from (f"{key}.{path}" for path in _endless(value.struct_value))
-            case "list_value" if any(
-                each.HasField("number_value") and not math.isfinite(each.number_value)
-                for each in value.list_value.values
-            ):
-                yield key
-            case _:
-                pass
 
 
 def read_id(node_id: str, field: str) -> str:

@@ -1,0 +1,243 @@
+"""`aiplatform` v1 ModelService: evaluations of versions of models, and their slices, as somebody has imported
+them (facts/models#evaluations)."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+
+from trainshed.api.aiplatform_v1.model_messages import read_model_name
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import Mask, Scan, decode_number, encode_token, page_size
+from trainshed.api.calls.timestamps import set_micros
+from trainshed.api.filters.matching import compile_tree, text_test
+from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.names import EvaluationName
+from trainshed.core.pipelines.records import EvaluationSlice, ModelEvaluation
+from trainshed.core.requests import Faults
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool
+from trainshed.wire.finite import endless
+
+_V1: Final = "google.cloud.aiplatform.v1"
+_SERVICE: Final = f"{_V1}.ModelService"
+EVALUATION: Final = f"{_V1}.ModelEvaluation"
+SLICE: Final = f"{_V1}.ModelEvaluationSlice"
+MAX_DISPLAY_NAME: Final = 128
+MAX_BYTES: Final = 1_000_000
+"""Of an evaluation, or of a slice, as JSON."""
+MAX_SLICES: Final = 200
+"""That one request imports."""
+_PAGE: Final = 100
+_LARGEST: Final = 1_000
+T = TypeVar("T", ModelEvaluation, EvaluationSlice)
+
+
+async def import_evaluation(call: Call, request: Any) -> Message:
+    """Of the version that the parent names, the default one if it names none."""
+    model, version = read_model_name(request.parent, field="parent")
+    given = request.model_evaluation
+    public = wire_json.to_public(given)
+    faults = Faults()
+    _check(given, public, "model_evaluation", faults)
+    if len(given.display_name) > MAX_DISPLAY_NAME:
+        text = f"At most {MAX_DISPLAY_NAME} characters are allowed."
+        faults.add("model_evaluation.display_name", text)
+    faults.refuse()
+    services = call.services
+    found = await services.models.version(model, version)
+    evaluation = ModelEvaluation(
+        name=EvaluationName(model, services.new_uid()),
+        version=found.version,
+        public_json=_kept(public),
+        created=services.now(),
+        display_name=given.display_name,
+        slice_dimensions=tuple(dict.fromkeys(given.slice_dimensions)),
+    )
+    await services.evaluations.add(evaluation)
+    return evaluation_view(evaluation)
+
+
+async def get_evaluation(call: Call, request: Any) -> Message:
+    return evaluation_view(await call.services.evaluations.evaluation(_name(request.name)))
+
+
+async def list_evaluations(call: Call, request: Any) -> Message:
+    """Of one version, newest first."""
+    model, version = read_model_name(request.parent, field="parent")
+    services = call.services
+    number = (await services.models.version(model, version)).version
+    passes = _filter(
+        request.filter, {"display_name": lambda each: each.display_name}, ModelEvaluation
+    )
+    mask = Mask(request.read_mask, EVALUATION)
+
+    async def read(position: int, limit: int) -> tuple[ModelEvaluation, ...]:
+        return await services.evaluations.evaluations(model, number, position, limit)
+
+    found, token = await _page(
+        request, f"{model}@{number}", passes, read, lambda each: each.name.evaluation_id
+    )
+    return pool.message_class(f"{_V1}.ListModelEvaluationsResponse")(
+        model_evaluations=[mask.apply(evaluation_view(each)) for each in found],
+        next_page_token=token,
+    )
+
+
+async def import_slices(call: Call, request: Any) -> Message:
+    """All or none."""
+    name = _name(request.parent, field="parent")
+    given = request.model_evaluation_slices
+    faults = Faults()
+    if not 1 <= len(given) <= MAX_SLICES:
+        faults.add(
+            "model_evaluation_slices", f"Send 1 to {MAX_SLICES} slices at once, not {len(given)}."
+        )
+    services, slices = call.services, list[EvaluationSlice]()
+    now = services.now()
+    for index, part in enumerate(given):
+        public = wire_json.to_public(part)
+        _check(part, public, f"model_evaluation_slices[{index}]", faults)
+        slices.append(
+            EvaluationSlice(
+                name=name,
+                slice_id=services.new_uid(),
+                public_json=_kept(public),
+                created=now,
+                dimension=part.slice.dimension,
+                value=part.slice.value,
+            )
+        )
+    faults.refuse()
+    await services.evaluations.add_slices(slices)
+    return pool.message_class(f"{_V1}.BatchImportModelEvaluationSlicesResponse")(
+        imported_model_evaluation_slices=[_slice_name(each) for each in slices]
+    )
+
+
+async def get_slice(call: Call, request: Any) -> Message:
+    evaluation, _, number = request.name.rpartition("/slices/")
+    if not (number.isascii() and number.isdecimal() and len(number) < 20):
+        text = f"{request.name!r} is not the name of a slice; expected EVALUATION/slices/NUMBER."
+        raise InvalidRequest((Violation("name", text),))
+    # No slice has a larger number than the store can compare with.
+    wanted = min(int(number), 2**63 - 1)
+    return slice_view(await call.services.evaluations.slice(_name(evaluation), wanted))
+
+
+async def list_slices(call: Call, request: Any) -> Message:
+    """In the order in which they came."""
+    name, services = _name(request.parent, field="parent"), call.services
+    texts: dict[str, Callable[[EvaluationSlice], str]] = {
+        "slice.dimension": lambda each: each.dimension,
+        "slice.value": lambda each: each.value,
+    }
+    passes = _filter(request.filter, texts, EvaluationSlice)
+    mask = Mask(request.read_mask, SLICE)
+
+    async def read(position: int, limit: int) -> tuple[EvaluationSlice, ...]:
+        return await services.evaluations.slices(name, position, limit)
+
+    found, token = await _page(request, str(name), passes, read, lambda each: each.slice_id)
+    return pool.message_class(f"{_V1}.ListModelEvaluationSlicesResponse")(
+        model_evaluation_slices=[mask.apply(slice_view(each)) for each in found],
+        next_page_token=token,
+    )
+
+
+HANDLERS: Final[Handlers] = {
+    f"{_SERVICE}.ImportModelEvaluation": import_evaluation,
+    f"{_SERVICE}.GetModelEvaluation": get_evaluation,
+    f"{_SERVICE}.ListModelEvaluations": list_evaluations,
+    f"{_SERVICE}.BatchImportModelEvaluationSlices": import_slices,
+    f"{_SERVICE}.GetModelEvaluationSlice": get_slice,
+    f"{_SERVICE}.ListModelEvaluationSlices": list_slices,
+}
+
+
+def evaluation_view(record: ModelEvaluation) -> Message:
+    view: Any = wire_json.from_public(EVALUATION, json.loads(record.public_json))
+    view.name = str(record.name)
+    del view.slice_dimensions[:]
+    view.slice_dimensions.extend(record.slice_dimensions)
+    set_micros(view.create_time, record.created)
+    return view
+
+
+def slice_view(record: EvaluationSlice) -> Message:
+    view: Any = wire_json.from_public(SLICE, json.loads(record.public_json))
+    view.name = _slice_name(record)
+    set_micros(view.create_time, record.created)
+    return view
+
+
+def _slice_name(record: EvaluationSlice) -> str:
+    return f"{record.name}/slices/{record.slice_id}"
+
+
+def _name(text: str, *, field: str = "name") -> EvaluationName:
+    try:
+        return EvaluationName.parse(text)
+    except ValueError as error:
+        raise InvalidRequest((Violation(field, f"{error}."),)) from None
+
+
+def _check(given: Any, public: dict[str, Any], path: str, faults: Faults) -> None:
+    for name in ("metrics", "metadata"):
+        if name in given.DESCRIPTOR.fields_by_name:
+            for inner in endless(getattr(given, name)):
+                dot = "." if inner and not inner.startswith("[") else ""
+                faults.add(f"{path}.{name}{dot}{inner}", "It is not a finite number.")
+    if len(_kept(public).encode()) > MAX_BYTES:
+        faults.add(
+            path, f"It has more than {MAX_BYTES} bytes as JSON; leave out what nobody reads."
+        )
+
+
+def _kept(public: dict[str, Any]) -> str:
+    kept = {key: value for key, value in public.items() if key not in ("name", "createTime")}
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+
+
+def _filter(text: str, texts: dict[str, Callable[[T], str]], _of: type[T]) -> Callable[[T], bool]:
+    def leaf(leaf: Comparison | Term) -> Callable[[T], bool]:
+        text_of = texts.get(leaf.name)
+        if text_of is None or isinstance(leaf, Term):
+            raise FilterError(
+                f"they cannot be filtered by {leaf.name!r}; compare {', '.join(texts)}"
+            )
+        test = text_test(leaf)
+        return lambda record: test(text_of(record))
+
+    try:
+        return compile_tree(parse_filter(text), leaf)
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
+
+
+async def _page(
+    request: Any,
+    what: str,
+    passes: Callable[[T], bool],
+    read: Callable[[int, int], Any],
+    position_of: Callable[[T], int],
+) -> tuple[list[T], str]:
+    """What passes, at most a page, and the token of the next page. `read`: (position, limit) gives what comes
+    behind a position."""
+    size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
+    question = (what, request.filter)
+    position = decode_number(request.page_token, *question)
+    scan = Scan(passes, seconds=math.inf)
+    page: list[T] = []
+    more = True
+    while more and len(page) <= size:
+        rows: tuple[T, ...] = await read(position, _LARGEST if request.filter else size + 1)
+        verdicts = await scan.judge(rows)
+        page += [record for record, passing in zip(rows, verdicts, strict=True) if passing]
+        more = bool(rows)
+        position = position_of(rows[-1]) if rows else position
+    token = encode_token(str(position_of(page[size - 1])), *question) if len(page) > size else ""
+    return page[:size], token
