@@ -5,8 +5,7 @@ What a job may hold is `core.specs`' to say; this bounds what is walked to find 
 """
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import Message
 
@@ -51,27 +50,34 @@ def entries_fault(path: str, count: int) -> str:
 
 def check_message(message: Message) -> None:
     """The same bounds for a request that came as a message. Raises WireError."""
-    for values, _ in enumerate(_values(message, ""), 1):
-        if values > MAX_VALUES:
-            raise _too_many_values()
+    if _count(message, "", 0) > MAX_VALUES:
+        raise _too_many_values()
 
 
-def _values(message: Message, path: str) -> Iterator[None]:
-    """One for each value, before it is looked into."""
+def _count(message: Message, path: str, count: int) -> int:
+    """`count` and the values in the message; stops when they are too many."""
     plan = plans.plan_for(message)
     for descriptor, content in message.ListFields():
         field = plan.by_number[descriptor.number]
+        below = field.value.plan if field.value.is_message else None
+        if field.shape is Shape.ONE and (below is None or below.is_small):
+            count += 1 if below is None else 1 + len(below.by_number)
+            continue
         where = f"{path}.{field.name}" if path else field.name
         if field.shape is not Shape.ONE and (fault := entries_fault(where, len(content))):
             raise WireError((Violation(where, fault),))
-        yield from _children(field, content, where)
-
-
-def _children(field: plans.Field, content: Any, where: str) -> Iterator[None]:
-    for child in plans.children(field.shape, content):
-        yield
-        if field.value.is_message:
-            yield from _values(child, where)
+        values = plans.children(field.shape, content)
+        count += len(values)
+        if below is None:
+            continue
+        if below.is_small:
+            count += len(values) * len(below.by_number)
+            continue
+        for child in values:
+            if count > MAX_VALUES:
+                return count
+            count = _count(child, where, count)
+    return count
 
 
 def _too_many_values() -> WireError:

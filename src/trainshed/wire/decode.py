@@ -58,9 +58,10 @@ class Walk:
             return
         for descriptor, content in message.ListFields():
             field = plan.by_number[descriptor.number]
-            value, name = field.value, f"{path}.{field.name}" if path else field.name
-            if not value.is_message and value.enum_names is None:
+            value = field.value
+            if value.plan.is_small if value.is_message else value.enum_names is None:
                 continue
+            name = f"{path}.{field.name}" if path else field.name
             for index, child in enumerate(plans.children(field.shape, content)):
                 where = name if field.shape is Shape.ONE else f"{name}[{index}]"
                 if value.is_message:

@@ -108,7 +108,7 @@ def _clear(plan: plans.Plan, message: Message) -> None:
         field = plan.by_number[descriptor.number]
         if field.output_only:
             message.ClearField(field.name)
-        elif field.value.is_message:
+        elif field.value.is_message and not field.value.plan.is_small:
             for child in plans.children(field.shape, content):
                 _clear(field.value.plan, child)
 

@@ -136,7 +136,7 @@ class Field:
 class Plan:
     """A message type: its fields by every accepted JSON key, and by number."""
 
-    __slots__ = ("by_key", "by_number", "full_name", "special")
+    __slots__ = ("by_key", "by_number", "full_name", "is_small", "special")
 
     def __init__(self, message: "Descriptor") -> None:
         self.full_name = message.full_name
@@ -145,6 +145,19 @@ class Plan:
         self.by_number = fields
         self.by_key = {field.json_name: field for field in fields.values()}
         self.by_key |= {field.name: field for field in fields.values()}
+        #: One or two plain values and no more, as times and scalars: what walks over thousands of points need
+        #: not look into.
+        self.is_small = len(fields) <= _SMALL and all(map(_is_plain, fields.values()))
+
+
+_SMALL: Final = 2
+"""Fields."""
+
+
+def _is_plain(field: Field) -> bool:
+    value = field.value
+    is_one_number_or_text = field.shape is Shape.ONE and not value.is_message
+    return is_one_number_or_text and value.enum_names is None and not field.output_only
 
 
 _plans: "dict[Descriptor, Plan]" = {}
