@@ -17,7 +17,17 @@ from pathlib import Path
 
 from tests.e2e.running import ROOT
 
-from bench import cold, control_plane, decision, loop, main_job, recovery, report, restarts
+from bench import (
+    cold,
+    control_plane,
+    decision,
+    experiments,
+    loop,
+    main_job,
+    recovery,
+    report,
+    restarts,
+)
 from bench.measures import Row
 from bench.peers import __main__ as all_peers
 from bench.report import Section
@@ -98,6 +108,13 @@ PARTS = (
         lambda options: loop.measure(),
         floor="echo of the caller's own, same run",
         disk=1,
+    ),
+    Part(
+        "experiments",
+        "a million points of curves, the SDK's table of 100 runs",
+        45,
+        lambda options: experiments.measure(),
+        floor="file, or the SDK's own time, same run",
     ),
     Part(
         "peers",
