@@ -271,14 +271,16 @@ def given_by_env(service: Service) -> dict[str, str]:
     return dict(row.split("=", 1) for row in shell.split("\0") if row)
 
 
-def seen_by(program: Path, *arguments: str, variables: dict[str, str]) -> dict[str, Any]:
-    """Run a client's program and return the JSON of its one line `SEEN ...`."""
+def seen_by(
+    program: Path, *arguments: str, variables: dict[str, str], seconds: float = 240
+) -> dict[str, Any]:
+    """Run a client's program, for so many seconds at most, and return the JSON of its one line `SEEN ...`."""
     done = subprocess.run(
         [sys.executable, str(program), *arguments],
         env=variables,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=seconds,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from trainshed.runtimes import output
+from trainshed.runtimes import corrections, output
 from trainshed.runtimes.confinement import Confinement, Verdict
 from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.output import BEAT, NOISE, Narration
@@ -34,20 +34,6 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _LAST_LINES = 25
 _BREAK = re.compile(rb"\n")
 _NOT_COMPILED = r"[/\\]tests[/\\]"
-_OLD_PANDAS = (
-    "0.20.0 0.20.1 0.20.2 0.20.3 0.21.0 0.21.1 0.22.0 0.23.0 0.23.1 0.23.2 0.23.3 0.23.4 0.24.0 0.24.1 "
-    "0.24.2"
-)
-_SETTINGS = "".join(
-    "[[dependency-metadata]]\n"
-    f'name = "pandas"\nversion = "{version}"\n'
-    'requires-dist = ["numpy>=1.12.0", "python-dateutil>=2.5.0", "pytz>=2011.11"]\n'
-    for version in _OLD_PANDAS.split()
-)
-"""What uv would not read for itself: these ask for `pytz (>=2011k)`, which is no version any more. Setup
-scripts of old programs name them often."""
-
-
 _LATE = 10.0
 """Seconds beyond its limit that a keeper may take to end everything."""
 
@@ -298,13 +284,15 @@ class Installer:
         command += ["--link-mode", mode, *what]
         doing = "finding out which packages are needed"
         # uv takes settings from where it is started, besides those of the machine, unless UV_CONFIG_FILE
-        # names others.
-        settings = target.parent / "uv.toml"
-        settings.write_text(_SETTINGS)
+        # names others; or from the project that this lies in, if it does: so it lies in one of its own.
+        settings = {"uv.toml": corrections.SETTINGS, "pyproject.toml": ""}
         try:
+            for name, text in settings.items():
+                (target.parent / name).write_text(text)
             self._execute(command, target.parent, progress, doing, stop=stop, apart=apart)
         finally:
-            settings.unlink(missing_ok=True)
+            for name in settings:
+                (target.parent / name).unlink(missing_ok=True)
         (target / ".lock").unlink(missing_ok=True)
 
     def wheel(

@@ -1,0 +1,61 @@
+"""What published packages say wrongly about what they need, put right for uv: its settings, in TOML.
+
+Only the versions that are wrong are named, so that whoever asks for another one gets it as it is.
+"""
+
+from typing import Final
+
+_OLD_PANDAS = (
+    "0.20.0 0.20.1 0.20.2 0.20.3 0.21.0 0.21.1 0.22.0 0.23.0 0.23.1 0.23.2 0.23.3 0.23.4 0.24.0 0.24.1 "
+    "0.24.2"
+)
+"""These ask for `pytz (>=2011k)`, which is no version any more: uv does not read that for itself. Setup
+scripts of old programs name them often."""
+_OLD_PANDAS_NEEDS = ("numpy>=1.12.0", "python-dateutil>=2.5.0", "pytz>=2011.11")
+
+_OLD_MLFLOW = "1.27.0"
+"""It sets no end to protobuf, and cannot be imported with protobuf 4 and newer, for which its messages were
+not made. It is the oldest that the extra `autologging` of Google's SDK takes: to keep the newest protobuf, uv
+would have it rather than a newer MLflow with an older protobuf (ADR 56)."""
+_OLD_MLFLOW_NEEDS = (
+    "alembic",
+    "click>=7.0",
+    "cloudpickle",
+    "databricks-cli>=0.8.7",
+    "docker>=4.0.0",
+    "entrypoints",
+    "flask",
+    "gitpython>=2.1.0",
+    "gunicorn; platform_system != 'Windows'",
+    "importlib-metadata>=3.7.0,!=4.7.0",
+    "numpy",
+    "packaging",
+    "pandas",
+    "prometheus-flask-exporter",
+    "protobuf>=3.12.0,<4",
+    "pytz",
+    "pyyaml>=5.1",
+    "querystring-parser",
+    "requests>=2.17.3",
+    "scipy",
+    "sqlalchemy>=1.4.0",
+    "sqlparse>=0.3.1",
+)
+
+
+def _correction(name: str, version: str, needs: tuple[str, ...]) -> str:
+    listed = ", ".join(f'"{need}"' for need in needs)
+    return (
+        "[[dependency-metadata]]\n"
+        f'name = "{name}"\nversion = "{version}"\nrequires-dist = [{listed}]\n'
+    )
+
+
+SETTINGS: Final = "".join(
+    _correction(name, version, needs)
+    for name, version, needs in (
+        *(("pandas", version, _OLD_PANDAS_NEEDS) for version in _OLD_PANDAS.split()),
+        ("mlflow", _OLD_MLFLOW, _OLD_MLFLOW_NEEDS),
+    )
+)
+"""A `uv.toml`."""
