@@ -39,6 +39,10 @@ async def asked(house: House, verb: str, path: str, body: object = None) -> Answ
     return await house.call(verb, path, body, token=token)
 
 
+async def _by_a_person(house: House, verb: str, path: str, body: object = None) -> Answer:
+    return await house.call(verb, path, body)
+
+
 def denied(answer: Answer, *parts: str) -> None:
     assert (answer.status, answer.error["status"]) == (403, "PERMISSION_DENIED"), answer.body
     for part in (EMAIL, *parts):
@@ -139,6 +143,63 @@ async def test_a_program_uploads_models_into_its_project(house: House) -> None:
     assert (await asked(house, "PATCH", path, changed)).status == 200
     denied(await asked(house, "POST", *model(OTHER)), "names p2")
     assert (await asked(house, "DELETE", f"/v1/{listed['name']}")).status == 200
+
+
+async def test_a_program_logs_to_experiments_of_its_project_alone(house: House) -> None:
+    """Nor does it learn by what stands within a request, or in a filter, what another project has."""
+
+    def stored(location: str) -> str:
+        return f"{location}/metadataStores/default"
+
+    stores = "metadataStores?metadataStoreId=default"
+    assert (await asked(house, "POST", f"{LOCATION}/{stores}", {})).status == 200
+    assert (await house.call("POST", f"{OTHER}/{stores}", {})).status == 200
+    for location, call in ((LOCATION, asked), (OTHER, _by_a_person)):
+        for made in ("contexts?contextId=c", "artifacts?artifactId=a", "executions?executionId=x"):
+            answer = await call(house, "POST", f"{stored(location)}/{made}", {})
+            assert answer.status == 200, answer.body
+    own, foreign = stored(LOCATION), stored(OTHER).removeprefix("/v1/")
+    path = f"{own}/contexts/c"
+    assert (await asked(house, "PATCH", path, {"metadata": {"a": 1}})).json["metadata"] == {"a": 1}
+    for kind in ("contexts", "artifacts", "executions"):
+        denied(await asked(house, "GET", f"{stored(OTHER)}/{kind}"), "names p2")
+        denied(await asked(house, "POST", f"{stored(OTHER)}/{kind}", {}), "names p2")
+    children = {"childContexts": [f"{foreign}/contexts/c"]}
+    denied(await asked(house, "POST", f"{path}:addContextChildren", children), "names p2")
+    for there in ("c", "none"):
+        wanted = quote(f'parent_contexts:"{foreign}/contexts/{there}"')
+        assert (await asked(house, "GET", f"{own}/contexts?filter={wanted}")).json == {}
+    told = [
+        await asked(
+            house,
+            "POST",
+            f"{own}/executions/x:addExecutionEvents",
+            {"events": [{"artifact": f"{foreign}/artifacts/{artifact}", "type": "INPUT"}]},
+        )
+        for artifact in ("a", "z")
+    ]
+    assert [answer.status for answer in told] == [400, 400]
+    assert len({answer.error["message"].replace("/z ", "/a ") for answer in told}) == 1
+
+
+async def test_a_program_writes_points_of_its_project_alone(house: House) -> None:
+    board = {"displayName": "b"}
+    made = await asked(house, "POST", f"{LOCATION}/tensorboards", board)
+    assert made.status == 200, made.body
+    own = made.json["response"]["name"]
+    assert (
+        await asked(house, "POST", f"/v1/{own}/experiments?tensorboardExperimentId=e", {})
+    ).status == 200
+    denied(await asked(house, "POST", f"{OTHER}/tensorboards", board), "names p2")
+    foreign = own.replace("/p1/", "/p2/")
+    denied(await asked(house, "GET", f"/v1/{foreign}/experiments"), "names p2")
+    points = {"tensorboardRun": f"{foreign}/experiments/e/runs/r"}
+    denied(
+        await asked(house, "POST", f"/v1/{foreign}/experiments/e/runs/r:write", points), "names p2"
+    )
+    several = {"writeRunDataRequests": [points]}
+    answer = await asked(house, "POST", f"/v1/{own}/experiments/e:write", several)
+    assert (answer.status, b"does not stand below" in answer.body) == (400, True)
 
 
 async def test_a_program_reads_the_log_of_its_project_alone(house: House) -> None:
