@@ -22,6 +22,16 @@ def test_the_table_of_rooms_repeats_the_charters() -> None:
     assert table == {room.name: charter(room) for room in ROOMS}
 
 
+def test_the_two_walks_are_short_and_pass_modules_that_are_there() -> None:
+    page = (ROOT / "docs/architecture.md").read_text().partition("## Two walks")[2]
+    walks = page.partition("## Packages")[0].split("### ")[1:]
+    assert len(walks) == 2
+    for walk in walks:
+        modules = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \|", walk, re.MULTILINE)
+        assert 20 < len(set(modules)) == len(modules) <= 30
+        assert all((ROOT / "src/trainshed" / module).is_file() for module in modules)
+
+
 def test_rooms_reexport_nothing() -> None:
     for room in ROOMS:
         body = ast.parse((room / "__init__.py").read_text()).body

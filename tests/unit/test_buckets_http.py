@@ -19,6 +19,7 @@ from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.rest.access_log import AccessLine, AccessLog
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.rest.calls import VerbatimName
+from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.messages import Message
 
 OWNER = Caller(Kind.PERSON, "owner@test")
@@ -50,7 +51,7 @@ def store(tmp_path: Path) -> ObjectStore:
 
 @pytest.fixture
 def ask(store: ObjectStore, tmp_path: Path) -> Ask:
-    app = BucketsApp(store, AccessLog(tmp_path / "access.log"))
+    app = BucketsApp(store, AccessLog(tmp_path / "access.log"), hosts=Hosts(("h",)))
 
     def call(
         method: str,
@@ -123,6 +124,12 @@ def test_resources_point_to_where_the_client_asked(ask: Ask) -> None:
     assert ask("GET", ITEM + "a%2Fb?alt=media").body == b"hello"
     assert ask("GET", ITEM + "a%2Fb?alt=json&prettyPrint=false&fields=name").json["name"] == "a/b"
     assert ask("GET", "/bucket/a/b").body == b"hello"
+
+
+def test_a_page_of_another_name_reads_nothing(ask: Ask) -> None:
+    put(ask, "a", b"hello")
+    assert ask("GET", ITEM + "a?alt=media", host="evil.example").status == 421
+    assert ask("GET", ITEM + "a?alt=media").status == 200
 
 
 def test_only_the_gateway_is_believed(ask: Ask, tmp_path: Path) -> None:

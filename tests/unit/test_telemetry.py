@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainshed.telemetry.lines import JsonLines, TextLines, about, configure, request_id
-from trainshed.telemetry.requests import LoggedRequests, Scope
+from trainshed.telemetry.requests import logged
 
 log = logging.getLogger("trainshed.test")
 
@@ -116,23 +116,21 @@ def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[byt
     seen: list[str] = []
     started: list[dict[str, Any]] = []
 
-    async def application(scope: Scope, receive: Any, send: Any) -> None:
-        seen.append(request_id.get() or "")
-        await asyncio.sleep(0)
-        head = {"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]}
-        await send(head)
-        await send({"type": "http.response.body", "body": b""})
-
     async def send(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
             started.append(message)
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request"}
+    async def answer() -> None:
+        async with logged(scope, send) as send_logged:
+            seen.append(request_id.get() or "")
+            await asyncio.sleep(0)
+            head = {"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]}
+            await send_logged(head)
+            await send_logged({"type": "http.response.body", "body": b""})
 
     headers = [] if sent is None else [(b"x-request-id", sent)]
     scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
-    asyncio.run(LoggedRequests(application)(scope, receive, send))
+    asyncio.run(answer())
     return dict(started[0]["headers"]), seen[0]
 
 

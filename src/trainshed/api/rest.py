@@ -1,4 +1,9 @@
-"""REST over the registry of handlers: match, authenticate, authorise, bind, call, render.
+"""What is served on the API's port: by the first segment of a path, else REST over the registry of handlers:
+match, authenticate, authorise, bind, call, render.
+
+`/trainshed` is ours; `/shell` has tickets of its own; discovery documents and health need no token; other
+applications (buckets, console) are mounted by their first path segment and decide about credentials
+themselves. All else is for the public APIs.
 
 Routes come from the http annotations of the public APIs. Knows no method by name but for the aliases
 that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations and locations
@@ -12,16 +17,18 @@ that has no such id yet is told by what only a client of `ml` v1 sends.
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote
 
 from trainshed.access.principals import Principal
+from trainshed.api import projects
 from trainshed.api.calls.call import Call, Handlers, permitted
 from trainshed.api.calls.checks import Checks, completed
 from trainshed.api.calls.http import (
     LARGE,
+    error_answer,
     json_answer,
     most_of,
     no_such_method,
@@ -31,13 +38,29 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
-from trainshed.httpd.messages import Request, Response
+from trainshed.api.registry import CHECKS, handlers
+from trainshed.api.shell.surface import ShellSurface
+from trainshed.api.trainshed_v1.transport import TrainshedSurface
+from trainshed.httpd.front import Front
+from trainshed.httpd.hosts import Hosts, refuse
+from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send
+from trainshed.httpd.routing import ANY, Router, Template
+from trainshed.telemetry.requests import logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import Bound, bind
+from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
 from trainshed.wire.status import WireError
 
+Authenticate = Callable[[str | None], Principal]
+"""Takes the value of the `Authorization` header."""
+Endpoint = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
+"""Takes a request and the variables of its path."""
+
+_OWN: Final = Hosts()
+_OF_ALL_APIS: Final = "//www.googleapis.com"
+_DISCOVERY: Final = {("ml", "v1"): "ml_v1", ("logging", "v2"): "logging_v2"}
 _BELOW_UI: Final = frozenset(
     {
         "google.longrunning.Operations",
@@ -57,6 +80,112 @@ _APICLIENT = "gdcl/"
 """In `x-goog-api-client`: the generic client of discovery documents, by which everybody uses `ml` v1."""
 
 
+class ApiApplication:
+    """Everything that is served on the API's port, and the surface of `httpd.front` that all of it is."""
+
+    def __init__(
+        self,
+        services: Services,
+        authenticate: Authenticate,
+        mounts: Mapping[str, Application] | None = None,
+        *,
+        hosts: Hosts = _OWN,
+    ) -> None:
+        """`mounts`: applications by first path segment (`storage`). `hosts`: by which names it may be
+        called."""
+        self._services = services
+        self._authenticate = authenticate
+        self._mounts = mounts or {}
+        self._hosts = hosts
+        self._front = Front(self)
+        self._shell = ShellSurface(services)
+        self._rest = RestSurface(handlers(), CHECKS, services, authenticate)
+        trainshed = TrainshedSurface(services, authenticate)
+        self._surfaces: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            "trainshed": trainshed.answer,
+            "shell": self._shell.answer,
+        }
+        routes: tuple[tuple[str, str, Endpoint], ...] = (
+            ("GET", "/v1/projects/{project}", self._project),
+            (ANY, "/$discovery/rest", self._discovery),
+            (ANY, "/discovery/v1/apis/{api}/{version}/rest", self._discovery),
+            *(
+                (method, path, self._health)
+                for method in ("GET", "HEAD")
+                for path in ("/", "/healthz")
+            ),
+        )
+        self._router = Router(
+            ((method, Template.parse(path), endpoint) for method, path, endpoint in routes),
+            colon_is_verb=True,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or serve one WebSocket."""
+        if scope["type"] == "http":
+            async with logged(scope, send) as answered:
+                if fault := self._hosts.fault(scope):
+                    await refuse(scope, answered, fault)
+                    return
+                mounted = self._mounts.get(_first(scope["path"]), self._front)
+                await mounted(scope, receive, answered)
+        elif scope["type"] == "websocket":
+            if fault := self._hosts.fault(scope):
+                await refuse(scope, send, fault)
+                return
+            await self._shell.connect(scope, receive, send)
+
+    def begin(self, request: Request) -> Request:
+        """A request is what its handlers see."""
+        return request
+
+    async def answer(self, call: Request) -> Response:
+        """Raises whatever is wrong with it, in `call.api`'s words."""
+        surface = self._surfaces.get(_first(call.path))
+        if surface is not None:
+            return await surface(call)
+        matched = self._router.match(call.method, call.raw_path)
+        if matched is None:
+            return await self._rest.answer(call)
+        endpoint, variables = matched
+        return await endpoint(call, variables)
+
+    def refuse(self, call: Request, error: Exception) -> Response:
+        """The public error."""
+        return error_answer(call, error)
+
+    def ended(self, call: Request, status: int) -> None:
+        """Nothing is kept of it here."""
+
+    async def _project(self, request: Request, variables: Mapping[str, str]) -> Response:
+        request.api = "resourcemanager_v3"
+        principal = self._authenticate(request.headers.get("authorization"))
+        view = projects.get(principal, self._services, variables["project"])
+        return json_answer(wire_json.encode_text(view))
+
+    async def _discovery(self, request: Request, variables: Mapping[str, str]) -> Response:
+        """`/$discovery/rest?version=v1` (ml v1; v2: logging; `api` names another) and
+        `/discovery/v1/apis/API/VERSION/rest`."""
+        version = variables.get("version") or request.query.get("version") or "v1"
+        # Each public API has a host of its own and needs no name; here they share one.
+        unnamed = "logging" if version == "v2" else "ml"
+        name = variables.get("api") or request.query.get("api") or unnamed
+        api = _DISCOVERY.get((name, version))
+        if api is None:
+            return refusal_answer(no_such_method(request, " in the APIs that are served here"))
+        root = _root_url(request)
+        # Asked at the host that knows all APIs, which serves none of them.
+        root = root.replace("//www.", f"//{name}.") if root.endswith(_OF_ALL_APIS) else root
+        return json_answer(discovery_document(api, root))
+
+    async def _health(self, request: Request, variables: Mapping[str, str]) -> Response:
+        """`/healthz`, and `/` where nothing else is mounted: up, and which version."""
+        body = wire_json.encode_text(
+            {"service": "trainshed", "status": "ok", "version": self._services.settings.version}
+        )
+        return json_answer(b"" if request.method == "HEAD" else body)
+
+
 class RestSurface:
     """The public APIs: what answers their requests."""
 
@@ -65,7 +194,7 @@ class RestSurface:
         handlers: Handlers,
         checks: Checks,
         services: Services,
-        authenticate: Callable[[str | None], Principal],
+        authenticate: Authenticate,
     ) -> None:
         self._handlers = handlers
         self._checks = checks
@@ -164,6 +293,18 @@ class RestSurface:
         if check is not None and len(body) >= LARGE:
             check(call, bound.message)
         return bound
+
+
+def _first(path: str) -> str:
+    return path[1:].partition("/")[0]
+
+
+def _root_url(request: Request) -> str:
+    """Scheme and authority by which the caller reached the service."""
+    # By the Unix socket come replicas' endpoints, which end their programs' TLS.
+    _, port = request.scope.get("server") or ("", 0)
+    scheme = "https" if port is None else request.scope.get("scheme", "http")
+    return f"{scheme}://{request.headers.get('host') or 'localhost'}"
 
 
 def _plain(path: str) -> str:

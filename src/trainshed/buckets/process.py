@@ -31,7 +31,6 @@ from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.buckets.stores import open_buckets
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
-from trainshed.httpd.hosts import Checked
 from trainshed.httpd.protocol import ConnectionGroups
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
@@ -66,11 +65,16 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     )
     access_log = AccessLog(state_directory(root) / ACCESS_LOG)
     app = BucketsApp(
-        store, access_log, authenticator, metadata=Metadata.of(jobs), liveness=_liveness(setup)
+        store,
+        access_log,
+        authenticator,
+        hosts=setup.hosts,
+        metadata=Metadata.of(jobs),
+        liveness=_liveness(setup),
     )
     kinds: dict[object, Listener] = {}
     groups = ConnectionGroups(limits.of_this_process())
-    config = server_config(Checked(app, setup.hosts), protocol(kinds, groups), grace=_GRACE_S)
+    config = server_config(app, protocol(kinds, groups), grace=_GRACE_S)
     secure = _secure_listener(setup)
     certificate = Certificate(Path(setup.certificate), Path(setup.key))
     tls = [TlsListener(secure, certificate)] if secure else list[TlsListener]()

@@ -12,20 +12,14 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from trainshed.httpd.messages import (
-    JSON,
-    Application,
-    Headers,
-    Receive,
-    Scope,
-    Send,
-    error_body,
-)
+from trainshed.httpd.messages import JSON, Headers, Scope, Send, error_body
 
 ANY = "*"
 _ALWAYS = ("localhost", "*.localhost", "host.docker.internal", "gateway.docker.internal")
 """Names that nobody in the public DNS can have."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+Fault = tuple[int, str]
+"""A status and what the caller is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +46,8 @@ class Hosts:
             return True
         return origin.lower().rstrip("/") in self.origins
 
-
-def listed(text: str) -> tuple[str, ...]:
-    """The entries of a setting with commas in between, in lower case."""
-    return tuple(part.strip().lower().rstrip("/") for part in text.split(",") if part.strip())
-
-
-class Checked:
-    """An application whose callers name it rightly."""
-
-    def __init__(self, application: Application, hosts: Hosts) -> None:
-        self._application = application
-        self._hosts = hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket") and (fault := self._fault(scope)) is not None:
-            await _refuse(scope, send, *fault)
-            return
-        await self._application(scope, receive, send)
-
-    def _fault(self, scope: Scope) -> tuple[int, str] | None:
+    def fault(self, scope: Scope) -> Fault | None:
+        """What is wrong with how a request, or a WebSocket, names this service; None: nothing."""
         _, port = scope.get("server") or ("", 0)
         if port is None:
             return None
@@ -82,7 +58,7 @@ class Checked:
                 host = value.decode("latin-1")
             elif key == b"origin":
                 origin = value.decode("latin-1")
-        if host is not None and not self._hosts.knows(host):
+        if host is not None and not self.knows(host):
             name = _name(host)[:200]
             return 421, (
                 f"This service is not known by the name {name!r}. If it is yours, add it to the service's "
@@ -90,13 +66,36 @@ class Checked:
                 "or call the service by its address, or as localhost."
             )
         changes = scope["type"] == "websocket" or scope["method"] not in _READING
-        if origin is not None and changes and not self._hosts.lets(origin, host or ""):
+        if origin is not None and changes and not self.lets(origin, host or ""):
             return 403, (
                 f"Pages of {origin[:200]!r} may change nothing here. If they are yours, add them to "
                 "the service's setting allowed_origins "
                 f'(TRAINSHED_ALLOWED_ORIGINS="{origin[:200]}" trainshed up).'
             )
         return None
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The entries of a setting with commas in between, in lower case."""
+    return tuple(part.strip().lower().rstrip("/") for part in text.split(",") if part.strip())
+
+
+async def refuse(scope: Scope, send: Send, fault: Fault) -> None:
+    """Answer a request, or a WebSocket, that has this fault."""
+    status, text = fault
+    body = error_body(status, text, "PERMISSION_DENIED")
+    kind = "http.response"
+    if scope["type"] == "websocket":
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        kind = "websocket.http.response"
+    headers = [
+        (b"content-type", JSON),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": f"{kind}.start", "status": status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})
 
 
 def _name(host: str) -> str:
@@ -124,19 +123,3 @@ def _is_named(name: str, pattern: str) -> bool:
     if pattern.startswith("*."):
         return name.endswith(pattern[1:])
     return pattern in (ANY, name.rstrip("."))
-
-
-async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
-    body = error_body(status, text, "PERMISSION_DENIED")
-    kind = "http.response"
-    if scope["type"] == "websocket":
-        if "websocket.http.response" not in scope.get("extensions", {}):
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        kind = "websocket.http.response"
-    headers = [
-        (b"content-type", JSON),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": f"{kind}.start", "status": status, "headers": headers})
-    await send({"type": f"{kind}.body", "body": body})

@@ -8,13 +8,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
 
 from trainshed.access.job_tokens import JobClaims
-from trainshed.api.app import ApiApplication
+from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
@@ -24,7 +24,6 @@ from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
-from trainshed.httpd.hosts import Checked
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
@@ -44,10 +43,6 @@ from trainshed.serve.children import settle
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
-from trainshed.telemetry.requests import LoggedRequests
-
-if TYPE_CHECKING:
-    from trainshed.httpd.hosts import Checked
 
 log = logging.getLogger(__name__)
 
@@ -110,14 +105,11 @@ class Service:
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
-        application = ApiApplication(self._app.services, authenticate, mounts)
+        application = ApiApplication(
+            self._app.services, authenticate, mounts, hosts=own_hosts(settings)
+        )
         server = _Server(
-            server_config(
-                LoggedRequests(Checked(application, own_hosts(settings))),
-                guarded(groups),
-                grace=DRAIN,
-                websockets=groups,
-            ),
+            server_config(application, guarded(groups), grace=DRAIN, websockets=groups),
             tls,
             groups,
             ready=self._ready,

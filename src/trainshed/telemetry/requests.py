@@ -1,18 +1,17 @@
 """Requests in the log: an id for each, which its answer carries too, and one line when it was answered."""
 
+import contextlib
 import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from trainshed.telemetry.lines import request_id
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADER: Final = "x-request-id"
 _HEADER: Final = HEADER.encode()
@@ -22,34 +21,27 @@ _KEY: Final = re.compile(r"/with/[^/]+")
 _log = logging.getLogger("trainshed.requests")
 
 
-class LoggedRequests:
-    """An ASGI application whose HTTP requests have ids, and are logged at level info."""
+@contextlib.asynccontextmanager
+async def logged(scope: Scope, send: Send) -> AsyncGenerator[Send]:
+    """Gives an HTTP request its id while it is answered by what this yields, and logs it at level info."""
+    given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    identity = identified(given.decode("latin-1"))
+    began, status = time.perf_counter(), 0
 
-    def __init__(self, application: Application) -> None:
-        self._application = application
+    async def answered(message: Any) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            others = [pair for pair in message.get("headers", ()) if pair[0] != _HEADER]
+            message = {**message, "headers": [*others, (_HEADER, identity.encode())]}
+        await send(message)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._application(scope, receive, send)
-            return
-        given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-        identity = identified(given.decode("latin-1"))
-        began, status = time.perf_counter(), 0
-
-        async def answered(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                others = [pair for pair in message.get("headers", ()) if pair[0] != _HEADER]
-                message = {**message, "headers": [*others, (_HEADER, identity.encode())]}
-            await send(message)
-
-        token = request_id.set(identity)
-        try:
-            await self._application(scope, receive, answered)
-        finally:
-            log_request(scope["method"], scope["path"], str(status or "-"), began)
-            request_id.reset(token)
+    token = request_id.set(identity)
+    try:
+        yield answered
+    finally:
+        log_request(scope["method"], scope["path"], str(status or "-"), began)
+        request_id.reset(token)
 
 
 def identified(given: str) -> str:

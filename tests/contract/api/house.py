@@ -18,8 +18,8 @@ from trainshed.access.job_tokens import JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
-from trainshed.api.app import ApiApplication
 from trainshed.api.calls.services import ApiSettings, Services
+from trainshed.api.rest import ApiApplication
 from trainshed.controller.model_exports import ModelExports
 from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
@@ -27,6 +27,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.records import StudyUid
 from trainshed.engines.streams import FileStreams, ServiceStreams
+from trainshed.httpd.hosts import Hosts
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
@@ -34,6 +35,7 @@ from trainshed.store.port import Commit, Store, open_store
 
 SECOND = 10**9
 START = 1_760_000_000 * SECOND
+HOSTS = Hosts(("trainshed.example",))
 LOCATION = "/v1/projects/p1/locations/us-central1"
 
 
@@ -118,7 +120,7 @@ class House:
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
         self.tokens = TokenAuthority.open(directory / "tokens.json", self.now, self.jobs)
         self.token = self.tokens.issue(Principal("owner@example.com"))
-        self.app = ApiApplication(self.services, self.tokens.authenticate)
+        self.app = ApiApplication(self.services, self.tokens.authenticate, hosts=HOSTS)
         self._epoch = 0
 
     def now(self) -> int:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.contract.api.house import SECOND, START, House
+from tests.contract.api.house import HOSTS, SECOND, START, House
 from trainshed.access.principals import Principal, Role
 from trainshed.access.tokens import TokenAuthority
-from trainshed.api.app import ApiApplication
 from trainshed.api.calls.tickets import Links, Tickets
+from trainshed.api.rest import ApiApplication
 from trainshed.core.errors import FailedPrecondition, Unauthenticated
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaStarted, RuntimePrepared
 from trainshed.core.lifecycle.records import Job
@@ -149,7 +149,7 @@ class Shelled(House):
         super().__init__(directory)
         self.shells = PlayedShells(Tickets(self.now))
         self.services = replace(self.services, shells=self.shells)
-        self.app = ApiApplication(self.services, _with_program(self.tokens))
+        self.app = ApiApplication(self.services, _with_program(self.tokens), hosts=HOSTS)
 
     @asynccontextmanager
     async def connected(self, *, path: str = "/shell/connect") -> AsyncGenerator[Socket]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
-from trainshed.api.app import ApiApplication
+from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
 from trainshed.core.lifecycle.events import (
     DrillLanded,
@@ -53,7 +53,7 @@ class Drilled(House):
         self.takes_up = True
         self._tasks: set[asyncio.Task[None]] = set()
         services = replace(self.services, wake=self._wake, history=self.history)
-        self.app = ApiApplication(services, self.tokens.authenticate)
+        self.app = ApiApplication(services, self.tokens.authenticate, hosts=HOSTS)
 
     def _wake(self, uid: JobUid) -> None:
         if self.takes_up:

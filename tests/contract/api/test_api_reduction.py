@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, custom_job, pool
-from trainshed.api.app import ApiApplication
 from trainshed.api.calls.services import ApiSettings
+from trainshed.api.rest import ApiApplication
 from trainshed.core import reduction
 from trainshed.core.lifecycle.events import (
     JobAdmitted,
@@ -36,7 +36,7 @@ PRIMARY, WORKER, FIRST, SECOND_ONE = map(
 async def house(house: House) -> House:
     """One with a job of two workers and two reducers, which runs."""
     house.services = replace(house.services, runtimes=ReducingRuntimes())
-    house.app = ApiApplication(house.services, house.tokens.authenticate)
+    house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
     answer = await house.call("POST", f"{LOCATION}/customJobs", reduced())
     assert answer.status == 200, answer.body
     await house.happen(
@@ -167,5 +167,5 @@ async def test_tls_is_asked_for_by_a_label_or_a_setting(house: House) -> None:
     assert wrong.status == 400
     assert f"labels.{reduction.TLS_LABEL}" in json.dumps(wrong.error)
     house.services = replace(house.services, settings=ApiSettings(reduction_tls=True))
-    house.app = ApiApplication(house.services, house.tokens.authenticate)
+    house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
     assert await is_secured(house, reduced())

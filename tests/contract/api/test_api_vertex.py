@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, package, pool
-from trainshed.api.app import ApiApplication
 from trainshed.api.calls.services import ApiSettings
+from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -194,7 +194,7 @@ async def test_the_error_can_be_told_later_than_the_end(house: House) -> None:
     """As the hosted service does, where the operator says so: `error_delay`."""
     late = ApiSettings(error_delay=60 * SECOND)
     house.services = replace(house.services, settings=late)
-    house.app = ApiApplication(house.services, house.tokens.authenticate)
+    house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
     name = await created(house)
     await finish(house, name, code=7)
     view = (await house.call("GET", f"/v1/{name}")).json

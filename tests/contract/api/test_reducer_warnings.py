@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.house import HOSTS, LOCATION, House
 from tests.unit.specs_requests import (
     REDUCER,
     SKLEARN,
@@ -15,7 +15,7 @@ from tests.unit.specs_requests import (
     custom_job,
     package,
 )
-from trainshed.api.app import ApiApplication
+from trainshed.api.rest import ApiApplication
 
 pytestmark = pytest.mark.anyio
 PYTORCH = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
@@ -25,7 +25,7 @@ PYTORCH = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
 def reducing(house: House) -> House:
     """One with a catalog that has reducers."""
     house.services = replace(house.services, runtimes=ReducingRuntimes())
-    house.app = ApiApplication(house.services, house.tokens.authenticate)
+    house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
     return house
 
 

@@ -10,12 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.contract.api.house import LOCATION, SECOND, START
+from tests.contract.api.house import HOSTS, LOCATION, SECOND, START
 from tests.contract.api.shelling import ADDRESS, Shelled
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
-from trainshed.api.app import ApiApplication
 from trainshed.api.calls.tickets import LIFETIME, Ticket
+from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
@@ -319,7 +319,9 @@ async def test_an_operator_may_want_none(house: Shelled) -> None:
 
 async def test_a_service_without_an_engine_that_has_any(house: Shelled) -> None:
     await running(house)
-    bare = ApiApplication(replace(house.services, shells=None), house.tokens.authenticate)
+    bare = ApiApplication(
+        replace(house.services, shells=None), house.tokens.authenticate, hosts=HOSTS
+    )
     house.app = bare
     assert (await house.call("POST", f"{JOB}:shell", {})).status == 400
     assert (await house.call("GET", JOB)).json["autopsies"] == []

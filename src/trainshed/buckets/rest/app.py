@@ -45,8 +45,10 @@ from trainshed.buckets.rest.upload_methods import upload
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.routes import Endpoint, parse_target
 from trainshed.httpd.front import Front
+from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Message, Receive, Request, Response, Scope, Send
 
+_OWN = Hosts()
 _THREADS = 32
 """Workers for blocking file work: more than cores, since most of the time is spent in fsync."""
 _MAX_FORM = 16 << 10
@@ -65,16 +67,18 @@ class BucketsApp:
         authenticator: Authenticator | None = None,
         pool: Executor | None = None,
         *,
+        hosts: Hosts = _OWN,
         metadata: Metadata | None = None,
         liveness: Liveness | None = None,
     ) -> None:
-        """`authenticator`: asked about who comes by the TCP port; without one everybody may come. `metadata`:
-        what programs are told of themselves. `liveness`: asked about programs that come by the port; without
-        it a token counts until it expires."""
+        """`authenticator`: asked about who comes by the TCP port; without one everybody may come. `hosts`: by
+        which names it may be called. `metadata`: what programs are told of themselves. `liveness`: asked
+        about programs that come by the port; without it a token counts until it expires."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._access_log = access_log
         self._authenticator = authenticator
+        self._hosts = hosts
         self._metadata = metadata
         self._liveness = liveness
         self._front = Front(self)
@@ -82,7 +86,11 @@ class BucketsApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
-        if scope["type"] == "http":
+        if scope["type"] != "http":
+            return
+        if fault := self._hosts.fault(scope):
+            await refuse(scope, send, fault)
+        else:
             await self._front(scope, receive, send)
 
     def begin(self, request: Request) -> Call:
