@@ -127,8 +127,8 @@ class Client:
         patience: float | None = _PATIENCE,
         clean: Callable[[Any], Any] = cleaned,
     ) -> "Answer":
-        given = {key: value for key, value in (query or {}).items() if value is not None}
-        target = path + ("?" + urlencode(given) if given else "")
+        parameters = {key: value for key, value in (query or {}).items() if value is not None}
+        target = path + ("?" + urlencode(parameters) if parameters else "")
         headers = {"Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"

@@ -64,9 +64,9 @@ class Endpoint:
         return Client(self.storage or self.rest, self.token, self.advice, ca=self.ca)
 
 
-def data_directory(given: Path | None) -> Path:
+def data_directory(directory: Path | None) -> Path:
     """The data directory: as given, else $TRAINSHED_DATA, else `~/.trainshed`."""
-    named = given or os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed"
+    named = directory or os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed"
     return Path(named).expanduser().absolute()
 
 
@@ -92,25 +92,25 @@ def local(data: Path, token: str | None = None) -> Endpoint:
     """The service of a data directory. Raises Unreachable if none runs there."""
     file = data / "service.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text())
-        if (at := Path(found.get("data") or data)).exists() and not at.samefile(data):
+        service: dict[str, Any] = json.loads(file.read_text())
+        if (at := Path(service.get("data") or data)).exists() and not at.samefile(data):
             # The directory is a copy of another one, and that one's service is not to be taken for its own.
             raise FileNotFoundError
         endpoint = Endpoint(
-            rest=found["rest"],
-            token=token or found["token"],
-            storage=found.get("storage", ""),
-            storage_tls=found.get("storage_tls", ""),
-            grpc=found.get("grpc", ""),
-            grpc_tls=found.get("grpc_tls", ""),
-            roots=found.get("ca_bundle", ""),
-            ca=found.get("ca", ""),
-            project=found.get("project", ""),
-            region=found.get("region", ""),
-            bucket=found.get("bucket", ""),
-            pid=int(found["pid"]),
+            rest=service["rest"],
+            token=token or service["token"],
+            storage=service.get("storage", ""),
+            storage_tls=service.get("storage_tls", ""),
+            grpc=service.get("grpc", ""),
+            grpc_tls=service.get("grpc_tls", ""),
+            roots=service.get("ca_bundle", ""),
+            ca=service.get("ca", ""),
+            project=service.get("project", ""),
+            region=service.get("region", ""),
+            bucket=service.get("bucket", ""),
+            pid=int(service["pid"]),
             data=data,
-            buckets=Path(found.get("buckets") or data / "buckets"),
+            buckets=Path(service.get("buckets") or data / "buckets"),
             advice=f"The service of {data} does not answer (yet, or any more). {_START}",
         )
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             f"{file} cannot be read ({type(failure).__name__}: {failure}). Stop the service and start it"
             " again, which writes the file anew."
         ) from None
-    if not _is_alive(endpoint.pid, int(found.get("since", 0))):
+    if not _is_alive(endpoint.pid, int(service.get("since", 0))):
         raise Unreachable(
             f"No Trainshed service is running with its data in {data} (the last one, process"
             f" {endpoint.pid}, has ended). {_START}"

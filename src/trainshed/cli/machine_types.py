@@ -32,15 +32,17 @@ def command(form: str, name: str | None) -> None:
 
     A replica gets a machine's memory without what the platform keeps for itself.
     """
-    found = [machine for machine in machine_types().values() if machine.name.startswith(name or "")]
-    if not found:
+    machines = [
+        machine for machine in machine_types().values() if machine.name.startswith(name or "")
+    ]
+    if not machines:
         raise click.ClickException(
             f"No machine type's name begins with {name!r}. All of them: trainshed machine-types"
         )
     if form == "json":
-        click.echo(json.dumps([_document(machine) for machine in found], indent=2))
+        click.echo(json.dumps([_document(machine) for machine in machines], indent=2))
         return
-    header, *lines = table(_COLUMNS, [_row(machine) for machine in found])
+    header, *lines = table(_COLUMNS, [_row(machine) for machine in machines])
     click.echo(faint(joined(header)))
     for line in lines:
         click.echo(joined(line))
@@ -74,11 +76,11 @@ def _document(machine: MachineType) -> dict[str, Any]:
 def _accelerators(machine: MachineType) -> dict[str, tuple[int, ...]]:
     if machine.accelerator_type:
         return {machine.accelerator_type: (machine.accelerator_count,)}
-    found: dict[str, tuple[int, ...]] = {}
+    types: dict[str, tuple[int, ...]] = {}
     for api in Api:
         if api in machine.apis:
-            found.update(allowed(machine, api))
-    return found
+            types.update(allowed(machine, api))
+    return types
 
 
 def _short(kind: str) -> str:

@@ -68,9 +68,9 @@ class NodeView:
     holders: tuple[HolderView, ...] = ()
 
     @staticmethod
-    def parse(found: Mapping[str, Any]) -> "NodeView":
+    def parse(answer: Mapping[str, Any]) -> "NodeView":
         """Read one of the `nodes`. Raises ValueError for something else."""
-        node = read(found, capacity.Node)
+        node = read(answer, capacity.Node)
         replicas = node.replicas or ()
         return NodeView(
             node.name,
@@ -80,8 +80,8 @@ class NodeView:
             node.used_vcpus or 0,
             node.memory_bytes or 0,
             node.used_memory_bytes or 0,
-            tuple((each.type, each.count, each.used) for each in node.accelerators or ()),
-            tuple((each.job, each.replica) for each in replicas),
+            tuple((kind.type, kind.count, kind.used) for kind in node.accelerators or ()),
+            tuple((holder.job, holder.replica) for holder in replicas),
             tuple(holder for holder in map(HolderView.of, replicas) if holder.accelerators),
         )
 
@@ -99,14 +99,14 @@ def command(context: click.Context) -> None:
 @takes_endpoint
 def list_(endpoint: Endpoint, form: str) -> None:
     """List the nodes with their condition, usage, replicas and accelerators."""
-    found: list[dict[str, Any]] = endpoint.client(raw=form == "json").get(_NODES)["nodes"]
+    answer: list[dict[str, Any]] = endpoint.client(raw=form == "json").get(_NODES)["nodes"]
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(answer, indent=2))
         return
-    if not found:
+    if not answer:
         click.echo("The service has no nodes now.", err=True)
         return
-    nodes = [NodeView.parse(node) for node in found]
+    nodes = [NodeView.parse(node) for node in answer]
     holders = holder_table(nodes)
     for line in [*node_table(nodes), *([""] if holders else []), *holders]:
         click.echo(line)
@@ -123,12 +123,12 @@ def drain(endpoint: Endpoint, node: str, reason: str, *, wait: bool) -> None:
     Its replicas get SIGTERM and their grace time, and are started again on other nodes.
     """
     client = endpoint.client()
-    found = NodeView.parse(client.post(_path(node, ":drain"), {"reason": reason}))
-    click.echo(f"{node}  takes no more work; {_running(found)}")
+    drained = NodeView.parse(client.post(_path(node, ":drain"), {"reason": reason}))
+    click.echo(f"{node}  takes no more work; {_running(drained)}")
     if not wait:
         return
     try:
-        for line in leaving(client, found):
+        for line in leaving(client, drained):
             click.echo(line)
     except KeyboardInterrupt:
         click.echo(
@@ -143,11 +143,11 @@ def drain(endpoint: Endpoint, node: str, reason: str, *, wait: bool) -> None:
 @takes_endpoint
 def undrain(endpoint: Endpoint, node: str) -> None:
     """Let NODE take work again."""
-    found = read(endpoint.client().post(_path(node, ":undrain"), {}), capacity.Node)
-    if found.condition == NodeCondition.READY:
+    undrained = read(endpoint.client().post(_path(node, ":undrain"), {}), capacity.Node)
+    if undrained.condition == NodeCondition.READY:
         click.echo(f"{node}  takes work again")
     else:
-        why = found.cause or "it is not there now"
+        why = undrained.cause or "it is not there now"
         click.echo(f"{node}  is not drained any more, and takes no work yet: {why}")
 
 
@@ -156,26 +156,26 @@ def leaving(client: Client, node: NodeView) -> Iterator[str]:
 
     Raises click.ClickException if the node is let take work again meanwhile.
     """
-    there = dict.fromkeys(node.replicas)
-    for job, replica in there:
+    replicas = dict.fromkeys(node.replicas)
+    for job, replica in replicas:
         yield f"  {replica} of {job}  is leaving"
-    while there:
+    while replicas:
         time.sleep(_LOOK_AGAIN)
-        found = next((n for n in _nodes(client) if n.name == node.name), None)
-        if found is not None and found.condition is NodeCondition.READY:
+        current = next((n for n in _nodes(client) if n.name == node.name), None)
+        if current is not None and current.condition is NodeCondition.READY:
             raise click.ClickException(
                 f"{node.name} was let take work again meanwhile; what has not left stays there."
             )
-        left = dict.fromkeys(found.replicas if found else ())
-        for job, replica in there:
-            if (job, replica) not in left:
+        remaining = dict.fromkeys(current.replicas if current else ())
+        for job, replica in replicas:
+            if (job, replica) not in remaining:
                 yield f"  {replica} of {job}  has left"
-        there = left
+        replicas = remaining
 
 
 def node_table(nodes: list[NodeView]) -> list[str]:
     """The lines of a list of nodes; why one takes no work has a column only where one does not."""
-    told = any(node.cause for node in nodes)
+    unfit = any(node.cause for node in nodes)
     columns = (
         Column("NODE"),
         Column("CONDITION"),
@@ -183,7 +183,7 @@ def node_table(nodes: list[NodeView]) -> list[str]:
         Column("MEMORY", right=True),
         Column("ACCELERATORS"),
         Column("REPLICAS", right=True),
-        *([Column("WHY")] if told else []),
+        *([Column("WHY")] if unfit else []),
     )
     rows = [
         (
@@ -193,7 +193,7 @@ def node_table(nodes: list[NodeView]) -> list[str]:
             f"{node.used_memory_bytes / 2**30:.1f}/{gibibytes(node.memory_bytes)}",
             ", ".join(f"{used}/{count} {kind}" for kind, count, used in node.accelerators) or "–",
             str(len(node.replicas)),
-            *([node.cause or "–"] if told else []),
+            *([node.cause or "–"] if unfit else []),
         )
         for node in nodes
     ]

@@ -77,20 +77,20 @@ def plan(
 ) -> Plan:
     """`machine`, `gbps`, `vcpus`: of a reducer. `count`: how many there are, None for as many as it takes."""
     needed = enough(workers.total, gbps)
-    asked = count or needed
-    counts = sorted({math.ceil(needed * part / 4) for part in range(1, 5)} | {asked})
+    chosen = count or needed
+    counts = sorted({math.ceil(needed * part / 4) for part in range(1, 5)} | {chosen})
     speed = gbps / workers.gbps
     base = 8 / workers.gbps
     cases: list[Case] = []
-    for each in counts:
-        bound = bounds(workers.count, each, speed)
-        share = round(shares(workers.count, each, speed).worker, 9)
+    for reducers in counts:
+        bound = bounds(workers.count, reducers, speed)
+        share = round(shares(workers.count, reducers, speed).worker, 9)
         seconds = base * min(bound.pure, bound.hybrid)
-        cases.append(Case(each, each * gbps, share > 0, share, bound.limit, seconds))
+        cases.append(Case(reducers, reducers * gbps, share > 0, share, bound.limit, seconds))
     return Plan(
         workers,
         accelerators,
-        Fleet(asked, machine, gbps),
+        Fleet(chosen, machine, gbps),
         needed,
         # Two workers' ring sends each gradient once, as reducers do.
         int(round(break_even(workers.count) / speed, 9)) + 1 if workers.count > 2 else None,
@@ -100,69 +100,69 @@ def plan(
     )
 
 
-def plan_lines(found: Plan, size: int | None) -> Iterator[str]:
+def plan_lines(plan: Plan, size: int | None) -> Iterator[str]:
     """For people. `size`: bytes of the gradients of a step, None if nobody said."""
-    workers, reducers = found.workers, found.reducers
-    met = reducers.count >= found.needed
+    workers, reducers = plan.workers, plan.reducers
+    met = reducers.count >= plan.needed
     yield f"{reducers} as reducers for {workers}"
     yield ""
     rows = [
         ("workers", f"{_links(workers)} (worker pools 0 and 1)"),
         ("reducers", f"{_links(reducers)} (worker pool 2)"),
-        ("rule", _rule(found, met=met)),
-        ("mode", _mode(found.chosen)),
-        ("limit", _limit(found)),
-        ("break-even", _break_even(found)),
-        ("per GB", _times(found, GIGABYTE)),
+        ("rule", _rule(plan, met=met)),
+        ("mode", _mode(plan.chosen)),
+        ("limit", _limit(plan)),
+        ("break-even", _break_even(plan)),
+        ("per GB", _times(plan, GIGABYTE)),
     ]
     if size:
-        rows.append(("per step", f"{_times(found, size)} ({size / GIGABYTE:.3g} GB of gradients)"))
+        rows.append(("per step", f"{_times(plan, size)} ({size / GIGABYTE:.3g} GB of gradients)"))
     yield from pairs(rows)
     yield ""
-    yield from _case_lines(found)
+    yield from _case_lines(plan)
     yield ""
     yield faint("Worker pools for gcloud ai custom-jobs create; IMAGE is your program's:")
-    yield from (f"  {flag}" for flag in pool_flags(found))
+    yield from (f"  {flag}" for flag in pool_flags(plan))
     yield ""
     yield faint("Advice")
-    yield from (f"  {line}" for line in _advice(found))
+    yield from (f"  {line}" for line in _advice(plan))
 
 
-def pool_flags(found: Plan) -> list[str]:
+def pool_flags(plan: Plan) -> list[str]:
     """The flags of gcloud that make the three worker pools."""
-    devices = found.accelerators
+    devices = plan.accelerators
     accelerated = (
         f"accelerator-type={devices.type},accelerator-count={devices.count}," if devices else ""
     )
     flag = "--worker-pool-spec=machine-type={},replica-count={},{}container-image-uri={}"
-    machine = found.workers.machine
-    counts = (1, found.workers.count - 1)
+    machine = plan.workers.machine
+    counts = (1, plan.workers.count - 1)
     return [
         *(flag.format(machine, count, accelerated, "IMAGE") for count in counts),
-        flag.format(found.reducers.machine, found.reducers.count, "", IMAGE),
+        flag.format(plan.reducers.machine, plan.reducers.count, "", IMAGE),
     ]
 
 
-def plan_document(found: Plan, size: int | None) -> dict[str, Any]:
+def plan_document(plan: Plan, size: int | None) -> dict[str, Any]:
     """For programs. Bandwidths in Gbit/s, times in seconds."""
-    devices = found.accelerators
+    devices = plan.accelerators
     document: dict[str, Any] = {
-        "workers": _fleet(found.workers)
+        "workers": _fleet(plan.workers)
         | {"accelerators": {"type": devices.type, "count": devices.count} if devices else None},
-        "reducers": _fleet(found.reducers),
-        "reducersNeeded": found.needed,
-        "ruleIsMet": found.reducers.count >= found.needed,
-        "breakEvenReducers": found.break_even,
-        "ringSecondsPerGb": round(found.ring, 6),
-        **_case(found.chosen),
-        "cases": [{"reducers": case.reducers, **_case(case)} for case in found.cases],
-        "workerPoolFlags": pool_flags(found),
+        "reducers": _fleet(plan.reducers),
+        "reducersNeeded": plan.needed,
+        "ruleIsMet": plan.reducers.count >= plan.needed,
+        "breakEvenReducers": plan.break_even,
+        "ringSecondsPerGb": round(plan.ring, 6),
+        **_case(plan.chosen),
+        "cases": [{"reducers": case.reducers, **_case(case)} for case in plan.cases],
+        "workerPoolFlags": pool_flags(plan),
         "bucketCapMb": BUCKET_CAP_MB,
     }
     if size:
         document["gradientsBytes"] = size
-        document["ringSecondsPerStep"] = round(found.ring * size / GIGABYTE, 6)
-        document["secondsPerStep"] = round(found.chosen.seconds * size / GIGABYTE, 6)
+        document["ringSecondsPerStep"] = round(plan.ring * size / GIGABYTE, 6)
+        document["secondsPerStep"] = round(plan.chosen.seconds * size / GIGABYTE, 6)
     return document
 
 
@@ -184,7 +184,7 @@ def _fleet(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def _case_lines(found: Plan) -> Iterator[str]:
+def _case_lines(plan: Plan) -> Iterator[str]:
     rows = [
         (
             f"{case.reducers}",
@@ -194,7 +194,7 @@ def _case_lines(found: Plan) -> Iterator[str]:
             f"{case.limit:.2f} ×",
             _seconds(case.seconds),
         )
-        for case in found.cases
+        for case in plan.cases
     ]
     header, *cells = table(_COLUMNS, rows)
     yield faint(joined(header))
@@ -205,12 +205,12 @@ def _links(fleet: Fleet) -> str:
     return f"{fleet}, {fleet.gbps:g} Gbps each, {fleet.total:g} Gbps together"
 
 
-def _rule(found: Plan, *, met: bool) -> str:
+def _rule(plan: Plan, *, met: bool) -> str:
     if met:
-        spare = found.reducers.count - found.needed
+        spare = plan.reducers.count - plan.needed
         return "met" + (f", with {spare} more than needed" if spare else "")
     return (
-        f"not met: {found.needed} would be enough ({found.needed * found.reducers.gbps:g} Gbps); a job "
+        f"not met: {plan.needed} would be enough ({plan.needed * plan.reducers.gbps:g} Gbps); a job "
         "with fewer gets a warning, and runs"
     )
 
@@ -221,27 +221,29 @@ def _mode(case: Case) -> str:
     return f"hybrid: each worker adds up {case.worker_share:.1%} of every operation, the reducers the rest"
 
 
-def _limit(found: Plan) -> str:
-    if found.workers.count == 2:
+def _limit(plan: Plan) -> str:
+    if plan.workers.count == 2:
         return "1.00 × the ring: two workers gain nothing, a ring of two sends each gradient once as well"
-    return f"{found.chosen.limit:.2f} × as fast as the ring, at most"
+    return f"{plan.chosen.limit:.2f} × as fast as the ring, at most"
 
 
-def _break_even(found: Plan) -> str:
-    if found.break_even is None:
+def _break_even(plan: Plan) -> str:
+    if plan.break_even is None:
         return "none"
-    number = found.break_even
+    number = plan.break_even
     if number == 1:
         return "1 reducer alone is faster than the ring"
     return f"{number} reducers alone are faster than the ring; fewer are with the workers' help (hybrid)"
 
 
-def _times(found: Plan, size: int) -> str:
+def _times(plan: Plan, size: int) -> str:
     times = size / GIGABYTE
-    return f"{_seconds(found.chosen.seconds * times)} at least; the ring {_seconds(found.ring * times)}"
+    return (
+        f"{_seconds(plan.chosen.seconds * times)} at least; the ring {_seconds(plan.ring * times)}"
+    )
 
 
-def _advice(found: Plan) -> Iterator[str]:
+def _advice(plan: Plan) -> Iterator[str]:
     yield (
         f"DistributedDataParallel(model, bucket_cap_mb={BUCKET_CAP_MB}): larger operations fill the links "
         "(default 25)."
@@ -250,12 +252,12 @@ def _advice(found: Plan) -> Iterator[str]:
         f"HOROVOD_FUSION_THRESHOLD={FUSION_THRESHOLD} is the public advice for Horovod; here Horovod does "
         "not use reducers."
     )
-    if found.reducer_vcpus and found.reducer_vcpus < RECOMMENDED_VCPUS:
+    if plan.reducer_vcpus and plan.reducer_vcpus < RECOMMENDED_VCPUS:
         yield (
-            f"{found.reducers.machine} has {found.reducer_vcpus:g} vCPUs; reducers of {RECOMMENDED_VCPUS} "
+            f"{plan.reducers.machine} has {plan.reducer_vcpus:g} vCPUs; reducers of {RECOMMENDED_VCPUS} "
             "and more are recommended, which have more bandwidth each."
         )
-    if found.needed > MAX_REPLICAS:
+    if plan.needed > MAX_REPLICAS:
         yield (
             f"A worker pool has at most {MAX_REPLICAS} replicas: choose machines with more bandwidth for "
             "reducers."

@@ -129,7 +129,7 @@ def plan_(
     if reducer_gbps is None:
         reducer_gbps = _known(reduces.egress_gbps, reduces, None, "reducer")
     size = _size(gradients) if gradients is not None else None
-    found = plan(
+    fleets = plan(
         Fleet(workers, trains.name, worker_gbps),
         devices,
         machine=reduces.name,
@@ -138,9 +138,9 @@ def plan_(
         count=reducers,
     )
     if form == "json":
-        click.echo(json.dumps(plan_document(found, size), indent=2))
+        click.echo(json.dumps(plan_document(fleets, size), indent=2))
         return
-    for line in plan_lines(found, size):
+    for line in plan_lines(fleets, size):
         click.echo(line)
 
 
@@ -198,28 +198,28 @@ def wheel(output: Path) -> None:
 
 
 def _machine(name: str, flag: str) -> MachineType:
-    found = machine_named(name, Api.VERTEX)
-    if found is None:
+    machine = machine_named(name, Api.VERTEX)
+    if machine is None:
         raise click.BadParameter(unknown_machine(name, Api.VERTEX), param_hint=flag)
-    return found
+    return machine
 
 
-def _devices(machine: MachineType, given: str | None) -> Accelerators | None:
+def _devices(machine: MachineType, flag: str | None) -> Accelerators | None:
     """What `--accelerator` says; of a machine that comes with its accelerators, those."""
-    if given is None:
+    if flag is None:
         choices = accelerators.allowed(machine, Api.VERTEX)
         if machine.needs_accelerators and len(choices) == 1:
             ((kind, counts),) = choices.items()
             return Accelerators(kind, counts[0])
         return None
     values: dict[str, str] = {}
-    for part in given.split(","):
+    for part in flag.split(","):
         name, _, value = part.strip().partition("=")
         values[name] = value
     count = values.get("count", "1")
     if not values.get("type") or set(values) - {"type", "count"} or not count.isdecimal():
         raise click.BadParameter(
-            f"{given!r} is not like type=NVIDIA_TESLA_V100,count=8.", param_hint=_ACCELERATOR
+            f"{flag!r} is not like type=NVIDIA_TESLA_V100,count=8.", param_hint=_ACCELERATOR
         )
     kind = values["type"].upper().replace("-", "_")
     wrong_kind, wrong_count = accelerator_faults(machine, kind, int(count), Api.VERTEX)

@@ -47,14 +47,14 @@ def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(answer["secrets"], indent=2))
         return
-    found = read(answer, SecretList)
-    if not found.secrets:
+    secrets = read(answer, SecretList)
+    if not secrets.secrets:
         click.echo(
-            f"The project {found.project} has no secret. Store one: trainshed secrets set NAME",
+            f"The project {secrets.project} has no secret. Store one: trainshed secrets set NAME",
             err=True,
         )
         return
-    for line in secret_table(found.secrets):
+    for line in secret_table(secrets.secrets):
         click.echo(line)
 
 

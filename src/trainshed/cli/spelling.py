@@ -15,8 +15,8 @@ def typed() -> str:
     The path is relative if it lies below the working directory, as after `./dev up`.
     """
     own = Path(sys.executable).with_name(_NAME)
-    found = shutil.which(_NAME)
-    if not own.exists() or (found and Path(found).samefile(own)):
+    on_path = shutil.which(_NAME)
+    if not own.exists() or (on_path and Path(on_path).samefile(own)):
         return _NAME
     below = os.path.relpath(own)
     return shlex.quote(str(own) if below.startswith(os.pardir) else below)

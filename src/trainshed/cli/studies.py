@@ -51,21 +51,21 @@ class StudyView:
     metrics: tuple[tuple[str, Goal], ...]
 
     @staticmethod
-    def parse(found: Mapping[str, Any]) -> "StudyView":
+    def parse(public: Mapping[str, Any]) -> "StudyView":
         """Read a Study in public JSON."""
-        spec: Mapping[str, Any] = found["studySpec"]
+        spec: Mapping[str, Any] = public["studySpec"]
         algorithm = spec.get("algorithm", "")
         return StudyView(
-            id=found["name"].rpartition("/")[2],
-            name=found["name"],
-            display_name=found["displayName"],
-            state=StudyState(found["state"]),
-            inactive_reason=found.get("inactiveReason", ""),
-            created=parse_moment(found["createTime"]),
+            id=public["name"].rpartition("/")[2],
+            name=public["name"],
+            display_name=public["displayName"],
+            state=StudyState(public["state"]),
+            inactive_reason=public.get("inactiveReason", ""),
+            created=parse_moment(public["createTime"]),
             algorithm=(
                 algorithm if algorithm in list(Algorithm) else Algorithm.DEFAULT.value
             ).lower(),
-            metrics=tuple((each["metricId"], Goal(each["goal"])) for each in spec["metrics"]),
+            metrics=tuple((metric["metricId"], Goal(metric["goal"])) for metric in spec["metrics"]),
         )
 
     @property
@@ -97,14 +97,14 @@ def command() -> None:
 def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: str) -> None:
     """List the studies, newest first."""
     client, parent = _place(endpoint, project, region, raw=form == "json")
-    found = list(_pages(client, f"{parent}/studies", "studies"))
+    studies = list(_pages(client, f"{parent}/studies", "studies"))
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(studies, indent=2))
         return
-    if not found:
+    if not studies:
         click.echo(f"No studies in {parent.removeprefix('/v1/')}.", err=True)
         return
-    for line in study_table([StudyView.parse(study) for study in found], _terminal_width()):
+    for line in study_table([StudyView.parse(study) for study in studies], _terminal_width()):
         click.echo(line)
 
 
@@ -130,16 +130,16 @@ def describe(
     Of a study with several metrics the best are those than which no other is better in all: the Pareto front.
     """
     client, parent = _place(endpoint, project, region, raw=form == "json")
-    found = _find(client, parent, study)
-    path = f"/v1/{found['name']}/trials"
+    public = _find(client, parent, study)
+    path = f"/v1/{public['name']}/trials"
     trials = list(_pages(client, path, "trials"))
     optimal: list[dict[str, Any]] = client.post(f"{path}:listOptimalTrials", {}).get(
         "optimalTrials", []
     )
     if form == "json":
-        click.echo(json.dumps(found | {"trials": trials, "optimalTrials": optimal}, indent=2))
+        click.echo(json.dumps(public | {"trials": trials, "optimalTrials": optimal}, indent=2))
         return
-    view = StudyView.parse(found)
+    view = StudyView.parse(public)
     for line in description(view, trials, optimal, session.now(), _terminal_width()):
         click.echo(line)
 
@@ -238,14 +238,14 @@ def study_table_rows(
     study: StudyView, trials: Sequence[Mapping[str, Any]], optimal: Sequence[int]
 ) -> StudyRows:
     """`trials`: in public JSON. `optimal`: numbers of the optimal ones."""
-    views = tuple(_trial(study, found) for found in trials)
+    views = tuple(_trial(study, trial) for trial in trials)
     over = [view for view in views if view.state.is_over]
     infeasible = sum(view.state is TrialState.INFEASIBLE for view in over)
     active = sum(view.state in (TrialState.ACTIVE, TrialState.STOPPING) for view in views)
     parts = [f"{len(views)}", f"{len(over)} done"]
     parts += [f"{active} active"] if active else []
     parts += [f"{infeasible} without a result"] if infeasible else []
-    finals = {int(found["id"]): _final(found) for found in trials}
+    finals = {int(trial["id"]): _final(trial) for trial in trials}
     lines = tuple(
         f"trial {view.number}: {_measured(finals[view.number])}  {assignment(view.parameters)}"
         for view in views
@@ -254,34 +254,34 @@ def study_table_rows(
     return StudyRows(views, ", ".join(parts), lines)
 
 
-def _trial(study: StudyView, found: Mapping[str, Any]) -> TrialView:
+def _trial(study: StudyView, public: Mapping[str, Any]) -> TrialView:
     metric = study.metrics[0][0]
-    final = _final(found)
+    final = _final(public)
     curve: list[tuple[int, float]] = [
-        (int(each.get("stepCount", 0)), value)
-        for each in found.get("measurements", ())
-        if (value := _metrics(each).get(metric)) is not None
+        (int(measurement.get("stepCount", 0)), value)
+        for measurement in public.get("measurements", ())
+        if (value := _metrics(measurement).get(metric)) is not None
     ]
     step, reached = curve[-1] if curve else (0, None)
     value = final.get(metric)
     if value is not None:
-        step, reached = int(found["finalMeasurement"].get("stepCount", 0)), value
-    state = TrialState(found["state"])
-    others = {name: each for name, each in final.items() if name != metric}
+        step, reached = int(public["finalMeasurement"].get("stepCount", 0)), value
+    state = TrialState(public["state"])
+    rest = {name: result for name, result in final.items() if name != metric}
     return TrialView(
-        number=int(found["id"]),
+        number=int(public["id"]),
         state=state,
         parameters=tuple(
-            (each["parameterId"], _value(each)) for each in found.get("parameters", ())
+            (each["parameterId"], _value(each)) for each in public.get("parameters", ())
         ),
         value=value,
         reached=reached,
         step=step,
         # The public field holds when it was made; nobody evaluates it yet.
-        started=0 if state is TrialState.REQUESTED else parse_moment(found.get("startTime", "")),
-        ended=parse_moment(found.get("endTime", "")),
-        reason=found.get("infeasibleReason", ""),
-        more=_measured(others),
+        started=0 if state is TrialState.REQUESTED else parse_moment(public.get("startTime", "")),
+        ended=parse_moment(public.get("endTime", "")),
+        reason=public.get("infeasibleReason", ""),
+        more=_measured(rest),
         curve=tuple(each for _, each in curve),
     )
 
@@ -291,12 +291,14 @@ def _value(parameter: Mapping[str, Any]) -> Value:
     return value
 
 
-def _final(found: Mapping[str, Any]) -> dict[str, float]:
-    return _metrics(found.get("finalMeasurement", {}))
+def _final(trial: Mapping[str, Any]) -> dict[str, float]:
+    return _metrics(trial.get("finalMeasurement", {}))
 
 
 def _metrics(measurement: Mapping[str, Any]) -> dict[str, float]:
-    return {each["metricId"]: each.get("value", 0.0) for each in measurement.get("metrics", ())}
+    return {
+        metric["metricId"]: metric.get("value", 0.0) for metric in measurement.get("metrics", ())
+    }
 
 
 def _measured(values: Mapping[str, float]) -> str:

@@ -49,7 +49,7 @@ def trial_table(
     characters per line, None for no bound."""
     tables = (_cells(form, metric, trials, best, now) for form in _forms(trials))
     form, columns, rows = next(
-        (each for each in tables if max_width is None or _least(*each) <= max_width),
+        (cells for cells in tables if max_width is None or _least(*cells) <= max_width),
         _cells(_form(trials), metric, trials, best, now),
     )
     header, *cells = table(columns, rows, max_width)
@@ -83,7 +83,7 @@ def ranked(tuning: TuningView, trials: Sequence[TrialView]) -> list[TrialView]:
     valued = [
         (sign * trial.value, trial.number, trial) for trial in trials if trial.value is not None
     ]
-    return [trial for _, _, trial in sorted(valued, key=lambda each: each[:2])]
+    return [trial for _, _, trial in sorted(valued, key=lambda entry: entry[:2])]
 
 
 def terminal_text(line: Line) -> str:
@@ -119,8 +119,8 @@ class _Form:
         ]
 
     def cells(self, trial: TrialView, now: int, *, starred: bool) -> list[str]:
-        given = dict(trial.parameters)
-        values = [shown(given[name]) if name in given else "–" for name in self.names]
+        parameters = dict(trial.parameters)
+        values = [shown(parameters[name]) if name in parameters else "–" for name in self.names]
         return [
             f"{'★ ' if starred else ''}{trial.number}",
             trial.word,
@@ -139,10 +139,10 @@ class _Form:
     def _parameter_columns(self, trials: Sequence[TrialView]) -> list[Column]:
         if not self.own_columns:
             return [Column("PARAMETERS", flexible=True)]
-        given = [dict(trial.parameters) for trial in trials]
+        parameters = [dict(trial.parameters) for trial in trials]
         columns: list[Column] = []
         for name in self.names:
-            values = [each[name] for each in given if name in each]
+            values = [values[name] for values in parameters if name in values]
             right = not any(isinstance(value, str) for value in values)
             columns.append(Column(self._title(name, map(shown, values)), right=right))
         return columns
@@ -328,10 +328,10 @@ def _marked(tuning: TuningView, over: list[TrialView], blocks: str) -> Iterator[
 
 def _best(tuning: TuningView, best: TrialView, max_width: int) -> Line:
     head = best_text(tuning, best)
-    told = f"  {assignment(best.parameters)}"
+    parameters = f"  {assignment(best.parameters)}"
     label = _label(tuning, "best")
     left = max_width - width(label[0]) - width(head)
-    return (label, (head, BEST), (cut(told, left) if left > len("  a=…") else "", ""))
+    return (label, (head, BEST), (cut(parameters, left) if left > len("  a=…") else "", ""))
 
 
 def _label(tuning: TuningView, text: str) -> Piece:

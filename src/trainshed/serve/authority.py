@@ -57,13 +57,13 @@ class Authority:
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> "Authority":
         """From PEM. Raises ValueError if it is no authority of this kind."""
-        found = x509.load_pem_x509_certificate(certificate)
+        authority = x509.load_pem_x509_certificate(certificate)
         secret = serialization.load_pem_private_key(key, None)
         if not isinstance(secret, ec.EllipticCurvePrivateKey) or (
-            secret.public_key() != found.public_key()
+            secret.public_key() != authority.public_key()
         ):
             raise ValueError("ca.key does not belong to ca.pem; restore both, or move both away")
-        return cls(found, secret)
+        return cls(authority, secret)
 
     @property
     def ends(self) -> float:

@@ -252,23 +252,23 @@ def _grpc_ports(
 def _grpc_sockets(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str, socket.socket]:
     """By option. Without TLS on loopback alone: there a token goes over the wire as it is."""
     loopback = settings.host if is_loopback(settings.host) else "127.0.0.1"
-    wanted = [
+    ports = [
         ("--grpc-port", loopback, settings.grpc_port, 2),
         ("--grpc-tls-port", settings.host, settings.grpc_tls_port, 3),
     ]
-    found: dict[str, socket.socket] = {}
+    sockets: dict[str, socket.socket] = {}
     # A port that somebody asked for goes before one that is only usual.
-    for option, host, port, distance in sorted(wanted, key=lambda each: not each[2]):
+    for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
         beside = 0 if port else _beside(settings, distance, host)
         try:
-            found[option] = _listen(host, port or beside, option)
+            sockets[option] = _listen(host, port or beside, option)
         except StartFailed:
             if not beside:
                 raise
             # Somebody took it in this moment, and nobody asked for it by number.
-            found[option] = _listen(host, 0, option)
-        cleanup.callback(found[option].close)
-    return found
+            sockets[option] = _listen(host, 0, option)
+        cleanup.callback(sockets[option].close)
+    return sockets
 
 
 def _beside(settings: Settings, distance: int, host: str) -> int:

@@ -128,15 +128,15 @@ class BucketHistory:
             return (), since
         page = read_back(self._path, since, wanted)
         chunks: dict[str, int] = {}
-        found: list[Access] = []
+        accesses: list[Access] = []
         for line in page.lines:
             uri, is_write = _uri(line), line.operation == "write"
             if line.status == _INCOMPLETE:
                 chunks[uri] = chunks.get(uri, 0) + line.bytes
                 continue
             size = line.bytes + (chunks.pop(uri, 0) if is_write else 0)
-            found.append(Access(line.time, line.end, is_write, uri, size))
-        return tuple(found), page.since
+            accesses.append(Access(line.time, line.end, is_write, uri, size))
+        return tuple(accesses), page.since
 
     def last_written(self, uri: str) -> int:
         return self._adapter.last_written(uri)

@@ -95,29 +95,29 @@ def _faults(row: dict[str, Any]) -> Iterator[str]:
             yield f"{key}: unknown; the keys are {', '.join(_FIELDS)}"
         elif not isinstance(value, bool if _FIELDS[key] == "bool" else str):
             yield f"{key}: {value!r} is not {'true or false' if _FIELDS[key] == 'bool' else 'a text'}"
-    given = {key: str(value) for key, value in row.items() if value and key in _FIELDS}
-    if fault := _name_fault(given.get("name", "")):
+    texts = {key: str(value) for key, value in row.items() if value and key in _FIELDS}
+    if fault := _name_fault(texts.get("name", "")):
         yield f"name: {fault}"
-    store = given.get("store", LOCAL)
+    store = texts.get("store", LOCAL)
     if store not in STORES:
         yield f"store: {store!r} is not one of {', '.join(STORES)}"
         return
     foreign = {LOCAL: _REMOTE_ONLY, S3: ("service_account_env",), GCS: (*_S3_ONLY, "region")}[store]
     for key in foreign:
-        if key in given:
+        if key in texts:
             yield f"{key}: has no meaning for a bucket of the kind {store}; leave it out"
     for key in (*_S3_ONLY, "service_account_env"):
-        if key in given and not _VARIABLE.fullmatch(given[key]):
+        if key in texts and not _VARIABLE.fullmatch(texts[key]):
             # Not the value: it may be the secret itself.
             yield (
                 f"{key}: is not the name of an environment variable; the secret itself does not stand in a "
                 "file"
             )
-    if bool(given.get("access_key_env")) != bool(given.get("secret_key_env")):
+    if bool(texts.get("access_key_env")) != bool(texts.get("secret_key_env")):
         yield "access_key_env: goes together with secret_key_env; give both, or neither"
-    endpoint = urlsplit(given.get("endpoint", "http://unset"))
+    endpoint = urlsplit(texts.get("endpoint", "http://unset"))
     if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
-        yield f"endpoint: {given['endpoint']!r} is not of the form https://HOST:PORT"
+        yield f"endpoint: {texts['endpoint']!r} is not of the form https://HOST:PORT"
 
 
 def _name_fault(name: str) -> str:

@@ -93,9 +93,9 @@ def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -
     `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names beside
     the usual ones.
     """
-    made = signed(directory, _SERVER, names_of(host, socket.gethostname(), further), now)
-    _with_roots(made.ca, directory)
-    return Certificates(made.chain, made.key, made.ca, directory / "roots.pem")
+    files = signed(directory, _SERVER, names_of(host, socket.gethostname(), further), now)
+    _with_roots(files.ca, directory)
+    return Certificates(files.chain, files.key, files.ca, directory / "roots.pem")
 
 
 def server_files(directory: Path) -> tuple[Path, Path]:
@@ -118,8 +118,8 @@ def names_of(host: str, machine: str, further: tuple[str, ...] = ()) -> tuple[st
     """What a client on this machine, or on another one, may call the service: names and addresses. `further`:
     names of the setting `allowed_hosts`."""
     wildcard = host in ("", "0.0.0.0", "::")
-    found = ["localhost", "127.0.0.1", "::1", machine, *(() if wildcard else (host,)), *further]
-    return tuple(dict.fromkeys(name for name in found if name.isascii() and name and name != "*"))
+    names = ["localhost", "127.0.0.1", "::1", machine, *(() if wildcard else (host,)), *further]
+    return tuple(dict.fromkeys(name for name in names if name.isascii() and name and name != "*"))
 
 
 def _note(files: Signed) -> Path:
@@ -265,14 +265,14 @@ def interception_files(data: Path) -> Interception:
 def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> Interception:
     """Have the files there and good. `now`: seconds since the epoch; `environ`: the service's own. Raises
     CertificatesUnusable, OSError."""
-    found = interception_files(data)
+    interception = interception_files(data)
     names = (*regions.STORAGE, "*.storage.googleapis.com", *regions.apis())
-    made = signed(data / "tls", "storage", names, now)
-    _put(found.certificate, made.key.read_text() + made.chain.read_text(), 0o600)
-    found.trust.parent.mkdir(mode=0o755, exist_ok=True)
-    found.trust.parent.chmod(0o755)
-    _put(found.trust, "".join(_roots(made.ca, environ)), 0o644)
-    return found
+    storage = signed(data / "tls", "storage", names, now)
+    _put(interception.certificate, storage.key.read_text() + storage.chain.read_text(), 0o600)
+    interception.trust.parent.mkdir(mode=0o755, exist_ok=True)
+    interception.trust.parent.chmod(0o755)
+    _put(interception.trust, "".join(_roots(storage.ca, environ)), 0o644)
+    return interception
 
 
 def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:

@@ -59,12 +59,12 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
         settings = load(config, {"data": data})
     except SettingsError as failure:
         raise click.ClickException(str(failure)) from None
-    found = list(examine(settings))
+    findings = list(examine(settings))
     if form == "json":
-        click.echo(json.dumps([asdict(finding) for finding in found], indent=2))
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        _print(found)
-    if any(finding.verdict == "bad" for finding in found):
+        _print(findings)
+    if any(finding.verdict == "bad" for finding in findings):
         raise SystemExit(1)
 
 
@@ -87,19 +87,19 @@ def _disks(settings: Settings) -> Iterator[Finding]:
             )
             continue
         free = shutil.disk_usage(place).free
-        told = f"{path}, {free / 2**30:.0f} GiB free."
+        text = f"{path}, {free / 2**30:.0f} GiB free."
         advice = ""
         if path is settings.cache:
-            told, advice = _taken(path, told)
+            text, advice = _taken(path, text)
         if free < _FEW_BYTES:
             few = "on a full disk no job is stored, none ends, and programs fail"
             if path is settings.cache:
                 few = "runtimes take 0.2 to 3 GiB each"
-            yield Finding(about, "less", told, f"Make room: {few}. {advice}".strip())
+            yield Finding(about, "less", text, f"Make room: {few}. {advice}".strip())
         elif path is settings.data and path.is_relative_to("/tmp"):
-            yield Finding(about, "less", told, _IN_TMP)
+            yield Finding(about, "less", text, _IN_TMP)
         else:
-            yield Finding(about, "good", told, advice)
+            yield Finding(about, "good", text, advice)
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
@@ -125,8 +125,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
         yield Finding("database", "good", "every page of it is sound, no record is set aside.")
         return
     records = "record" if len(bad) == 1 else "records"
-    told = f"{len(bad)} {records} set aside: {'; '.join(map(str, bad))}."
-    yield Finding("database", "less", told, ADVICE)
+    text = f"{len(bad)} {records} set aside: {'; '.join(map(str, bad))}."
+    yield Finding("database", "less", text, ADVICE)
 
 
 def _taken(cache: Path, free: str) -> tuple[str, str]:
@@ -134,10 +134,10 @@ def _taken(cache: Path, free: str) -> tuple[str, str]:
     from trainshed.runtimes.trees import size_of
 
     taken, downloads = size_of(cache) / 2**30, size_of(cache / "uv", alone=True) / 2**30
-    told = f"{free[:-1]}, {taken:.1f} GiB taken, {downloads:.1f} of them by downloads."
+    text = f"{free[:-1]}, {taken:.1f} GiB taken, {downloads:.1f} of them by downloads."
     if taken < 1:
-        return told, ""
-    return told, (
+        return text, ""
+    return text, (
         "`trainshed runtimes list` says what takes how much, `trainshed runtimes gc` removes what was not "
         "used for a month, with --downloads only what builds have downloaded."
     )
@@ -172,13 +172,13 @@ async def _engine(settings: Settings) -> list[Finding]:
 
 async def _promises(engine: "LocalEngine") -> AsyncIterator[Finding]:
     can = engine.capabilities()
-    told = f"{can.isolation}: {_LEVELS[can.isolation]}"
+    text = f"{can.isolation}: {_LEVELS[can.isolation]}"
     reasons: dict[str, list[str]] = {}
     for level, why in can.not_stronger:
         reasons.setdefault(why, []).append(level)
     better = [f"Not {' or '.join(levels)}: {why}." for why, levels in reasons.items()]
     weak = can.isolation in ("root", "session")
-    yield Finding("isolation", "less" if weak else "good", told, " ".join(better))
+    yield Finding("isolation", "less" if weak else "good", text, " ".join(better))
     if can.memory_limit == "kernel":
         yield Finding("memory limit", "good", "held by the kernel (control groups).")
     else:
@@ -191,15 +191,15 @@ async def _promises(engine: "LocalEngine") -> AsyncIterator[Finding]:
     else:
         yield Finding("process limit", "less", "none: a fork bomb is the machine's problem.")
     if can.addresses == "loopback":
-        told = "each replica has its own, with a name, and port 2222 to itself."
-        yield Finding("addresses", "good", told)
+        text = "each replica has its own, with a name, and port 2222 to itself."
+        yield Finding("addresses", "good", text)
     else:
-        told = "literal ones in CLUSTER_SPEC: names would need namespaces."
-        yield Finding("addresses", "less", told)
+        text = "literal ones in CLUSTER_SPEC: names would need namespaces."
+        yield Finding("addresses", "less", text)
     node = (await engine.capacity())[0]
     gpus = ", ".join(f"{count} × {kind or 'GPU'}" for kind, count in node.accelerators)
-    told = f"{node.vcpus:g} processors, {node.memory_bytes / 2**30:.1f} GiB, {gpus or 'no GPUs'}."
-    yield Finding("machine", "good", told)
+    text = f"{node.vcpus:g} processors, {node.memory_bytes / 2**30:.1f} GiB, {gpus or 'no GPUs'}."
+    yield Finding("machine", "good", text)
 
 
 _LEVELS = {
@@ -226,15 +226,17 @@ def _images(settings: Settings) -> Finding:
 def _interpreters(settings: Settings) -> Finding:
     from trainshed.runtimes.interpreters import Interpreters
 
-    found = Interpreters(settings.cache.absolute() / "interpreters.json").found()
-    told = ", ".join(f"{major}.{minor}" for major, minor in sorted(found))
-    advice = "" if len(found) > 1 else "Others, found by pyenv or uv, let older runtimes be built."
-    return Finding("interpreters", "good", f"Python {told}.", advice)
+    pythons = Interpreters(settings.cache.absolute() / "interpreters.json").found()
+    versions = ", ".join(f"{major}.{minor}" for major, minor in sorted(pythons))
+    advice = (
+        "" if len(pythons) > 1 else "Others, found by pyenv or uv, let older runtimes be built."
+    )
+    return Finding("interpreters", "good", f"Python {versions}.", advice)
 
 
-def _print(found: list[Finding]) -> None:
-    wide = max(len(finding.about) for finding in found)
-    for finding in found:
+def _print(findings: list[Finding]) -> None:
+    wide = max(len(finding.about) for finding in findings)
+    for finding in findings:
         mark, colour = _MARKS[finding.verdict]
         click.echo(
             f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {plain(finding.told)}"

@@ -231,14 +231,14 @@ def _rest(cache: Path, offers: "list[InventoryEntry]") -> Iterator[str]:
     images = [k for k in Shelf(cache / IMAGES).content() if k.whole]
     reduction = [k for k in Shelf(cache / REDUCTION).content() if k.whole]
     yield ""
-    for title, found in (
+    for title, trees in (
         ("environments of before, which no new job gets", kept),
         ("layers with packages of jobs", layers),
         ("container images", images),
         ("packages for jobs with reducers", reduction),
     ):
-        if found:
-            yield f"{title}: {len(found)}, {_size(size_of(*(each.path for each in found)))}"
+        if trees:
+            yield f"{title}: {len(trees)}, {_size(size_of(*(tree.path for tree in trees)))}"
     yield f"packages of jobs: {_size(size_of(cache / 'packages'))}"
     # What an environment has as well goes with the environment.
     alone = size_of(cache / "uv", alone=True)

@@ -191,7 +191,7 @@ class Service:
             async with asyncio.timeout(self._bootstrap.settings.grace + STOP_JOBS):
                 # Again: a create that was on its way when the stop began may have come to its end since.
                 while live := await self._bootstrap.store.ledger.load_live():
-                    await self._cancel([each.job for each in live])
+                    await self._cancel([work.job for work in live])
         except TimeoutError:
             say("Some jobs did not stop in time; they are stopped at the next start.")
 

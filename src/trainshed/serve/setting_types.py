@@ -101,7 +101,7 @@ def _image_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[MappedImage, ...
 
 def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
     if not isinstance(value, list) or not all(
-        isinstance(one, dict) for one in cast("list[Any]", value)
+        isinstance(entry, dict) for entry in cast("list[Any]", value)
     ):
         raise ValueError(f"write each entry as a table of its own: [[{name}]]")
     return tuple(cast("list[dict[str, Any]]", value))
@@ -113,7 +113,7 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
     from trainshed.core.names import Api
 
     types = accelerator_types(Api.VERTEX)
-    found: list[tuple[str, int]] = []
+    accelerators: list[tuple[str, int]] = []
     for part in filter(None, text.split(",")):
         kind, _, count = part.strip().partition("=")
         if kind not in types:
@@ -123,8 +123,8 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
             )
         if not count.isdecimal() or not int(count):
             raise ValueError(f"{part!r} is not of the form TYPE=COUNT with a count of 1 or more")
-        found.append((kind, int(count)))
-    return tuple(found)
+        accelerators.append((kind, int(count)))
+    return tuple(accelerators)
 
 
 def _check_engine(name: str) -> None:
@@ -234,8 +234,8 @@ def _check_project(project: str) -> None:
 def near(word: str, known: Iterable[str]) -> str:
     """` Did you mean …?` with what is spelled most alike, in either case; "" if nothing is."""
     names = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), sorted(names), n=1)
-    return f" Did you mean {names[found[0]]}?" if found else ""
+    close = difflib.get_close_matches(word.lower(), sorted(names), n=1)
+    return f" Did you mean {names[close[0]]}?" if close else ""
 
 
 Port = Annotated[

@@ -252,8 +252,8 @@ def engine_settings(settings: Settings) -> dict[str, Any]:
 
 def _flattened(config: Path, document: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
     """The document with `[engines.local]` at its top, where those settings stood first and still may."""
-    found = document.pop("engines", {})
-    tables = cast("dict[str, Any]", found) if isinstance(found, dict) else {"NAME": found}
+    value = document.pop("engines", {})
+    tables = cast("dict[str, Any]", value) if isinstance(value, dict) else {"NAME": value}
     engines: dict[str, dict[str, Any]] = {}
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -313,10 +313,10 @@ def _absolute(file: str) -> str:
 
 def _halves(values: dict[str, tuple[Any, str]]) -> list[str]:
     """What is wrong where a certificate has no key, or a key no certificate."""
-    found = {name: values[name][1] for name in ("tls_cert", "tls_key") if _given(name, values)}
-    if len(found) != 1:
+    sources = {name: values[name][1] for name in ("tls_cert", "tls_key") if _given(name, values)}
+    if len(sources) != 1:
         return []
-    ((name, source),) = found.items()
+    ((name, source),) = sources.items()
     other = "tls_key" if name == "tls_cert" else "tls_cert"
     return [f"{source}: given without {other}; give both, or neither"]
 

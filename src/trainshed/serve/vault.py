@@ -71,33 +71,33 @@ class Vault:
         """What is made up for jobs; a certificate and its key are one."""
         uids = {ref.job_uid for ref in refs if ref.made is not Made.TOKEN}
         certificates = {uid: await asyncio.to_thread(self._job_certificate, uid) for uid in uids}
-        found: dict[SecretRef, str] = {}
+        values: dict[SecretRef, str] = {}
         for ref in refs:
             match ref.made:
                 case Made.AUTHORITY:
-                    found[ref] = certificates[ref.job_uid].authority
+                    values[ref] = certificates[ref.job_uid].authority
                 case Made.CERTIFICATE:
-                    found[ref] = certificates[ref.job_uid].certificate
+                    values[ref] = certificates[ref.job_uid].certificate
                 case Made.KEY:
-                    found[ref] = certificates[ref.job_uid].key
+                    values[ref] = certificates[ref.job_uid].key
                 case _:
-                    found[ref] = self._job_token(ref.job_uid)
-        return found
+                    values[ref] = self._job_token(ref.job_uid)
+        return values
 
     async def _stored(self, project_id: str, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
         try:
-            found = await self._secrets.find(project_id, refs)
+            secrets = await self._secrets.find(project_id, refs)
         except Unavailable as failure:
             raise EngineUnavailable(f"The secrets cannot be read: {failure}") from None
-        if missing := sorted(ref for ref in refs if ref not in found):
+        if missing := sorted(ref for ref in refs if ref not in secrets):
             raise SecretMissing(
                 f"The project {project_id} has no secret {' and no secret '.join(map(str, missing))} any "
                 "more: it was deleted after the job was created. Set it again with `trainshed secrets "
                 "set`, and submit the job anew."
             )
-        ids = {ref: SecretId(project_id, ref.name, found[ref].version) for ref in refs}
+        ids = {ref: SecretId(project_id, ref.name, secrets[ref].version) for ref in refs}
         try:
-            values = {ref: self._sealer.open(found[ref].content, ids[ref]) for ref in refs}
+            values = {ref: self._sealer.open(secrets[ref].content, ids[ref]) for ref in refs}
         except (Unsealable, KeyUnusable) as failure:
             raise LaunchRejected(str(failure)) from None
         self._note(project_id, set(ids.values()))
@@ -106,7 +106,9 @@ class Vault:
     def _note(self, project_id: str, used: set[SecretId]) -> None:
         """Have it stored when these were used last, later."""
         now = self._now()
-        fresh = [one for one in used if now - self._noted.get(one, -_SAME_USE) >= _SAME_USE]
+        fresh = [
+            secret for secret in used if now - self._noted.get(secret, -_SAME_USE) >= _SAME_USE
+        ]
         if not fresh:
             return
         self._noted.update(dict.fromkeys(fresh, now))
@@ -115,7 +117,9 @@ class Vault:
     async def _store_use(self, project_id: str, used: list[SecretId], at: int) -> None:
         # Of no use but to whoever wonders whether a secret may go: no start fails for want of it.
         with contextlib.suppress(Unavailable):
-            await self._secrets.note_use(project_id, [(one.name, one.version) for one in used], at)
+            await self._secrets.note_use(
+                project_id, [(secret.name, secret.version) for secret in used], at
+            )
 
 
 def job_certificate(job_uid: int, seed: bytes) -> JobCertificate:

@@ -301,14 +301,14 @@ def _parent(endpoint: Endpoint) -> str:
 
 def _result(run: _Run, over: JobView, endpoint: Endpoint) -> list[str]:
     places = run.places
-    told = click.style(over.state.value, fg=state_colour(over.state), bold=True)
+    result = click.style(over.state.value, fg=state_colour(over.state), bold=True)
     try:
         metrics = endpoint.storage_client().download(places.bucket, places.metrics)
-        told += f"  accuracy {accuracy(metrics):.3f} on images that it has not learned from"
+        result += f"  accuracy {accuracy(metrics):.3f} on images that it has not learned from"
     except (Refused, ValueError) as failure:
-        told += f"  (its accuracy cannot be read: {failure})"
+        result += f"  (its accuracy cannot be read: {failure})"
     facts = [
-        ("Result", told),
+        ("Result", result),
         ("First line", f"{duration(run.first_line - run.submitted)} after the submit"),
         ("In all", duration(over.ended - run.submitted)),
         ("Model", places.uri(places.model)),

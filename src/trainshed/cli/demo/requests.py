@@ -57,7 +57,7 @@ def demo_places(bucket: str, sdist: Sdist, now: int) -> DemoPlaces:
 def demo_request(places: DemoPlaces, workers: int, arguments: Sequence[str] = ()) -> dict[str, Any]:
     """The body of `customJobs.create`: a primary, `workers` workers, an evaluator. `arguments`: of the
     program."""
-    given = {"args": list(arguments)} if arguments else {}
+    program = {"args": list(arguments)} if arguments else {}
 
     def pool(replicas: int) -> dict[str, Any]:
         if not replicas:
@@ -69,7 +69,7 @@ def demo_request(places: DemoPlaces, workers: int, arguments: Sequence[str] = ()
                 "executorImageUri": DEMO_IMAGE,
                 "packageUris": [places.uri(places.package)],
                 "pythonModule": DEMO_MODULE,
-                **given,
+                **program,
             },
         }
 

@@ -80,16 +80,16 @@ def list_(
         raise click.UsageError("Which project's jobs? Give --project, or set GCLOUD_PROJECT.")
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
-    found = list_jobs(client, chosen, state=state, limit=limit, parent=above)
+    jobs = list_jobs(client, chosen, state=state, limit=limit, parent=above)
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(jobs, indent=2))
         return
-    if not found:
+    if not jobs:
         which = f"in state {state.upper()} " if state else ""
         advice = f"below {above}." if above else f"in project {chosen}. Try one: trainshed demo"
         click.echo(f"No jobs {which}{advice}", err=True)
         return
-    for line in job_table([JobView.parse(job) for job in found], session.now(), _terminal_width()):
+    for line in job_table([JobView.parse(job) for job in jobs], session.now(), _terminal_width()):
         click.echo(line)
 
 
@@ -101,11 +101,11 @@ def list_(
 def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     """Show everything about a job: state, why it waits or failed, replicas and restarts, trials."""
     client = endpoint.client(raw=form == "json")
-    found = find_job(client, job, endpoint.project)
+    answer = find_job(client, job, endpoint.project)
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(answer, indent=2))
         return
-    view = JobView.parse(found)
+    view = JobView.parse(answer)
     lines = description(view, session.now(), width=_terminal_width())
     for line in [*lines, *usage.describe_lines(client, view)]:
         click.echo(line)
@@ -122,11 +122,11 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
     """
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
-    found = client.get(job_path(uid, "/timeline"))
+    answer = client.get(job_path(uid, "/timeline"))
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(answer, indent=2))
         return
-    timeline = read(found, Timeline)
+    timeline = read(answer, Timeline)
     lines = timeline_lines(list(map(TimelineView.of, timeline.entries)), timeline.attempts)
     lives = incarnation_table(IncarnationView.of_all(timeline.attempts))
     for line in [*lines, *([""] if lives else []), *lives, *counter_lines(timeline.counters)]:
@@ -139,7 +139,7 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 def cancel(endpoint: Endpoint, job: tuple[str, ...]) -> None:
     """Cancel one or more jobs. The others are cancelled even if one cannot be."""
     client = endpoint.client()
-    failed = [one for one in job if not _cancelled(client, one, endpoint.project)]
+    failed = [reference for reference in job if not _cancelled(client, reference, endpoint.project)]
     if failed:
         raise SystemExit(1)
 

@@ -117,15 +117,15 @@ def _tuning_facts(job: JobView, tuning: TuningView) -> list[tuple[str, str]]:
     if tuning.stopping:
         how.append(f"{tuning.stopping} stopping")
     best = best_trial(tuning, job.trials)
-    found: list[tuple[str, str]] = [
+    facts: list[tuple[str, str]] = [
         ("Tunes", f"{tuning.metric}, {tuning.goal.value.lower()} ({', '.join(how)})"),
         ("Trials", counts(tuning)),
     ]
     if best:
         parameters = pairs([(name, shown(value, 6)) for name, value in best.parameters])
         head = click.style(best_text(tuning, best), fg="green", bold=True)
-        found += [("Best", "\n".join([head, *parameters])), ("Its job", best.job)]
-    return found
+        facts += [("Best", "\n".join([head, *parameters])), ("Its job", best.job)]
+    return facts
 
 
 def waiting_lines(waiting: WaitingView) -> Iterator[str]:
@@ -175,30 +175,30 @@ def replica_table(replicas: tuple[ReplicaView, ...], now: int) -> list[str]:
 
 def counted(counters: Iterable[tuple[str, int]]) -> str:
     """`2 (replica_lost 1, preempted 1)`, `2 replica_lost`; "" for none."""
-    found = [(rule, count) for rule, count in counters if count]
-    if len(found) == 1:
-        return f"{found[0][1]} {found[0][0]}"
-    named = ", ".join(f"{rule} {count}" for rule, count in found)
-    return f"{sum(count for _, count in found)} ({named})" if found else ""
+    nonzero = [(rule, count) for rule, count in counters if count]
+    if len(nonzero) == 1:
+        return f"{nonzero[0][1]} {nonzero[0][0]}"
+    named = ", ".join(f"{rule} {count}" for rule, count in nonzero)
+    return f"{sum(count for _, count in nonzero)} ({named})" if nonzero else ""
 
 
-def _failure_lines(failure: FailureView, said: str) -> Iterator[str]:
-    """What the public message, `said`, does not say, or says only in passing."""
+def _failure_lines(failure: FailureView, message: str) -> Iterator[str]:
+    """What the public message does not say, or says only in passing."""
     whose = f" of {failure.task}" if failure.task else ""
     status = f", status {failure.status}" if failure.status is not None else ""
     yield f"{failure.cause}{whose}{status}"
-    if failure.reason not in said:
+    if failure.reason not in message:
         yield failure.reason
 
 
 def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
     """Whose files are kept, and what to type to look around in them."""
-    latest = max((each.attempt for each in job.autopsies), default=0)
-    kept = [each for each in job.autopsies if each.attempt == latest]
-    for each in kept[:_NAMED]:
+    latest = max((autopsy.attempt for autopsy in job.autopsies), default=0)
+    kept = [autopsy for autopsy in job.autopsies if autopsy.attempt == latest]
+    for autopsy in kept[:_NAMED]:
         yield (
-            f"{each.task}, until {local_moment(each.expires, zone)}: trainshed jobs autopsy {job.id} "
-            f"{each.task}"
+            f"{autopsy.task}, until {local_moment(autopsy.expires, zone)}: trainshed jobs autopsy {job.id} "
+            f"{autopsy.task}"
         )
     if len(kept) > _NAMED or len(kept) < len(job.autopsies):
         yield f"all that is kept: trainshed jobs autopsy {job.id} --list"

@@ -93,23 +93,23 @@ def command(
     if at_line and after:
         raise click.UsageError("A drill waits for a line or for a time: give --at-line or --after.")
     client = endpoint.client()
-    found = JobView.parse(find_job(client, job, endpoint.project))
+    target = JobView.parse(find_job(client, job, endpoint.project))
     if step_pattern:
         # Whether it can be used is to be known before anything is done to the job.
-        client.get(job_path(found.uid, "/resumeReport"), stepPattern=step_pattern)
+        client.get(job_path(target.uid, "/resumeReport"), stepPattern=step_pattern)
     order = {"kind": kind, "replica": replica, "atLine": at_line, "after": after}
     body = {name: value for name, value in order.items() if value}
-    drill = read(client.post(job_path(found.uid, ":drill"), body), Drill)
+    drill = read(client.post(job_path(target.uid, ":drill"), body), Drill)
     click.echo(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")
     if not wait:
-        click.echo(f"What comes of it: trainshed jobs resume-report {found.id}")
+        click.echo(f"What comes of it: trainshed jobs resume-report {target.id}")
         return
-    watch = _Watch(client, found, drill, step_pattern, session)
+    watch = _Watch(client, target, drill, step_pattern, session)
     try:
         finding = watch.until_known()
     except KeyboardInterrupt:
         click.echo(
-            f"The drill stays ordered. What comes of it: trainshed jobs resume-report {found.id}",
+            f"The drill stays ordered. What comes of it: trainshed jobs resume-report {target.id}",
             err=True,
         )
         raise SystemExit(130) from None
@@ -298,10 +298,10 @@ def _steps(steps: Steps) -> str:
 
 def _outcome(finding: ResumeFinding) -> str:
     outcome, lost = finding.outcome, finding.lost
-    told = click.style(outcome.replace("_", " "), fg=_COLOURS.get(outcome), bold=True)
+    text = click.style(outcome.replace("_", " "), fg=_COLOURS.get(outcome), bold=True)
     if not isinstance(lost, int):
-        return told
-    return f"{told}, {lost} {finding.unit}{'s' * (lost != 1)} lost"
+        return text
+    return f"{text}, {lost} {finding.unit}{'s' * (lost != 1)} lost"
 
 
 def _bytes(size: float) -> str:

@@ -39,14 +39,14 @@ def command(context: click.Context) -> None:
 def list_(endpoint: Endpoint, project: str | None) -> None:
     """List the plans of a project."""
     answer = endpoint.client().get(_PLANS, project=_whose(endpoint, project))
-    found = read(answer, DrillPlanList)
-    if not found.plans:
+    plans = read(answer, DrillPlanList)
+    if not plans.plans:
         click.echo(
-            f"The project {found.project} has no drill plan. Store one: trainshed drill-plans put FILE",
+            f"The project {plans.project} has no drill plan. Store one: trainshed drill-plans put FILE",
             err=True,
         )
         return
-    for line in plan_table(found.plans):
+    for line in plan_table(plans.plans):
         click.echo(line)
 
 
@@ -57,8 +57,8 @@ def list_(endpoint: Endpoint, project: str | None) -> None:
 def show(endpoint: Endpoint, name: str, project: str | None) -> None:
     """Print a plan as `put` takes it."""
     path = f"{_PLANS}/{quote(name, safe='')}"
-    found = endpoint.client(raw=True).get(path, project=_whose(endpoint, project))
-    click.echo(json.dumps(found, indent=2))
+    plan = endpoint.client(raw=True).get(path, project=_whose(endpoint, project))
+    click.echo(json.dumps(plan, indent=2))
 
 
 @command.command(short_help="Store a plan from a file, replacing one of that name.")

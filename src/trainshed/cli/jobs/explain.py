@@ -74,18 +74,18 @@ def command(
     --config. The exit status is 0 if the job would start now, 3 if it would wait or has no place here, 1 if
     it would be refused.
     """
-    found = _read(file, api, session.now())
+    parsed = _read(file, api, session.now())
     if not (project or endpoint.project) or not (region or endpoint.region):
         endpoint = answering(endpoint)
     where = region or endpoint.region
-    asked = job_files.with_region(found, where)
+    job_file = job_files.with_region(parsed, where)
     answer: dict[str, Any] = endpoint.client(raw=form == "json").post(
         "/trainshed/v1/jobs:explain",
         {
-            "api": asked.api.value,
+            "api": job_file.api.value,
             "project": project or endpoint.project,
             "location": where,
-            "job": asked.job,
+            "job": job_file.job,
         },
     )
     if form == "json":
@@ -170,7 +170,7 @@ def _read(file: TextIO, api: str | None, now: int) -> JobFile:
     click.ClickException."""
     name = Path(file.name).stem if file.name not in ("-", "<stdin>") else "job"
     try:
-        found = job_files.read(file.read())
-        return job_files.recognised(found, Api(api) if api else None, name, f"explain_{now}")
+        job = job_files.read(file.read())
+        return job_files.recognised(job, Api(api) if api else None, name, f"explain_{now}")
     except (Unreadable, UnicodeDecodeError) as failure:
         raise click.ClickException(f"{file.name}: {failure}") from None

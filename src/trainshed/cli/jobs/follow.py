@@ -70,20 +70,20 @@ class Patience:
         and its stream then begins anew; `read` passes over what it was given before. Raises Refused,
         Unreachable."""
         while True:
-            began, told = None, False
+            began, progressed = None, False
             try:
                 with opened() as answer:
                     began = time.monotonic()
-                    for found in answer:
-                        for update in read(found):
-                            told = True
+                    for message in answer:
+                        for update in read(message):
+                            progressed = True
                             yield update
                 if self._is_over():
                     return
                 cause = "The service ended the stream: it is shutting down."
             except Unreachable as failure:
                 cause = failure.message
-            if told or (began is not None and time.monotonic() - began > _STEADY):
+            if progressed or (began is not None and time.monotonic() - began > _STEADY):
                 self._reset()
             self._wait(cause)
 
@@ -125,9 +125,9 @@ class ViewChanges:
     def __init__(self) -> None:
         self._last: dict[str, Any] | None = None
 
-    def fresh(self, found: dict[str, Any]) -> bool:
+    def fresh(self, view: dict[str, Any]) -> bool:
         """Whether a view says anything new; it is told then."""
-        fresh, self._last = found != self._last, found
+        fresh, self._last = view != self._last, view
         return fresh
 
 
@@ -138,16 +138,16 @@ class SeenLines:
         self._last: dict[tuple[int, str], tuple[int, int]] = {}
         self._first = ""
 
-    def fresh(self, found: Mapping[str, Any]) -> bool:
+    def fresh(self, view: Mapping[str, Any]) -> bool:
         """Whether a line is new; it is seen then. `found`: an object of the stream of lines."""
-        writer = (found.get("trial", 0), found["replica"])
-        place = (found["attempt"], found["n"])
+        writer = (view.get("trial", 0), view["replica"])
+        place = (view["attempt"], view["n"])
         if place <= self._last.get(writer, (-1, -1)):
             return False
         # Those that wrote last stand last.
         self._last.pop(writer, None)
         self._last[writer] = place
-        self._first = self._first or found["at"]
+        self._first = self._first or view["at"]
         return True
 
     def query(self, tail: int | None) -> dict[str, Any]:
@@ -212,14 +212,14 @@ def _views(
 
     def updates(view: dict[str, Any]) -> Iterator[Update]:
         nonlocal below
-        found = JobView.parse(view)
-        if found.child and found.child.tuning:
+        job = JobView.parse(view)
+        if job.child and job.child.tuning:
             # A pipeline says nothing of its trials itself.
-            below = below if below is not own else _Entries(client, found.child.uid)
+            below = below if below is not own else _Entries(client, job.child.uid)
             yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
         yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
         if patience is None or views.fresh(view):
-            yield found
+            yield job
 
     return _told(lambda: client.stream(job_path(uid, "/watch")), updates, patience)
 
@@ -263,5 +263,5 @@ def _told(
         yield from patience.outlast(opened, read)
         return
     with opened() as answer:
-        for found in answer:
-            yield from read(found)
+        for message in answer:
+            yield from read(message)

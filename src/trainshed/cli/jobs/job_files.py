@@ -53,23 +53,23 @@ def read(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def recognised(found: Mapping[str, Any], api: Api | None, name: str, job_id: str) -> JobFile:
+def recognised(fields: Mapping[str, Any], api: Api | None, name: str, job_id: str) -> JobFile:
     """The job that a file describes. `api`: which API's it is, None to tell by its fields. `name`, `job_id`:
     of a Vertex or `ml` job whose file gives none. Raises Unreadable."""
-    keys = found.keys()
+    keys = fields.keys()
     if keys & _PIPELINE:
         raise Unreadable(
             "It is a training pipeline, which asks for nothing but its job: give the workerPoolSpecs of its"
             " trainingTaskInputs."
         )
     if api is not Api.ML and keys & _JOB_SPEC:
-        return JobFile(Api.VERTEX, _named(found, name))
+        return JobFile(Api.VERTEX, _named(fields, name))
     if api is not Api.ML and (keys & _POOLS or api is Api.VERTEX):
-        return JobFile(Api.VERTEX, _named({"jobSpec": dict(found)}, name))
+        return JobFile(Api.VERTEX, _named({"jobSpec": dict(fields)}, name))
     if keys & _TRAINING:
-        return JobFile(Api.ML, _identified(found, job_id))
+        return JobFile(Api.ML, _identified(fields, job_id))
     if keys & _ML_ONLY or api is Api.ML:
-        return JobFile(Api.ML, _identified({"trainingInput": dict(found)}, job_id))
+        return JobFile(Api.ML, _identified({"trainingInput": dict(fields)}, job_id))
     raise Unreadable(
         "It has neither workerPoolSpecs nor jobSpec (Vertex custom jobs) nor trainingInput (ml v1); say whose"
         " job it is with --api."
@@ -81,10 +81,10 @@ def with_region(file: JobFile, region: str) -> JobFile:
     if file.api is not Api.ML or not region:
         return file
     key = next(iter(_TRAINING & file.job.keys()), "trainingInput")
-    given = file.job.get(key)
-    if not isinstance(given, dict) or "region" in given:
+    value = file.job.get(key)
+    if not isinstance(value, dict) or "region" in value:
         return file
-    training = cast(dict[str, Any], given)
+    training = cast(dict[str, Any], value)
     return JobFile(file.api, {**file.job, key: {**training, "region": region}})
 
 

@@ -47,8 +47,8 @@ def command(
 
     Of a tuning job those of all its trials."""
     client = endpoint.client(raw=form == "json")
-    found = find_job(client, job, endpoint.project)
-    view = JobView.parse(found)
+    answer = find_job(client, job, endpoint.project)
+    view = JobView.parse(answer)
     path = job_path(view.uid, "/logs")
     which = {"trial": trial, "replica": replica}
     try:
@@ -76,7 +76,7 @@ def followed(
     seen = SeenLines()
     return patience.outlast(
         lambda: client.lines(path, follow="true", **which, **seen.query(tail)),
-        lambda found: iter([found] if seen.fresh(found) else []),
+        lambda line: iter([line] if seen.fresh(line) else []),
     )
 
 
@@ -126,5 +126,5 @@ def require_over(client: Client, uid: str) -> JobView:
 
 
 def _print(lines: Iterable[dict[str, Any]], job: JobView, form: str) -> None:
-    for found in lines:
-        click.echo(json.dumps(found) if form == "json" else labelled(LogLine.parse(found), job))
+    for line in lines:
+        click.echo(json.dumps(line) if form == "json" else labelled(LogLine.parse(line), job))

@@ -37,10 +37,10 @@ def list_jobs(
 
     Raises Refused, Unreachable.
     """
-    found: list[dict[str, Any]] = []
+    jobs: list[dict[str, Any]] = []
     token: str | None = None
-    while limit is None or len(found) < limit:
-        wanted = _PAGE if limit is None else min(_PAGE, limit - len(found))
+    while limit is None or len(jobs) < limit:
+        wanted = _PAGE if limit is None else min(_PAGE, limit - len(jobs))
         # A page can be short and still have another one behind it.
         page = client.get(
             _JOBS,
@@ -50,20 +50,20 @@ def list_jobs(
             limit=wanted,
             pageToken=token,
         )
-        found += page["jobs"]
+        jobs += page["jobs"]
         token = page["nextPageToken"]
         if not token:
             break
-    return found[:limit]
+    return jobs[:limit]
 
 
 def live_jobs(client: Client, project: str = EVERY_PROJECT) -> list[JobView]:
     """Every job of a project, or of all, that is not over. Raises Refused, Unreachable."""
     return [
-        JobView.parse(found)
+        JobView.parse(job)
         for state in JobState
         if not state.is_final
-        for found in list_jobs(client, project, state=state.value, limit=None)
+        for job in list_jobs(client, project, state=state.value, limit=None)
     ]
 
 
@@ -77,33 +77,33 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
     except Refused as refused:
         if refused.status != 404 or "/" in reference or not project:
             raise
-    known = list_jobs(client, project, limit=_LOOKED_THROUGH)
-    return client.get(job_path(meant(reference, [JobView.parse(found) for found in known]).uid))
+    jobs = list_jobs(client, project, limit=_LOOKED_THROUGH)
+    return client.get(job_path(meant(reference, [JobView.parse(job) for job in jobs]).uid))
 
 
-def meant(reference: str, known: Sequence[JobView]) -> JobView:
-    """The one of `known` whose id begins with `reference`.
+def meant(reference: str, jobs: Sequence[JobView]) -> JobView:
+    """The one of `jobs` whose id begins with `reference`.
 
     Raises click.ClickException if there is none, with the nearest ones, or more than one, with their names.
     """
-    found = [job for job in known if job.id.startswith(reference)] if reference else []
-    if len(found) == 1:
-        return found[0]
-    if found:
+    matches = [job for job in jobs if job.id.startswith(reference)] if reference else []
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise click.ClickException(
-            f"{len(found)} jobs have an id that begins with {reference!r}:{_listed(found)}\n"
+            f"{len(matches)} jobs have an id that begins with {reference!r}:{_listed(matches)}\n"
             "Give more of the id, or a full name."
         )
-    raise click.ClickException(f"There is no job {reference!r}.{_near(reference, known)}")
+    raise click.ClickException(f"There is no job {reference!r}.{_near(reference, jobs)}")
 
 
-def _near(reference: str, known: Sequence[JobView]) -> str:
-    if not known:
+def _near(reference: str, jobs: Sequence[JobView]) -> str:
+    if not jobs:
         return " No job was submitted yet; try: trainshed demo"
     # Slow to load, and needed for a mistake only.
     import difflib
 
-    words = {job.id: job for job in known} | {job.display_name: job for job in known}
+    words = {job.id: job for job in jobs} | {job.display_name: job for job in jobs}
     close = difflib.get_close_matches(reference, list(words), n=_NAMED)
     near = list({words[word].uid: words[word] for word in close}.values())
     if near:

@@ -67,12 +67,12 @@ def run_shell(
     }
     with _connected(client, ticket.path) as connection:
         connection.send(json.dumps(order))
-        told = json.loads(connection.recv(_PATIENCE))
-        if "error" in told:
-            raise Refused(0, plain(told["error"]))
+        opened = json.loads(connection.recv(_PATIENCE))
+        if "error" in opened:
+            raise Refused(0, plain(opened["error"]))
         if is_terminal and not line:
             click.echo(
-                f"{plain(told['title'])}. Leave with exit, or hang up with Enter ~ .", err=True
+                f"{plain(opened['title'])}. Leave with exit, or hang up with Enter ~ .", err=True
             )
         with _raw(sys.stdin.fileno()) if is_terminal else contextlib.nullcontext():
             return _Session(connection, is_terminal=is_terminal).run()
@@ -113,12 +113,12 @@ class _Session:
                 if isinstance(message, bytes):
                     _write_all(message)
                     continue
-                told = json.loads(message)
-                self._error = told.get("error", "")
-                if "exit" in told:
-                    ended = told["exit"] is None
+                order = json.loads(message)
+                self._error = order.get("error", "")
+                if "exit" in order:
+                    ended = order["exit"] is None
                     self._error = "The replica has ended, and the shell with it." if ended else ""
-                    self._status = _NO_STATUS if ended else told["exit"]
+                    self._status = _NO_STATUS if ended else order["exit"]
         except OSError:
             self._error = ""  # Nobody reads our output any more.
         except _connection_closed():

@@ -165,9 +165,9 @@ class JobView:
     links: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
-    def parse(found: Mapping[str, Any]) -> "JobView":
+    def parse(answer: Mapping[str, Any]) -> "JobView":
         """Read a summary or a description. Raises ValueError for something else."""
-        return JobView.of(read(found, records.JobDescription))
+        return JobView.of(read(answer, records.JobDescription))
 
     @staticmethod
     def of(job: records.JobDescription) -> "JobView":
@@ -227,9 +227,9 @@ class LogLine:
     task: str = ""
 
     @staticmethod
-    def parse(found: Mapping[str, Any]) -> "LogLine":
+    def parse(answer: Mapping[str, Any]) -> "LogLine":
         """Read one line of a log stream. Raises ValueError for something else."""
-        line = read(found, timeline.LogLine)
+        line = read(answer, timeline.LogLine)
         return LogLine(
             parse_moment(line.at),
             line.replica,
@@ -254,9 +254,9 @@ class TimelineView:
     effect: str = ""
 
     @staticmethod
-    def parse(found: Mapping[str, Any]) -> "TimelineView":
+    def parse(answer: Mapping[str, Any]) -> "TimelineView":
         """Read one of the `entries`. Raises ValueError for something else."""
-        return TimelineView.of(read(found, timeline.TimelineEntry))
+        return TimelineView.of(read(answer, timeline.TimelineEntry))
 
     @staticmethod
     def of(entry: timeline.TimelineEntry) -> "TimelineView":

@@ -259,9 +259,11 @@ def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     The exit status is 0 if the job succeeded, 1 otherwise, 130 after Ctrl-C (the job goes on).
     """
     client = endpoint.client(raw=form == "json")
-    found = JobView.parse(find_job(client, job, endpoint.project))
+    submitted = JobView.parse(find_job(client, job, endpoint.project))
     try:
-        over = _printed(client, found) if form == "json" else watched(client, found, session)
+        over = (
+            _printed(client, submitted) if form == "json" else watched(client, submitted, session)
+        )
     except KeyboardInterrupt:
         click.echo(f"The job goes on. Its lines: trainshed jobs logs -f {job}", err=True)
         raise SystemExit(130) from None
@@ -302,7 +304,7 @@ def _printed(client: Client, job: JobView) -> JobView:
     views = ViewChanges()
     for view in _patience(client, job).outlast(
         lambda: client.stream(job_path(job.uid, "/watch")),
-        lambda found: iter([found] if views.fresh(found) else []),
+        lambda update: iter([update] if views.fresh(update) else []),
     ):
         click.echo(json.dumps(view))
     return require_over(client, job.uid)

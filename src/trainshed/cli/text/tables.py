@@ -60,12 +60,12 @@ def joined(cells: Sequence[str]) -> str:
 def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Lines `label  value`, the values aligned; a value's further lines stand below its first."""
     label_width = max((width(label) for label, _ in rows), default=0)
-    found: list[str] = []
+    lines: list[str] = []
     for label, value in rows:
         first, *more = value.splitlines() or [""]
-        found.append(_GAP.join((_padded(label, label_width), first)).rstrip())
-        found.extend((" " * (label_width + len(_GAP)) + line).rstrip() for line in more)
-    return found
+        lines.append(_GAP.join((_padded(label, label_width), first)).rstrip())
+        lines.extend((" " * (label_width + len(_GAP)) + line).rstrip() for line in more)
+    return lines
 
 
 def width(text: str) -> int:
@@ -102,9 +102,9 @@ def _shrink(columns: Sequence[Column], widths: list[int], max_width: int) -> Non
     missing = sum(widths) + len(_GAP) * (len(widths) - 1) - max_width
     for index, column in enumerate(columns):
         if missing > 0 and column.flexible:
-            given = min(missing, max(0, widths[index] - _LEAST_FLEXIBLE))
-            widths[index] -= given
-            missing -= given
+            cells = min(missing, max(0, widths[index] - _LEAST_FLEXIBLE))
+            widths[index] -= cells
+            missing -= cells
 
 
 def _padded(cell: str, size: int, right: bool = False, last: bool = False) -> str:
@@ -136,13 +136,13 @@ def best_so_far(
     values: Sequence[float | None], better: Callable[[float, float], float]
 ) -> list[float | None]:
     """The best of each beginning. `better`: `max` or `min`."""
-    found: list[float | None] = []
+    bests: list[float | None] = []
     best: float | None = None
     for value in values:
         if value is not None:
             best = value if best is None else better(best, value)
-        found.append(best)
-    return found
+        bests.append(best)
+    return bests
 
 
 def grouped(

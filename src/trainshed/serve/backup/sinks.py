@@ -117,14 +117,14 @@ class _Padded(io.RawIOBase):
         """So many bytes, fewer only at the end."""
         wanted = self._left if size < 0 else min(size, self._left)
         parts = [self._rest]
-        found = len(self._rest)
-        while found < wanted:
+        got = len(self._rest)
+        while got < wanted:
             block = next(self._blocks, b"")
             if not block:
                 self.is_whole = False
-                block = bytes(wanted - found)
+                block = bytes(wanted - got)
             parts.append(block)
-            found += len(block)
+            got += len(block)
         text = b"".join(parts)
         self._rest = text[wanted:]
         self._left -= wanted

@@ -182,16 +182,18 @@ def command(
 
 def split_requirements(texts: tuple[str, ...]) -> list[str]:
     """Lists with commas in between, which may also stand within a requirement: `a>=1,<2,b`."""
-    found: list[str] = []
+    requirements: list[str] = []
     for text in texts:
         begun = False
         for part in filter(None, (part.strip() for part in text.split(","))):
-            if begun and (part[0] in "<>=!~" or found[-1].count("[") > found[-1].count("]")):
-                found[-1] += f",{part}"
+            if begun and (
+                part[0] in "<>=!~" or requirements[-1].count("[") > requirements[-1].count("]")
+            ):
+                requirements[-1] += f",{part}"
             else:
-                found.append(part)
+                requirements.append(part)
             begun = True
-    return found
+    return requirements
 
 
 def _split(texts: tuple[str, ...]) -> list[str]:

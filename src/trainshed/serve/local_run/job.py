@@ -125,8 +125,11 @@ def specified(
     try:
         spec = parse_custom_job(public, region=place.region, runtimes=runtimes).spec
     except InvalidRequest as invalid:
-        told = [f"{_option(each.field)}: {_described(each)}" for each in invalid.violations]
-        raise NotRun("\n".join(told)) from None
+        faults = [
+            f"{_option(violation.field)}: {_described(violation)}"
+            for violation in invalid.violations
+        ]
+        raise NotRun("\n".join(faults)) from None
     pool = spec.pools[0]
     _check_secrets(pool.program.env, request.secrets)
     # A container's request cannot say that something is installed first; the program that comes of it can.
@@ -159,10 +162,10 @@ def _command(request: LocalRunRequest) -> list[str]:
 
 
 def _machine(request: LocalRunRequest) -> dict[str, str]:
-    found = {"machineType": request.machine_type}
+    spec = {"machineType": request.machine_type}
     machine = machine_types().get(request.machine_type)
     if not request.gpu or machine is None:
-        return found
+        return spec
     types = {
         kind: counts for kind, counts in allowed(machine, Api.VERTEX).items() if "NVIDIA" in kind
     }
@@ -171,17 +174,17 @@ def _machine(request: LocalRunRequest) -> dict[str, str]:
             f"--gpu: no GPU goes with machine type {request.machine_type}; name another one by "
             "--machine-type, for example n1-standard-8."
         )
-    kind = next((each for each in types if each.endswith("_T4")), next(iter(types)))
-    return {**found, "acceleratorType": kind, "acceleratorCount": str(min(types[kind]))}
+    kind = next((name for name in types if name.endswith("_T4")), next(iter(types)))
+    return {**spec, "acceleratorType": kind, "acceleratorCount": str(min(types[kind]))}
 
 
-def _check_secrets(env: Iterable[tuple[str, str]], given: Mapping[SecretRef, str]) -> None:
+def _check_secrets(env: Iterable[tuple[str, str]], secrets: Mapping[SecretRef, str]) -> None:
     named = [(name, ref) for name, value in env for ref in references(value)]
     missing = [
         f"--env {name}: the secret {ref} is not given; a local run knows those of --secret "
         f"{ref.name}=VARIABLE only."
         for name, ref in named
-        if ref not in given
+        if ref not in secrets
     ]
     if missing:
         raise NotRun("\n".join(missing))

@@ -121,16 +121,16 @@ def _parcel(name: str, content: bytes) -> LocalPackage:
 def _needed(request: LocalRunRequest, *, project: bool) -> list[str]:
     """What is to be installed besides packages: of the requirements file, unless the directory is a project,
     and of the option."""
-    found: list[str] = []
+    requirements: list[str] = []
     file = request.directory / "requirements.txt"
     if file.is_file() and not project:
-        found += read_requirements(file)
+        requirements += read_requirements(file)
     for text in request.requirements:
         try:
-            found.append(requirement(text))
+            requirements.append(requirement(text))
         except ValueError as fault:
             raise NotRun(f"--requirements: {text!r}: {fault}.") from None
-    return found
+    return requirements
 
 
 def _trees(request: LocalRunRequest, *, project: bool) -> tuple[str, ...]:
@@ -154,53 +154,53 @@ def _project(directory: Path) -> LocalPackage:
 def _title(directory: Path) -> tuple[str, str]:
     """Name and version that a project gives itself, as far as it can be told without running anything of
     it."""
-    found: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     try:
         if (file := directory / "pyproject.toml").is_file():
             table = tomllib.loads(file.read_text(encoding="utf-8"))
             project: dict[str, Any] = (
                 table.get("project") or table.get("tool", {}).get("poetry") or {}
             )
-            found |= {key: text for key, text in project.items() if isinstance(text, str)}
+            metadata |= {key: text for key, text in project.items() if isinstance(text, str)}
         if (file := directory / "setup.cfg").is_file():
             parser = configparser.ConfigParser(interpolation=None)
             parser.read_string(file.read_text(encoding="utf-8"))
-            found = (dict(parser["metadata"]) if "metadata" in parser else {}) | found
+            metadata = (dict(parser["metadata"]) if "metadata" in parser else {}) | metadata
         if (file := directory / "setup.py").is_file():
-            found = _keywords(file.read_text(encoding="utf-8")) | found
+            metadata = _keywords(file.read_text(encoding="utf-8")) | metadata
     except (OSError, ValueError, SyntaxError, configparser.Error) as failure:
         raise NotRun(f"The project in {directory} cannot be read: {failure}.") from failure
-    if not found.get("name"):
+    if not metadata.get("name"):
         raise NotRun(
             f"The name of the project in {directory} cannot be told without running it. Build it (python3 "
             "-m build --sdist), move what was built and the program into a directory without setup.py, "
             "and give it by --extra-packages."
         )
-    version = found.get("version", "")
-    return found["name"], version if version[:1].isdigit() else "0"
+    version = metadata.get("version", "")
+    return metadata["name"], version if version[:1].isdigit() else "0"
 
 
 def _keywords(source: str) -> dict[str, str]:
     """The texts that `setup(...)` is called with."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setup"):
             for keyword in node.keywords:
                 value = keyword.value
                 if keyword.arg and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    found[keyword.arg] = value.value
-    return found
+                    texts[keyword.arg] = value.value
+    return texts
 
 
 def read_requirements(path: Path) -> list[str]:
     """Every requirement of a file and of those that it includes. Raises NotRun, naming the lines that cannot
     be kept."""
-    found: list[str] = []
+    requirements: list[str] = []
     wrong: list[str] = []
-    _read(path, found, wrong, ())
+    _read(path, requirements, wrong, ())
     if wrong:
         raise NotRun("\n".join(wrong))
-    return found
+    return requirements
 
 
 def requirement(text: str) -> str:
@@ -223,7 +223,7 @@ def requirement(text: str) -> str:
     return text
 
 
-def _read(path: Path, found: list[str], wrong: list[str], above: tuple[Path, ...]) -> None:
+def _read(path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...]) -> None:
     try:
         lines = list(_lines(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as failure:
@@ -235,10 +235,10 @@ def _read(path: Path, found: list[str], wrong: list[str], above: tuple[Path, ...
         if option in ("-r", "--requirement") and value:
             included = path.parent / value.strip()
             if included.resolve() not in above:
-                _read(included, found, wrong, (*above, path.resolve()))
+                _read(included, requirements, wrong, (*above, path.resolve()))
         elif text:
             try:
-                found.append(requirement(text))
+                requirements.append(requirement(text))
             except ValueError as fault:
                 wrong.append(f"{path}, line {number}, {text!r}: {fault}.")
 

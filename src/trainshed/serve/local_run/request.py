@@ -96,11 +96,11 @@ def _is_module(directory: Path, module: str) -> bool:
     # A project may keep its packages in src/, and build tools map more than that.
     places = (directory, directory / "src")
     path = module.replace(".", "/")
-    found = any(
+    there = any(
         (place / f"{path}.py").is_file() or (place / path / "__main__.py").is_file()
         for place in places
     )
-    return found or is_project(directory)
+    return there or is_project(directory)
 
 
 def is_project(directory: Path) -> bool:
@@ -127,7 +127,7 @@ def read_env(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 def read_secrets(texts: tuple[str, ...], environ: Mapping[str, str]) -> dict[SecretRef, str]:
     """`NAME=VARIABLE` each, the value being that of a variable of ours: a command line can be read by
     everybody. Raises NotRun."""
-    found: dict[SecretRef, str] = {}
+    secrets: dict[SecretRef, str] = {}
     wrong: list[str] = []
     for text in texts:
         name, _, variable = text.partition("=")
@@ -141,11 +141,11 @@ def read_secrets(texts: tuple[str, ...], environ: Mapping[str, str]) -> dict[Sec
             # Not the text behind "=": it may be the secret itself.
             fault = f"the environment variable that is to hold the value of {name} is not set."
         if not fault:
-            found[SecretRef(name)] = environ[variable]
+            secrets[SecretRef(name)] = environ[variable]
             fault = value_fault(environ[variable])
             fault = fault and f"{name}: {fault}"
         if fault:
             wrong.append(f"--secret: {fault}")
     if wrong:
         raise NotRun("\n".join(wrong))
-    return found
+    return secrets

@@ -178,18 +178,18 @@ class Run:
         public = jobs.custom_job(request, pack, catalog.uri)
         # Looking for interpreters and container tools may take a moment.
         spec = await asyncio.to_thread(jobs.specified, request, pack, self._place, public, catalog)
-        found = list(spec.warnings)
+        notices = list(spec.warnings)
         if request.output:
             self._check_output(adapter)
         for name in dict.fromkeys(warnings.named_directories(spec.pools)):
             if adapter.is_remote(name):
-                found.append(warnings.not_mounted(name))
+                notices.append(warnings.not_mounted(name))
         if request.gpu:
             there = {
                 kind for node in await self._engine.capacity() for kind, _ in node.accelerators
             }
-            found += filter(None, [warnings.without_gpus(spec.pools, there)])
-        spec = replace(spec, warnings=tuple(found))
+            notices += filter(None, [warnings.without_gpus(spec.pools, there)])
+        spec = replace(spec, warnings=tuple(notices))
         return jobs.job(clock.JobUids()(), self._place, spec, clock.now(), machine.NAME)
 
     def _check_output(self, adapter: BucketAdapter) -> None:

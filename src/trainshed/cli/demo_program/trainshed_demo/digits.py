@@ -23,8 +23,8 @@ def load_digits() -> tuple[Digits, Digits]:
     """The digits that come with scikit-learn: 1,437 to learn from, and every fifth, 360, held out."""
     from sklearn import datasets  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
-    found = cast(Any, datasets.load_digits())
-    images, labels = np.c_[found.data / 16, np.ones(len(found.data))], found.target
+    dataset = cast(Any, datasets.load_digits())
+    images, labels = np.c_[dataset.data / 16, np.ones(len(dataset.data))], dataset.target
     held_out = np.arange(len(labels)) % 5 == 0
     return Digits(images[~held_out], labels[~held_out]), Digits(images[held_out], labels[held_out])
 

@@ -17,8 +17,8 @@ class Folder:
         self.bucket = cast(Any, storage.Client()).bucket(bucket)
 
     def names(self) -> list[str]:
-        found = self.bucket.list_blobs(prefix=self.path)
-        return sorted(str(blob.name).removeprefix(self.path) for blob in found)
+        blobs = self.bucket.list_blobs(prefix=self.path)
+        return sorted(str(blob.name).removeprefix(self.path) for blob in blobs)
 
     def write(self, name: str, content: bytes) -> None:
         self.bucket.blob(self.path + name).upload_from_string(content)
