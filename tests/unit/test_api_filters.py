@@ -16,7 +16,6 @@ from trainshed.api.filters.syntax import (
     Comparison,
     FilterError,
     Not,
-    Operator,
     Or,
     Term,
     parse_filter,
@@ -26,6 +25,7 @@ from trainshed.core.errors import InvalidRequest
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName
+from trainshed.core.operators import Operator
 
 A, B, C = (Comparison((name,), Operator.EQUAL, "1") for name in "abc")
 

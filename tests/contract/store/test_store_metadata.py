@@ -19,7 +19,6 @@ from tests.contract.store.study_samples import told
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound
 from trainshed.core.metadata.conditions import (
     And,
-    Compare,
     Condition,
     Field,
     LabelIs,
@@ -34,6 +33,7 @@ from trainshed.core.metadata.conditions import (
     TextIs,
 )
 from trainshed.core.metadata.records import EdgeRole, Lineage, Node, NodeKind, NodeName, StoreName
+from trainshed.core.operators import Operator
 from trainshed.store.port import Store
 
 pytestmark = pytest.mark.anyio
@@ -117,7 +117,7 @@ async def test_a_change_is_one_step_and_what_it_raises_changes_nothing(metadata:
     )
     assert await metadata.metadata.node(artifact("a")) == changed
     assert await found(
-        metadata, TextIs(Field.URI, Compare.EQUAL, "gs://b/2"), NodeKind.ARTIFACT
+        metadata, TextIs(Field.URI, Operator.EQUAL, "gs://b/2"), NodeKind.ARTIFACT
     ) == ["a"]
     with pytest.raises(NotFound):
         await metadata.metadata.change(artifact("b"), lambda node: node)
@@ -138,31 +138,31 @@ async def test_lists_are_filtered(metadata: Store) -> None:
         make_node(context("r2"), 3, schema_title="system.ExperimentRun", labels=(("team", "y"),)),
     )
     await metadata.metadata.link([edge(context("e"), CHILD, context("r1"))])
-    run = TextIs(Field.SCHEMA_TITLE, Compare.EQUAL, "system.ExperimentRun")
+    run = TextIs(Field.SCHEMA_TITLE, Operator.EQUAL, "system.ExperimentRun")
     acc = ("_metrics", "acc")
     for condition, expected in (
         (None, ["e", "r1", "r2"]),
         (run, ["r1", "r2"]),
         (Not(run), ["e"]),
-        (TextIs(Field.DISPLAY_NAME, Compare.HAS, "one"), ["r1"]),
-        (TextIs(Field.DISPLAY_NAME, Compare.HAS, "a*[c]?"), ["e"]),
-        (TextIs(Field.DISPLAY_NAME, Compare.HAS, "a*[d]*"), []),
-        (TextIs(Field.NODE_ID, Compare.EQUAL, "r2"), ["r2"]),
+        (TextIs(Field.DISPLAY_NAME, Operator.HAS, "one"), ["r1"]),
+        (TextIs(Field.DISPLAY_NAME, Operator.HAS, "a*[c]?"), ["e"]),
+        (TextIs(Field.DISPLAY_NAME, Operator.HAS, "a*[d]*"), []),
+        (TextIs(Field.NODE_ID, Operator.EQUAL, "r2"), ["r2"]),
         (And((run, LinkedTo(CHILD, (context("e"),), inward=True))), ["r1"]),
         (LinkedTo(CHILD, (context("r1"), context("r2")), inward=False), ["e"]),
         (LinkedTo(CHILD, (context("nobody"),), inward=True), []),
         (
-            Or((LabelIs("team", Compare.EQUAL, "y"), MetadatumIs(acc, Compare.GREATER, 0.4))),
+            Or((LabelIs("team", Operator.EQUAL, "y"), MetadatumIs(acc, Operator.GREATER, 0.4))),
             ["r1", "r2"],
         ),
-        (LabelIs("team", Compare.EQUAL, None), ["r1", "r2"]),
-        (LabelIs("teams", Compare.EQUAL, None), []),
-        (MetadatumIs(acc, Compare.EQUAL, "0.5"), []),
-        (MetadatumIs(("_metrics", "n"), Compare.LESS_EQUAL, 3.0), ["r1"]),
-        (MetadatumIs(("done",), Compare.EQUAL, value=True), ["r1"]),
-        (MetadatumIs(("who",), Compare.HAS, "m*"), ["r1"]),
-        (Not(MetadatumIs(("who",), Compare.EQUAL, "me")), ["e", "r2"]),
-        (MomentIs(Moment.CREATED, Compare.GREATER, T0 + 1), ["r1", "r2"]),
+        (LabelIs("team", Operator.EQUAL, None), ["r1", "r2"]),
+        (LabelIs("teams", Operator.EQUAL, None), []),
+        (MetadatumIs(acc, Operator.EQUAL, "0.5"), []),
+        (MetadatumIs(("_metrics", "n"), Operator.LESS_EQUAL, 3.0), ["r1"]),
+        (MetadatumIs(("done",), Operator.EQUAL, value=True), ["r1"]),
+        (MetadatumIs(("who",), Operator.HAS, "m*"), ["r1"]),
+        (Not(MetadatumIs(("who",), Operator.EQUAL, "me")), ["e", "r2"]),
+        (MomentIs(Moment.CREATED, Operator.GREATER, T0 + 1), ["r1", "r2"]),
     ):
         assert await found(metadata, condition) == expected, condition
 

@@ -30,6 +30,7 @@ from trainshed.api.calls.paging import (
     decode_number,
     encode_token,
     page_size,
+    read_order,
 )
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
@@ -313,18 +314,8 @@ async def _page(found: tuple[ModelVersion, ...], request: Any, what: str) -> _Pa
 def _ordered(found: tuple[ModelVersion, ...], order_by: str) -> list[ModelVersion]:
     """Sorted by `display_name, create_time desc`, the first one first. Raises InvalidRequest."""
     ordered = list(found)
-    for part in reversed(
-        [part.split() for part in order_by.split(",")] if order_by.strip() else []
-    ):
-        match part:
-            case [field, *direction] if field in _ORDERS and direction in ([], ["asc"], ["desc"]):
-                ordered.sort(key=_ORDERS[field], reverse=direction == ["desc"])
-            case _:
-                text = (
-                    f"{' '.join(part)!r} is no order; use {', '.join(_ORDERS)}, each with or without desc,"
-                    " separated by commas."
-                )
-                raise InvalidRequest((Violation("order_by", text),))
+    for key, descending in reversed(read_order(order_by, _ORDERS)):
+        ordered.sort(key=key, reverse=descending)
     return ordered
 
 

@@ -13,12 +13,13 @@ from trainshed.api.calls.paging import SCAN_LIMIT, decode_token, encode_token, p
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.matching import compile_tree
-from trainshed.api.filters.syntax import Comparison, FilterError, Operator, Term, parse_filter
+from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
 from trainshed.api.ml_v1 import study_views
 from trainshed.api.resources.studies import cancel_operation, is_of_ml, wait_for
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
+from trainshed.core.operators import Operator
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool

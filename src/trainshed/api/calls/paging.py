@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
@@ -25,6 +25,8 @@ from trainshed.wire import pool
 
 SCAN_LIMIT: Final = 2_000
 """Jobs that one request looks at before it answers a short page with a token to go on."""
+_MOST_ORDERS: Final = 10
+"""Fields that a list is ordered by."""
 _CHUNK: Final = 250
 _DIGEST_SIZE: Final = 8
 _MOST_DIGITS: Final = 19
@@ -55,6 +57,32 @@ def page_size(requested: int, *, default: int, maximum: int, field: str = "page_
             (Violation(field, f"{requested} is negative; leave it out for {default} per page."),)
         )
     return min(requested or default, maximum)
+
+
+def read_order(
+    text: str, fields: Mapping[str, T], *, most: int = _MOST_ORDERS
+) -> tuple[tuple[T, bool], ...]:
+    """`display_name, create_time desc`: by what, the first one first, and whether downwards. Raises
+    InvalidRequest on `order_by`."""
+    orders: list[tuple[T, bool]] = []
+    for part in text.split(",") if text.strip() else ():
+        match part.split():
+            case [field, *direction] if field in fields and direction in ([], ["asc"], ["desc"]):
+                orders.append((fields[field], direction == ["desc"]))
+            case _:
+                raise _no_order(part.strip(), fields, most)
+    if len(orders) > most:
+        raise _no_order(text, fields, most)
+    return tuple(orders)
+
+
+def _no_order(text: str, fields: Iterable[str], most: int) -> InvalidRequest:
+    advice = (
+        f"use one of {', '.join(fields)}, with or without desc."
+        if most == 1
+        else f"use {', '.join(fields)}, each with or without desc, separated by commas."
+    )
+    return InvalidRequest((Violation("order_by", f"{text!r} is no order; {advice}"),))
 
 
 def encode_token(position: str, *question: str) -> str:

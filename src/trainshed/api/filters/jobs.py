@@ -13,12 +13,12 @@ from trainshed.api.filters.matching import compile_tree, label_test, moment_test
 from trainshed.api.filters.syntax import (
     Comparison,
     FilterError,
-    Operator,
     Term,
     parse_filter,
 )
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.operators import Operator
 from trainshed.core.works import Work
 
 JobTest = Callable[[Work], bool]

@@ -14,10 +14,10 @@ from trainshed.api.filters.syntax import (
     Expression,
     FilterError,
     Not,
-    Operator,
     Or,
     Term,
 )
+from trainshed.core.operators import Operator
 from trainshed.core.patterns import compile_wildcard
 
 T = TypeVar("T")

@@ -5,8 +5,9 @@
 spec/clients#log-pages). What a path means is not decided here.
 """
 
-import enum
 from dataclasses import dataclass
+
+from trainshed.core.operators import Operator
 
 MAX_LENGTH = 20_000
 MAX_DEPTH = 50
@@ -16,16 +17,6 @@ MAX_TESTS = 500
 
 class FilterError(ValueError):
     """The text is not a filter, or names what cannot be filtered; the message says what would be right."""
-
-
-class Operator(enum.StrEnum):
-    EQUAL = "="
-    NOT_EQUAL = "!="
-    LESS = "<"
-    LESS_EQUAL = "<="
-    GREATER = ">"
-    GREATER_EQUAL = ">="
-    HAS = ":"
 
 
 @dataclass(frozen=True, slots=True)

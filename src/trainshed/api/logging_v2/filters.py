@@ -16,12 +16,12 @@ from trainshed.api.filters.syntax import (
     Expression,
     FilterError,
     Not,
-    Operator,
     Or,
     Term,
     parse_filter,
 )
 from trainshed.api.logging_v2.entry import RESOURCE_TYPE, Entry
+from trainshed.core.operators import Operator
 from trainshed.store.logs.lines import Severity
 
 EntryTest = Callable[[Entry], bool]

@@ -5,6 +5,7 @@ import enum
 from dataclasses import dataclass
 
 from trainshed.core.metadata.records import EdgeRole, NodeKind, NodeName, StoreName
+from trainshed.core.operators import Operator
 
 
 class Field(enum.StrEnum):
@@ -22,29 +23,17 @@ class Moment(enum.StrEnum):
     UPDATED = "updated"
 
 
-class Compare(enum.StrEnum):
-    """As the filter language writes them. HAS: a text contains another, or matches one with `*`."""
-
-    EQUAL = "="
-    NOT_EQUAL = "!="
-    LESS = "<"
-    LESS_EQUAL = "<="
-    GREATER = ">"
-    GREATER_EQUAL = ">="
-    HAS = ":"
-
-
 @dataclass(frozen=True, slots=True)
 class TextIs:
     field: Field
-    compare: Compare
+    operator: Operator
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class MomentIs:
     field: Moment
-    compare: Compare
+    operator: Operator
     #: Nanoseconds since the epoch.
     at: int
 
@@ -52,7 +41,7 @@ class MomentIs:
 @dataclass(frozen=True, slots=True)
 class LabelIs:
     key: str
-    compare: Compare
+    operator: Operator
     #: None: any value will do.
     value: str | None
 
@@ -62,7 +51,7 @@ class MetadatumIs:
     """A value inside of the metadata; one of another type is not equal to it."""
 
     path: tuple[str, ...]
-    compare: Compare
+    operator: Operator
     value: str | float | bool
 
 

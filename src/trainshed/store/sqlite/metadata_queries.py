@@ -8,7 +8,6 @@ from typing import Any, Final, assert_never
 
 from trainshed.core.metadata.conditions import (
     And,
-    Compare,
     Condition,
     LabelIs,
     LinkedTo,
@@ -19,6 +18,7 @@ from trainshed.core.metadata.conditions import (
     Or,
     TextIs,
 )
+from trainshed.core.operators import Operator
 
 _JSON: Final = "CASE WHEN json_valid(CAST(n.record AS TEXT)) THEN CAST(n.record AS TEXT) END"
 """The record; NULL for one that cannot be read."""
@@ -64,10 +64,10 @@ class _Sql:
                 # What is not there does not meet a condition, so it meets the opposite.
                 return f"NOT coalesce({self.of(condition.operand)}, 0)"
             case TextIs():
-                return self._text(f"n.{condition.field}", condition.compare, condition.value)
+                return self._text(f"n.{condition.field}", condition.operator, condition.value)
             case MomentIs():
                 return (
-                    f"n.{condition.field} {_operator(condition.compare)} {self.bound(condition.at)}"
+                    f"n.{condition.field} {_symbol(condition.operator)} {self.bound(condition.at)}"
                 )
             case LabelIs():
                 return self._label(condition)
@@ -81,9 +81,9 @@ class _Sql:
     def _joined(self, word: str, operands: Iterable[Condition]) -> str:
         return f"({word.join(self.of(operand) for operand in operands)})"
 
-    def _text(self, column: str, compare: Compare, value: str) -> str:
-        if compare is not Compare.HAS:
-            return f"{column} {_operator(compare)} {self.bound(value)}"
+    def _text(self, column: str, operator: Operator, value: str) -> str:
+        if operator is not Operator.HAS:
+            return f"{column} {_symbol(operator)} {self.bound(value)}"
         if "*" not in value:
             return f"instr({column}, {self.bound(value)}) > 0"
         # Only * has a meaning in a filter.
@@ -94,7 +94,7 @@ class _Sql:
         test = f"json_extract(l.value, '$[0]') = {self.bound(condition.key)}"
         if condition.value is not None:
             value = "json_extract(l.value, '$[1]')"
-            test += f" AND {self._text(value, condition.compare, condition.value)}"
+            test += f" AND {self._text(value, condition.operator, condition.value)}"
         return f"EXISTS (SELECT 1 FROM json_each({_JSON}, '$.labels') AS l WHERE {test})"
 
     def _metadatum(self, condition: MetadatumIs) -> str:
@@ -109,9 +109,9 @@ class _Sql:
                 types = "'integer', 'real'"
         found = f"json_extract({_JSON}, {path})"
         test = (
-            self._text(found, condition.compare, value)
+            self._text(found, condition.operator, value)
             if isinstance(value, str)
-            else f"{found} {_operator(condition.compare)} {self.bound(value)}"
+            else f"{found} {_symbol(condition.operator)} {self.bound(value)}"
         )
         return f"(json_type({_JSON}, {path}) IN ({types}) AND {test})"
 
@@ -136,5 +136,5 @@ class _Sql:
         )
 
 
-def _operator(compare: Compare) -> str:
-    return "=" if compare is Compare.HAS else compare.value
+def _symbol(operator: Operator) -> str:
+    return "=" if operator is Operator.HAS else operator.value

@@ -16,8 +16,9 @@ from trainshed.api.filters.syntax import (
 )
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.metadata import conditions
-from trainshed.core.metadata.conditions import Compare, Condition, Field, Moment, Order
+from trainshed.core.metadata.conditions import Condition, Field, Moment, Order
 from trainshed.core.metadata.records import EdgeRole, NodeKind, NodeName, StoreName
+from trainshed.core.operators import Operator
 
 _TEXTS: Final[Mapping[str, Field]] = {
     "schema_title": Field.SCHEMA_TITLE,
@@ -30,7 +31,7 @@ _MOMENTS: Final[Mapping[str, Moment]] = {
     "create_time": Moment.CREATED,
     "update_time": Moment.UPDATED,
 }
-_ORDERS: Final[Mapping[str, Order]] = {
+ORDERS: Final[Mapping[str, Order]] = {
     "create_time": Order.CREATED,
     "update_time": Order.UPDATED,
     "display_name": Order.DISPLAY_NAME,
@@ -56,18 +57,6 @@ def read_filter(text: str, store: StoreName, kind: NodeKind) -> Condition | None
         raise InvalidRequest((Violation("filter", str(error)),)) from None
 
 
-def read_order(text: str) -> tuple[Order, bool]:
-    """`create_time desc`: by what, and whether downwards. Raises InvalidRequest on `order_by`."""
-    match text.replace(",", " , ").split():
-        case []:
-            return Order.CREATED, False
-        case [field, *direction] if field in _ORDERS and direction in ([], ["asc"], ["desc"]):
-            return _ORDERS[field], direction == ["desc"]
-        case _:
-            wrong = f"{text!r} is no order; use one of {', '.join(_ORDERS)}, with or without desc."
-            raise InvalidRequest((Violation("order_by", wrong),))
-
-
 def _condition(tree: Expression, store: StoreName, kind: NodeKind) -> Condition:
     match tree:
         case And():
@@ -85,23 +74,24 @@ def _condition(tree: Expression, store: StoreName, kind: NodeKind) -> Condition:
 
 
 def _comparison(leaf: Comparison, store: StoreName, kind: NodeKind) -> Condition:
-    compare = Compare(leaf.operator.value)
     name = leaf.name
     if name in _TEXTS:
-        return conditions.TextIs(_TEXTS[name], compare, _text(leaf))
+        return conditions.TextIs(_TEXTS[name], leaf.operator, _text(leaf))
     if name in _MOMENTS:
-        return conditions.MomentIs(_MOMENTS[name], compare, moment(leaf.value))
+        return conditions.MomentIs(_MOMENTS[name], leaf.operator, moment(leaf.value))
     if name in _LINKS[kind]:
         role, inward = _LINKS[kind][name]
         return conditions.LinkedTo(role, (_context(leaf.value, store),), inward)
     match leaf.path:
         case ("labels",):
-            return conditions.LabelIs(leaf.value, Compare.EQUAL, None)
+            return conditions.LabelIs(leaf.value, Operator.EQUAL, None)
         case ("labels", *key):
-            any_value = compare is Compare.HAS and leaf.value == "*"
-            return conditions.LabelIs(".".join(key), compare, None if any_value else leaf.value)
+            any_value = leaf.operator is Operator.HAS and leaf.value == "*"
+            return conditions.LabelIs(
+                ".".join(key), leaf.operator, None if any_value else leaf.value
+            )
         case ("metadata", _, *_):
-            return _metadatum(leaf, compare)
+            return _metadatum(leaf)
         case _:
             known = ", ".join((*_TEXTS, *_MOMENTS, *_LINKS[kind]))
             raise FilterError(
@@ -124,7 +114,7 @@ def _context(text: str, store: StoreName) -> NodeName:
         raise FilterError(f"{text!r} is no name of a context") from None
 
 
-def _metadatum(leaf: Comparison, compare: Compare) -> Condition:
+def _metadatum(leaf: Comparison) -> Condition:
     """`metadata.KEY.number_value = 3`; without a type the value tells which it is."""
     path = leaf.path[1:]
     given = path[-1] if path[-1] in _TYPES and len(path) > 1 else ""
@@ -143,4 +133,4 @@ def _metadatum(leaf: Comparison, compare: Compare) -> Condition:
             value = float(leaf.value)
         except ValueError:
             raise FilterError(f"{leaf.value!r} is not a number") from None
-    return conditions.MetadatumIs(keys, compare, value)
+    return conditions.MetadatumIs(keys, leaf.operator, value)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.api.calls.timestamps import set_micros
+from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.metadata.merging import changed, merged
 from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind
@@ -117,13 +118,7 @@ def read_id(node_id: str, field: str) -> str:
 
 def read_mask(paths: Iterable[str], kind: NodeKind) -> tuple[str, ...]:
     """() = no mask, or `*`. Raises InvalidRequest for what cannot be updated."""
-    given = tuple(path for path in paths if path != "*")
-    allowed = _OF_KIND[kind]
-    wrong = [path for path in given if path not in allowed and not path.startswith("metadata.")]
-    if wrong:
-        text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."
-        raise InvalidRequest((Violation("update_mask", text),))
-    return given
+    return read_update_mask(paths, _OF_KIND[kind], open_fields=("metadata",))
 
 
 def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, now: int) -> Node:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import operations
-from trainshed.api.aiplatform_v1.metadata.filters import read_filter, read_order
+from trainshed.api.aiplatform_v1.metadata.filters import ORDERS, read_filter
 from trainshed.api.aiplatform_v1.metadata.messages import (
     V1,
     NodeFields,
@@ -23,10 +23,10 @@ from trainshed.api.aiplatform_v1.metadata.messages import (
 )
 from trainshed.api.aiplatform_v1.metadata.stores import SERVICE
 from trainshed.api.calls.call import Call, Handler, Handlers
-from trainshed.api.calls.paging import decode_number, encode_token, page_size
+from trainshed.api.calls.paging import decode_number, encode_token, page_size, read_order
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.metadata.conditions import NodeQuery
+from trainshed.core.metadata.conditions import NodeQuery, Order
 from trainshed.core.metadata.merging import changed
 from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind, NodeName, StoreName
 from trainshed.store.records import OperationKind
@@ -56,7 +56,8 @@ async def _list(kind: NodeKind, call: Call, request: Any) -> Message:
     """Oldest first, unless `order_by` says otherwise."""
     store = StoreName.parse(request.parent, of="parent")
     condition = read_filter(request.filter, store, kind)
-    order, descending = read_order(request.order_by)
+    orders = read_order(request.order_by, ORDERS, most=1)
+    order, descending = orders[0] if orders else (Order.CREATED, False)
     size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
     question = (str(store), kind.value, request.filter, request.order_by)
     offset = decode_number(request.page_token, *question)

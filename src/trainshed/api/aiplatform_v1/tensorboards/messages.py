@@ -9,7 +9,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.tensorboards.records import BoardName, BoardResource, Level, ValueType
@@ -133,15 +133,9 @@ def read_new(message: Any, name: BoardName, uid: int, now: int) -> BoardResource
 
 
 def read_mask(paths: Iterable[str], level: Level) -> tuple[str, ...]:
-    """Which fields an update replaces, in either spelling; no mask, or `*`: all that can be. Raises
-    InvalidRequest."""
+    """Which fields an update replaces; no mask, or `*`: all that can be. Raises InvalidRequest."""
     allowed = KINDS[level].updatable
-    spelled = {_camel(field): field for field in allowed}
-    given = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
-    if wrong := [path for path in given if path not in allowed]:
-        text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."
-        raise InvalidRequest((Violation("update_mask", text),))
-    return given or allowed
+    return read_update_mask(paths, allowed) or allowed
 
 
 def updated(
@@ -173,8 +167,3 @@ def _check(message: Any, level: Level, faults: Faults) -> None:
 
 def _labels(message: Any, level: Level) -> tuple[tuple[str, str], ...]:
     return () if level is Level.SERIES else tuple(sorted(message.labels.items()))
-
-
-def _camel(field: str) -> str:
-    head, *rest = field.split("_")
-    return head + "".join(map(str.capitalize, rest))

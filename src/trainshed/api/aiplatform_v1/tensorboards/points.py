@@ -11,8 +11,9 @@ from trainshed.api.aiplatform_v1.tensorboards.resources import SERVICE
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import decode_number, encode_token, page_size
 from trainshed.api.filters.matching import moment
-from trainshed.api.filters.syntax import Comparison, FilterError, Operator, parse_filter
+from trainshed.api.filters.syntax import Comparison, FilterError, parse_filter
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.operators import Operator
 from trainshed.core.tensorboards.records import (
     BoardName,
     BoardResource,

@@ -1,0 +1,24 @@
+"""Update masks: which fields a request replaces."""
+
+from collections.abc import Iterable, Sequence
+
+from trainshed.core.errors import InvalidRequest, Violation
+
+
+def read_update_mask(
+    paths: Iterable[str], allowed: Sequence[str], *, open_fields: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The fields that a mask names, in either spelling, each once; () = no mask, or `*`. `open_fields`: those
+    of which a part can be named as well. Raises InvalidRequest for what cannot be updated."""
+    spelled = {_camel(field): field for field in allowed}
+    fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
+    parts = tuple(f"{field}." for field in open_fields)
+    if wrong := [field for field in fields if field not in allowed and not field.startswith(parts)]:
+        text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."
+        raise InvalidRequest((Violation("update_mask", text),))
+    return fields
+
+
+def _camel(field: str) -> str:
+    first, *others = field.split("_")
+    return first + "".join(map(str.title, others))
