@@ -11,7 +11,16 @@ import msgspec
 
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.api.trainshed_v1.transport import METHODS, Method
-from trainshed.wire.trainshed_v1 import capacity, drills, jobs, secrets, shells, timeline, usage
+from trainshed.wire.trainshed_v1 import (
+    capacity,
+    drills,
+    experiments,
+    jobs,
+    secrets,
+    shells,
+    timeline,
+    usage,
+)
 from trainshed.wire.trainshed_v1.record import Nothing, Record
 
 _RECORDS: Final[tuple[ModuleType, ...]] = (
@@ -20,6 +29,7 @@ _RECORDS: Final[tuple[ModuleType, ...]] = (
     usage,
     capacity,
     drills,
+    experiments,
     secrets,
     shells,
 )

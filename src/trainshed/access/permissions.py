@@ -195,6 +195,8 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Secrets.Set": "trainshed.secrets.set",
     "trainshed.v1.Secrets.Delete": "trainshed.secrets.delete",
     "trainshed.v1.Secrets.RotateKey": "trainshed.secrets.rotateKey",
+    "trainshed.v1.Experiments.List": "aiplatform.contexts.list",
+    "trainshed.v1.Experiments.Describe": "aiplatform.contexts.get",
     "trainshed.v1.Jobs.List": "trainshed.jobs.list",
     "trainshed.v1.Jobs.Explain": "trainshed.jobs.explain",
     "trainshed.v1.Jobs.Describe": "trainshed.jobs.get",

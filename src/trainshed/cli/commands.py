@@ -38,6 +38,11 @@ _COMMANDS = (
         "trainshed.cli.environment",
         "Print variables that point gcloud and SDKs at the service.",
     ),
+    (
+        "experiments",
+        "trainshed.cli.experiments",
+        "List experiments, describe and compare their runs.",
+    ),
     ("explain", "trainshed.cli.jobs.explain", "Tell whether a job would start now, and why not."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
     ("machine-types", "trainshed.cli.machine_types", "Show machine types and their memory."),

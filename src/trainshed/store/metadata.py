@@ -1,11 +1,19 @@
 """The store's door for metadata stores: contexts, artifacts, executions and the edges between them. Contract
 suite: tests/contract/store."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from trainshed.core.metadata.conditions import NodeQuery
-from trainshed.core.metadata.records import Edge, Lineage, MetadataStore, Node, NodeName, StoreName
+from trainshed.core.metadata.records import (
+    Children,
+    Edge,
+    Lineage,
+    MetadataStore,
+    Node,
+    NodeName,
+    StoreName,
+)
 from trainshed.store.records import Operation
 
 
@@ -40,6 +48,13 @@ class Metadata(Protocol):
 
     async def nodes(self, query: NodeQuery) -> tuple[Node, ...]:
         """Raises NotFound (the store)."""
+        ...
+
+    async def children(
+        self, names: Sequence[NodeName], *, schema_title: str
+    ) -> Mapping[NodeName, Children]:
+        """Of each of these contexts of one store, its child contexts of that schema; none of one that is not
+        there."""
         ...
 
     async def change(self, name: NodeName, change: Callable[[Node], Node]) -> Node:

@@ -30,6 +30,13 @@ class Tensorboards(Protocol):
         NotFound (a parent that is none)."""
         ...
 
+    async def runs(
+        self, names: Sequence[BoardName]
+    ) -> tuple[tuple[BoardResource, tuple[BoardResource, ...]], ...]:
+        """Of these runs those that are there, each with its series in the order of their ids; of one at most
+        a thousand."""
+        ...
+
     async def change(
         self,
         name: BoardName,

@@ -59,6 +59,15 @@ async def test_lists_go_on_behind_an_id(store: Store) -> None:
     assert await ids(store, parent, Level.EXPERIMENT, after="b") == ["b-1", "c"]
 
 
+async def test_runs_are_read_with_their_series(store: Store) -> None:
+    runs = [make_board("t", "e", run) for run in ("r", "other", "empty")]
+    loss, accuracy = series("b", "loss"), series("a", "accuracy")
+    await created(store, make_board("t"), make_board("t", "e"), *runs, loss, accuracy)
+    names = (runs[2].name, make_board("t", "e", "nobody").name, runs[0].name)
+    assert await store.tensorboards.runs(names) == ((runs[2], ()), (runs[0], (accuracy, loss)))
+    assert await store.tensorboards.runs(()) == ()
+
+
 async def test_one_tensorboard_of_a_location_is_the_default(store: Store) -> None:
     elsewhere = replace(make_board("x", is_default=True), name=BoardName("p", "us-east1", ("x",)))
     await created(

@@ -10,12 +10,12 @@ from typing import Final
 
 from msgspec import structs
 
-from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
-from trainshed.core.errors import FailedPrecondition, InvalidRequest
+from trainshed.api.trainshed_v1.places import read_project
+from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, log_task_name
@@ -244,17 +244,3 @@ def _asked_project(call: JsonCall) -> str:
     project = read_project(call, fields, "plans")
     fields.refuse()
     return project
-
-
-def read_project(call: JsonCall, fields: Fields, what: str) -> str:
-    """The id in `project`, else the service's own; what is wrong with it is noted. `what`: the project's, in
-    the plural."""
-    project = fields.text("project") or call.services.settings.project
-    if not project:
-        fields.fault("project", f"Whose {what}? Give the project's id.")
-        return ""
-    try:
-        return ProjectName.parse(f"projects/{project}", field="project").project_id
-    except InvalidRequest:
-        fields.fault("project", f"{project!r} is not a project id.")
-        return ""

@@ -5,13 +5,10 @@ from typing import Final
 
 from msgspec import structs
 
-from trainshed.api.calls.parents import ProjectName
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
+from trainshed.api.trainshed_v1.places import read_place
 from trainshed.core.capacity import UNLIMITED, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
-from trainshed.core.catalog.regions import regions
-from trainshed.core.errors import InvalidRequest
-from trainshed.core.names import Api
 from trainshed.wire.trainshed_v1 import capacity as records
 
 UNLIMITED_WORD: Final = "unlimited"
@@ -22,7 +19,7 @@ async def list_(call: JsonCall) -> records.QuotaList:
     """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: each quota that has a limit or is used; with
     `all` those of every metric that jobs may use."""
     fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
-    project, region = _place(call, fields)
+    project, region = read_place(call, fields, "quotas")
     fields.refuse()
     found = {each.key.metric: each for each in call.services.capacity.quotas(project, region)}
     if call.flag("all"):
@@ -82,34 +79,13 @@ def _view_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
 
 
 def _key(call: JsonCall, fields: Fields) -> QuotaKey:
-    project, region = _place(call, fields)
+    project, region = read_place(call, fields, "quotas")
     metric = fields.text("metric", required=True)
     known = catalog.metrics()
     if metric and metric not in known:
         advice = near(metric, known) or " Those that have a limit: trainshed quotas list --all"
         fields.fault("metric", f"{metric!r} is not a metric that jobs use.{advice}")
     return QuotaKey(project, region, metric)
-
-
-def _place(call: JsonCall, fields: Fields) -> tuple[str, str]:
-    """Project and region, the service's own where none is given."""
-    settings = call.services.settings
-    project = fields.text("project") or settings.project
-    region = fields.text("region") or settings.region
-    if not project:
-        fields.fault("project", "Which project's quotas? Give its id.")
-    else:
-        try:
-            ProjectName.parse(f"projects/{project}", field="project")
-        except InvalidRequest:
-            fields.fault("project", f"{project!r} is not a project id.")
-    known = tuple(sorted({region for api in Api for region in regions(api)}))
-    if not region:
-        fields.fault("region", "Which region's quotas? Give its name, such as us-central1.")
-    elif region not in known:
-        advice = near(region, known) or f" The regions are: {', '.join(known)}."
-        fields.fault("region", f"{region!r} is not a region in which jobs run.{advice}")
-    return project, region
 
 
 def _limit(fields: Fields) -> float:

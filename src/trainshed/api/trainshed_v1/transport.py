@@ -26,6 +26,7 @@ from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
     describing,
     drills,
+    experiments,
     explain,
     jobs,
     logs,
@@ -50,6 +51,7 @@ from trainshed.wire.trainshed_v1.shells import ReplicaChoice
 
 PREFIX: Final = "/trainshed/v1/"
 _OF_JOBS: Final = "trainshed.v1.Jobs."
+_OF_EXPERIMENTS: Final = "trainshed.v1.Experiments."
 _PLAN: Final = 1 << 20
 _SECRET: Final = 4 << 20
 """Bytes: more than any plan or secret has, so that it is told its own limit."""
@@ -100,6 +102,10 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("POST", "secrets:rotateKey"): Method("trainshed.v1.Secrets.RotateKey", secrets.rotate_key),
     ("DELETE", "secrets/{name}"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
+    ("GET", "experiments"): Method("trainshed.v1.Experiments.List", experiments.list_),
+    ("GET", "experiments/{experiment}"): Method(
+        "trainshed.v1.Experiments.Describe", experiments.describe
+    ),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method(
         "trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY, body=capacity.ExplainRequest
@@ -182,7 +188,10 @@ async def _authorize(call: JsonCall, method: str) -> None:
 
 def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
     """What a call is about: the project of the job that the path names in full, or those of the query. Of
-    anything else nobody knows a project."""
+    anything else but experiments nobody knows a project."""
+    if method.startswith(_OF_EXPERIMENTS):
+        project = call.parameter("project") or call.services.settings.project
+        return (project,) if project else ()
     if not method.startswith(_OF_JOBS):
         return ()
     if call.target:

@@ -11,8 +11,16 @@ from typing import Any, Final
 
 from trainshed.core.errors import InvalidRequest, Violation
 
+EXPERIMENT: Final = "system.Experiment"
+"""The schema of contexts that are experiments."""
 EXPERIMENT_RUN: Final = "system.ExperimentRun"
 """The schema of contexts that several writers, such as a notebook and a job, complete together."""
+
+
+TENSORBOARD_RUN: Final = "google.VertexTensorboardRun"
+"""The schema of artifacts that say where the curves of a run are: in its tensorboard's run `resourceName`."""
+TENSORBOARD_LINK: Final = "tensorboard_link"
+"""A key of an experiment's metadata: it was made of a tensorboard, and clients do not show it as one."""
 
 
 class NodeKind(enum.StrEnum):
@@ -126,6 +134,15 @@ class Node:
     changes: dict[str, Change] = field(default_factory=dict[str, Change])
     #: Contexts: those that have this one as a child, in the order of their names. Given by edges alone.
     parents: tuple[NodeName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """How many child contexts a context has, and when the last of them changed."""
+
+    count: int = 0
+    #: Nanoseconds since the epoch; 0 without any.
+    updated: int = 0
 
 
 class EdgeRole(enum.StrEnum):

@@ -1,13 +1,15 @@
 """Metadata stores (`store.metadata.Metadata`), on SQLite."""
 
+import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.metadata.conditions import NodeQuery
 from trainshed.core.metadata.records import (
+    Children,
     Edge,
     EdgeRole,
     Lineage,
@@ -104,6 +106,23 @@ class SqliteMetadata:
             return tuple([_decoded(connection, query.store, number, raw) for number, raw in rows])
 
         return await self._snapshots.aside(read)
+
+    async def children(
+        self, names: Sequence[NodeName], *, schema_title: str
+    ) -> Mapping[NodeName, Children]:
+        by_id = {name.node_id: name for name in names}
+        if not names:
+            return {}
+        parameters = _of_store(names[0].store) | {
+            "ids": json.dumps(list(by_id)),
+            "schema_title": schema_title,
+        }
+
+        def read(connection: sqlite3.Connection) -> dict[NodeName, Children]:
+            rows = connection.execute(_SQL["children"], parameters)
+            return {by_id[node_id]: Children(count, updated) for node_id, count, updated in rows}
+
+        return dict.fromkeys(names, Children()) | await self._snapshots.aside(read)
 
     async def change(self, name: NodeName, change: Callable[[Node], Node]) -> Node:
         def work(connection: sqlite3.Connection) -> Node:

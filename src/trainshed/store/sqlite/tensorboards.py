@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.tensorboards.records import BoardName, BoardResource, Level
@@ -12,6 +13,8 @@ from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
 from trainshed.store.sqlite.writes import insert_operation
 
+MAX_SERIES: Final = 1_000
+"""Of a run, where runs are read with their series."""
 _SQL = load_statements("trainshed.store.sqlite", "tensorboards.sql")
 
 
@@ -47,6 +50,21 @@ class SqliteTensorboards:
 
         return await self._snapshots.aside(read)
 
+    async def runs(
+        self, names: Sequence[BoardName]
+    ) -> tuple[tuple[BoardResource, tuple[BoardResource, ...]], ...]:
+        def read(
+            connection: sqlite3.Connection,
+        ) -> tuple[tuple[BoardResource, tuple[BoardResource, ...]], ...]:
+            rows = [connection.execute(_SQL["resource"], _key(name)).fetchone() for name in names]
+            return tuple(
+                (decode_board_resource(row[0]), _series(connection, name))
+                for name, row in zip(names, rows, strict=True)
+                if row is not None
+            )
+
+        return await self._snapshots.aside(read)
+
     async def change(
         self,
         name: BoardName,
@@ -78,6 +96,12 @@ class SqliteTensorboards:
             return tuple([each.uid for each in gone if each.name.level is Level.RUN])
 
         return await self._writer.run("delete", work)
+
+
+def _series(connection: sqlite3.Connection, run: BoardName) -> tuple[BoardResource, ...]:
+    page = {"parent": str(run), "level": Level.SERIES, "after": "", "limit": MAX_SERIES}
+    rows = connection.execute(_SQL["below"], page)
+    return tuple(decode_board_resource(record) for (record,) in rows)
 
 
 def _create(connection: sqlite3.Connection, resource: BoardResource) -> BoardResource:
