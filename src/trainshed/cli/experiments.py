@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,11 +11,11 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.output_format import takes_form, terminal_width
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import counted, local_moment, parse_moment
 from trainshed.cli.text.printable import one_line
-from trainshed.cli.text.tables import Column, cut, joined, pairs, spark, table
+from trainshed.cli.text.tables import Column, cut, pairs, spark, titled
 from trainshed.cli.tuning_views import shown
 from trainshed.wire.trainshed_v1.experiments import (
     Curve,
@@ -74,7 +72,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
     if not experiments:
         click.echo(f"No experiments in {place}. How to log one: docs/experiments.md", err=True)
         return
-    for line in experiment_table(experiments, _terminal_width()):
+    for line in experiment_table(experiments, terminal_width()):
         click.echo(line)
 
 
@@ -185,8 +183,7 @@ def experiment_table(experiments: Sequence[Experiment], max_width: int | None) -
         )
         for experiment in experiments
     ]
-    header, *cells = table(columns, rows, max_width)
-    return [faint(joined(header)), *map(joined, cells)]
+    return titled(columns, rows, max_width)
 
 
 def description(answer: ExperimentRuns) -> Iterator[str]:
@@ -372,8 +369,7 @@ def comparison_table(comparison: Comparison, *, every: bool) -> list[str]:
         ]
         for run in runs
     ]
-    header, *cells = table(columns, rows)
-    lines = [faint(joined(header)), *map(joined, cells)]
+    lines = titled(columns, rows)
     if same := len(comparison.parameters) - len(parameters):
         lines.append(
             faint(f"{counted(same, 'parameter')} with the same value in all runs: show with --all.")
@@ -451,7 +447,3 @@ class _Place:
                 break
         assert whole is not None
         return whole
-
-
-def _terminal_width() -> int | None:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

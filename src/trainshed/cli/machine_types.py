@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from trainshed.cli.output_format import output_format
-from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
-from trainshed.cli.text.tables import Column, joined, table
+from trainshed.cli.text.tables import Column, titled
 from trainshed.core.catalog.accelerators import allowed
 from trainshed.core.catalog.machines import MachineType, machine_types
 from trainshed.core.names import Api
@@ -42,10 +41,8 @@ def command(form: str, name: str | None) -> None:
     if form == "json":
         click.echo(json.dumps([_document(machine) for machine in machines], indent=2))
         return
-    header, *lines = table(_COLUMNS, [_row(machine) for machine in machines])
-    click.echo(faint(joined(header)))
-    for line in lines:
-        click.echo(joined(line))
+    for line in titled(_COLUMNS, [_row(machine) for machine in machines]):
+        click.echo(line)
 
 
 def _row(machine: MachineType) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.output_format import takes_form
 from trainshed.cli.text.colours import condition_colour, faint
 from trainshed.cli.text.moments import gibibytes
-from trainshed.cli.text.tables import Column, joined, table
+from trainshed.cli.text.tables import Column, joined, table, titled
 from trainshed.core.capacity import NodeCondition
 from trainshed.wire.trainshed_v1 import capacity
 from trainshed.wire.trainshed_v1.record import read
@@ -227,8 +227,7 @@ def holder_table(nodes: list[NodeView]) -> list[str]:
     ]
     if not rows:
         return []
-    header, *cells = table(columns, rows)
-    return [faint(joined(header)), *map(joined, cells)]
+    return titled(columns, rows)
 
 
 def _nodes(client: Client) -> list[NodeView]:

@@ -1,5 +1,7 @@
-"""The option by which people choose between a table, or text, and JSON."""
+"""The form of what is printed: a table, or text, or JSON; and how wide it may be."""
 
+import shutil
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,3 +22,8 @@ def output_format(first: str, help_text: str) -> Callable[[Any], Any]:
 
 takes_form = output_format("table", "Output as a table, or JSON for programs.")
 """Of a command that takes `form`: "table" or "json"."""
+
+
+def terminal_width() -> int | None:
+    """Characters of a line; None where no terminal shows it."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainshed.cli.text.colours import faint
-from trainshed.cli.text.tables import Column, joined, pairs, table
+from trainshed.cli.text.tables import Column, pairs, titled
 from trainshed.core.job.spec import Accelerators
 from trainshed.core.reducers import IMAGE, RECOMMENDED_VCPUS, Fleet, enough
 from trainshed.core.specs.machines import MAX_REPLICAS
@@ -196,9 +196,7 @@ def _case_lines(plan: Plan) -> Iterator[str]:
         )
         for case in plan.cases
     ]
-    header, *cells = table(_COLUMNS, rows)
-    yield faint(joined(header))
-    yield from map(joined, cells)
+    yield from titled(_COLUMNS, rows)
 
 
 def _links(fleet: Fleet) -> str:

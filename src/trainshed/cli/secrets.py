@@ -12,9 +12,8 @@ import click
 
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.output_format import takes_form
-from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import local_moment, parse_moment
-from trainshed.cli.text.tables import Column, joined, table
+from trainshed.cli.text.tables import Column, titled
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.secrets import KeyRotation, Secret, SecretList, StoredSecret
 
@@ -163,8 +162,7 @@ def secret_table(secrets: Iterable[Secret]) -> list[str]:
         for secret in secrets
         for number, version in enumerate(secret.versions)
     ]
-    header, *cells = table(columns, rows)
-    return [faint(joined(header)), *map(joined, cells)]
+    return titled(columns, rows)
 
 
 def _value(name: str, file: Path | None, variable: str | None) -> str:

@@ -6,8 +6,6 @@ the first is the objective's column, the others stand among the notes.
 """
 
 import json
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +16,7 @@ import click
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.output_format import takes_form, terminal_width
 from trainshed.cli.text.colours import faint, study_colour
 from trainshed.cli.text.moments import local_moment, parse_moment
 from trainshed.cli.text.tables import Column, joined, pairs, table
@@ -104,7 +102,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
     if not studies:
         click.echo(f"No studies in {parent.removeprefix('/v1/')}.", err=True)
         return
-    for line in study_table([StudyView.parse(study) for study in studies], _terminal_width()):
+    for line in study_table([StudyView.parse(study) for study in studies], terminal_width()):
         click.echo(line)
 
 
@@ -140,7 +138,7 @@ def describe(
         click.echo(json.dumps(public | {"trials": trials, "optimalTrials": optimal}, indent=2))
         return
     view = StudyView.parse(public)
-    for line in description(view, trials, optimal, session.now(), _terminal_width()):
+    for line in description(view, trials, optimal, session.now(), terminal_width()):
         click.echo(line)
 
 
@@ -228,10 +226,6 @@ def _place(
     if not project or not region:
         raise click.UsageError("Whose studies, and where? Give --project and --region.")
     return endpoint.client(raw=raw), f"/v1/projects/{quote(project)}/locations/{quote(region)}"
-
-
-def _terminal_width() -> int | None:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def study_table_rows(

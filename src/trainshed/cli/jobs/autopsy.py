@@ -15,10 +15,9 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.cli.jobs.shell import run_shell
-from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import local_moment, parse_moment
 from trainshed.cli.text.printable import one_line
-from trainshed.cli.text.tables import Column, joined, table
+from trainshed.cli.text.tables import Column, titled
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.shells import AutopsyList, Deleted
 
@@ -112,9 +111,8 @@ def _list(client: Client, uid: str, form: str) -> None:
         )
         for autopsy in autopsies
     ]
-    header, *cells = table(columns, rows, 120 if sys.stdout.isatty() else None)
-    for row in [faint(joined(header)), *map(joined, cells)]:
-        click.echo(row)
+    for line in titled(columns, rows, 120 if sys.stdout.isatty() else None):
+        click.echo(line)
 
 
 def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None:

@@ -1,8 +1,6 @@
 """`trainshed jobs`: list, describe, timeline, cancel. Its other commands have modules of their own."""
 
 import json
-import shutil
-import sys
 from datetime import tzinfo
 
 import click
@@ -20,7 +18,7 @@ from trainshed.cli.jobs.describe import (
 )
 from trainshed.cli.jobs.references import find_job, job_path, list_jobs
 from trainshed.cli.jobs.views import JobView, TimelineView
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.output_format import takes_form, terminal_width
 from trainshed.cli.text.colours import faint, state_colour
 from trainshed.cli.text.moments import duration, local_moment
 from trainshed.cli.text.tables import Column, joined, table
@@ -89,7 +87,7 @@ def list_(
         advice = f"below {above}." if above else f"in project {chosen}. Try one: trainshed demo"
         click.echo(f"No jobs {which}{advice}", err=True)
         return
-    for line in job_table([JobView.parse(job) for job in jobs], session.now(), _terminal_width()):
+    for line in job_table([JobView.parse(job) for job in jobs], session.now(), terminal_width()):
         click.echo(line)
 
 
@@ -106,7 +104,7 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
         click.echo(json.dumps(answer, indent=2))
         return
     view = JobView.parse(answer)
-    lines = description(view, session.now(), width=_terminal_width())
+    lines = description(view, session.now(), width=terminal_width())
     for line in [*lines, *usage.describe_lines(client, view)]:
         click.echo(line)
 
@@ -175,11 +173,6 @@ def job_table(
         row[2 + kinds] = click.style(row[2 + kinds], fg=state_colour(job.state))
         lines.append(joined(row))
     return lines
-
-
-def _terminal_width() -> int | None:
-    """Characters per line where the output goes, None for no bound."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _cancelled(client: Client, reference: str, project: str) -> bool:

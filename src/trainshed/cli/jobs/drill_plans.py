@@ -9,8 +9,7 @@ import click
 
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.jobs import job_files
-from trainshed.cli.text.colours import faint
-from trainshed.cli.text.tables import Column, joined, table
+from trainshed.cli.text.tables import Column, titled
 from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan, DrillPlanList
 from trainshed.wire.trainshed_v1.record import read
@@ -112,8 +111,7 @@ def plan_table(plans: Iterable[DrillPlan]) -> list[str]:
         for plan in plans
         for number, drill in enumerate(plan.drills)
     ]
-    header, *cells = table(columns, rows)
-    return [faint(joined(header)), *map(joined, cells)]
+    return titled(columns, rows)
 
 
 def _when(drill: DrillOrder) -> str:

@@ -18,7 +18,7 @@ from trainshed.cli.jobs.views import WaitingView
 from trainshed.cli.output_format import output_format
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
-from trainshed.cli.text.tables import Column, joined, table
+from trainshed.cli.text.tables import Column, titled
 from trainshed.core.capacity import WaitReason
 from trainshed.core.names import Api
 from trainshed.wire.trainshed_v1.capacity import (
@@ -156,9 +156,7 @@ def _place_table(places: Sequence[Placement]) -> Iterator[str]:
 
 
 def _lines(columns: tuple[Column, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
-    header, *cells = table(columns, rows)
-    yield faint(joined(header))
-    yield from map(joined, cells)
+    yield from titled(columns, rows)
 
 
 def _devices(devices: MachineAccelerators | None) -> str:

@@ -4,6 +4,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from trainshed.cli.text.colours import faint
+
 _GAP = "  "
 _LEAST_FLEXIBLE = 8
 
@@ -55,6 +57,14 @@ def table(
 def joined(cells: Sequence[str]) -> str:
     """One line of a table."""
     return _GAP.join(cells).rstrip()
+
+
+def titled(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None = None
+) -> list[str]:
+    """The lines of a table whose cells have no colours: the titles, then a line for each row."""
+    header, *cells = table(columns, rows, max_width)
+    return [faint(joined(header)), *map(joined, cells)]
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
