@@ -307,54 +307,6 @@ def test_a_tuning_pipeline_leaves_the_model_of_its_best_trial(gapic: Any, servic
     pipelines.delete_training_pipeline(name=made.name).result(timeout=60)
 
 
-def test_input_data_is_named_in_the_environment(gapic: Any, service: Service) -> None:
-    """Issue 4, facts/program#variables: AIP_DATA_FORMAT and the three places; the program finds what was put
-    there."""
-    script = (
-        "import os, pathlib\n"
-        "for name in ('DATA_FORMAT', 'TRAINING_DATA_URI', 'VALIDATION_DATA_URI', 'TEST_DATA_URI'):\n"
-        "    print(name, os.environ['AIP_' + name])\n"
-        "place = pathlib.Path(os.environ['AIP_TRAINING_DATA_URI'].replace('gs://', '/gcs/'))\n"
-        "print(*(each.read_text() for each in place.parent.glob(place.name)))\n"
-    )
-    service.put(BUCKET, "data/dataset-17/training-00000.csv", b"a,b")
-    pool = {
-        "machine_spec": {"machine_type": "n1-standard-4"},
-        "replica_count": "1",
-        "container_spec": {"image_uri": SKLEARN, "command": ["python3", "-c", script]},
-    }
-    pipelines = gapic("Pipeline")
-    made = pipelines.create_training_pipeline(
-        parent=PARENT,
-        training_pipeline={
-            "display_name": "data",
-            "input_data_config": {
-                "dataset_id": "17",
-                "gcs_destination": {"output_uri_prefix": f"gs://{BUCKET}/data"},
-                "fraction_split": {
-                    "training_fraction": 0.8,
-                    "validation_fraction": 0.1,
-                    "test_fraction": 0.1,
-                },
-            },
-            "training_task_definition": f"{SCHEMAS}custom_task_1.0.0.yaml",
-            "training_task_inputs": inputs({"workerPoolSpecs": [pool]}),
-        },
-    )
-    done = ended(service, pipelines, made.name)
-    job_id = metadata(done)["backingCustomJob"].rsplit("/", 1)[1]
-    said = service.lines(job_id)
-    assert done.state.name == "PIPELINE_STATE_SUCCEEDED", said
-    place = f"gs://{BUCKET}/data/dataset-17"
-    assert said[-5:] == [
-        "DATA_FORMAT csv",
-        f"TRAINING_DATA_URI {place}/training-*.csv",
-        f"VALIDATION_DATA_URI {place}/validation-*.csv",
-        f"TEST_DATA_URI {place}/test-*.csv",
-        "a,b",
-    ]
-
-
 def test_a_pipeline_is_cancelled_with_its_job(gapic: Any, service: Service) -> None:
     """spec/lifecycle#cancel: the pipeline and its job end CANCELLED."""
     pool = {

@@ -7,11 +7,13 @@ test say what an engine sees, and when.
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 
+from trainshed.core.datasets.plans import Split, SplitPlan
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
+from trainshed.datasets.port import Account, SplitCounts, Written
 from trainshed.engines.port import (
     Capabilities,
     EngineEvent,
@@ -201,6 +203,29 @@ class ScriptedEngine:
         record = ExitRecord(code, signal, oom=oom, started=1, ended=2, stopped=stopped)
         self.ended[key] = (incarnation, record)
         self.events.put_nowait(ReplicaReport(key[0], ReplicaExited(*key[1:], incarnation, record)))
+
+
+class ScriptedDatasets:
+    """Written at once, unless `gate` is closed; fails with `failure` if that is set."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+        #: Set when files are asked for.
+        self.begun = asyncio.Event()
+        #: Whose files were asked for, each time.
+        self.asked: list[Account] = []
+
+    async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
+        self.asked.append(account)
+        self.begun.set()
+        progress("10% of 1,000 MB read and split, 50 MB/s.")
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        training = SplitCounts(8, 80, (plan.shard(Split.TRAINING, 0),))
+        return Written(str(plan.dataset), 80, training, SplitCounts(), SplitCounts())
 
 
 class ScriptedRuntimes:

@@ -10,9 +10,12 @@ from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.parents import ParentStores
 from trainshed.controller.ports import Ports
+from trainshed.core.datasets.plans import SplitPlan
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
+from trainshed.datasets.port import Account, DataUnwritten, Written
+from trainshed.datasets.port import Progress as Tell
 from trainshed.engines.port import Engine
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Progress
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey, Severity, Stream
@@ -25,6 +28,13 @@ GRACE = 30 * SECOND
 BROKEN, BAD_PACKAGE, COLD = "gs://b/broken", "gs://b/bad", "gs://b/cold"
 """Packages of simulated jobs: the service cannot build the first, the user's is bad, the last takes a
 while."""
+
+
+class NoDatasets:
+    """Simulated jobs read none."""
+
+    async def write(self, plan: SplitPlan, account: Account, progress: Tell) -> Written:
+        raise DataUnwritten(f"{plan.dataset} is not simulated")
 
 
 class SimRuntimes:
@@ -132,7 +142,9 @@ def controller(
     launching = LaunchDefaults(stall_after=scenario.stall_after)
 
     def ports(report: Callable[[JobUid, Event], None]) -> Ports:
-        return Ports(engine, runtimes, SimBuckets(), Unheard(), launching, report, GRACE)
+        return Ports(
+            engine, runtimes, NoDatasets(), SimBuckets(), Unheard(), launching, report, GRACE
+        )
 
     return Controller(
         ledger=ledger,

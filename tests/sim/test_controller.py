@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests.sim.parents import parent_stores
-from tests.sim.scripted import ScriptedEngine, ScriptedRuntimes
+from tests.sim.scripted import ScriptedDatasets, ScriptedEngine, ScriptedRuntimes
 from tests.unit.jobs import CREATED, SECOND, exited, job
 from trainshed.controller import carrier
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.ports import Ports
+from trainshed.core.datasets.plans import SplitPlan, SplitRule
+from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.datasets.port import DataRefused, DataUnwritten
 from trainshed.engines.port import LaunchRejected, SlotRequest
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.runtimes.port import BuildFailed, PackageFailed
@@ -62,6 +65,7 @@ class World:
         self.engine = ScriptedEngine()
         self.engine.nodes = nodes
         self.runtimes = ScriptedRuntimes(warm=warm)
+        self.datasets = ScriptedDatasets()
         self.policy = Policy(max_replicas=limit)
         self.buckets = Buckets()
         self.logs = LogReader(FileStreams(directory / "logs"), ServiceStreams(directory / "logs"))
@@ -78,6 +82,7 @@ class World:
             ports=lambda report: Ports(
                 self.engine,
                 self.runtimes,
+                self.datasets,
                 self.buckets,
                 ServiceLog(self.directory / "logs", self.notices.publish),
                 LaunchDefaults(),
@@ -197,6 +202,87 @@ def test_cancel_while_the_runtime_is_built_starts_nothing(tmp_path: Path) -> Non
             await w.state(uid, JobState.CANCELLED)
             w.runtimes.gate.set()
         assert w.engine.launches == []
+
+    asyncio.run(story())
+
+
+def reading(number: int) -> Job:
+    """A job whose programs read a dataset."""
+    subject = job(number)
+    name = DatasetName("p", "us-central1", "7")
+    files = (DataFiles(("gs://b/a.csv",)),)
+    plan = SplitPlan(name, DatasetKind.TABULAR, files, SplitRule(), "gs://b/out/dataset-7")
+    return replace(subject, spec=replace(subject.spec, data=plan))
+
+
+def test_a_job_starts_when_its_dataset_is_split(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.datasets.gate.clear()
+            uid = await w.create(reading(1))
+            await w.state(uid, JobState.PREPARING)
+            assert w.engine.launches == []
+            w.datasets.gate.set()
+            await w.state(uid, JobState.RUNNING)
+            told = [entry.message for entry in await w.store.reader.timeline(uid)]
+            assert any("the splits of the dataset 7" in message for message in told)
+            assert any("8 training rows in 1 file" in message for message in told)
+            (account,) = w.datasets.asked
+            assert (account.project, account.job_uid) == (job(1).name.project_id, str(uid))
+
+    asyncio.run(story())
+
+
+def test_a_dataset_that_cannot_be_split_fails_the_job_with_its_row(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.datasets.failure = DataRefused("gs://b/a.csv, row 3 (line 3): it has 1 field")
+            failed = await w.state(await w.create(reading(1)), JobState.FAILED)
+            assert failed.error is not None
+            assert "gs://b/a.csv, row 3" in failed.error.message
+            assert failed.attempt == 1
+            assert w.engine.launches == []
+
+    asyncio.run(story())
+
+
+def test_a_step_that_dies_is_made_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.datasets.failure = DataUnwritten("the process died")
+            uid = await w.create(reading(1))
+            await w.pass_pause(uid)
+            w.datasets.failure = None
+            await w.state(uid, JobState.RUNNING)
+            assert len(w.datasets.asked) == 2
+
+    asyncio.run(story())
+
+
+def test_cancel_while_a_dataset_is_split_starts_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.datasets.gate.clear()
+            subject = reading(1)
+            uid = await w.create(subject)
+            await w.state(uid, JobState.PREPARING)
+            await w.cancel(subject)
+            await w.state(uid, JobState.CANCELLED)
+            assert w.engine.launches == []
+
+    asyncio.run(story())
+
+
+def test_a_service_that_is_killed_while_a_dataset_is_split_does_it_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.datasets.gate.clear()
+            uid = await w.create(reading(1))
+            await w.datasets.begun.wait()
+            await w.crash()
+            w.datasets.gate.set()
+            await w.state(uid, JobState.RUNNING)
+            assert len(w.datasets.asked) == 2
 
     asyncio.run(story())
 

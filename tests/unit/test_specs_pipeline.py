@@ -8,6 +8,8 @@ import pytest
 
 from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, package, pool
 from tests.unit.test_specs_tuning import STUDY
+from trainshed.core.datasets.plans import SplitMethod, SplitRule
+from trainshed.core.datasets.records import DataFiles, Dataset, DatasetKind, DatasetName
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.pipelines.records import ModelDraft, Task
 from trainshed.core.specs.pipeline import ParsedPipeline, parse_pipeline
@@ -43,7 +45,12 @@ def tuning_inputs(**changes: Any) -> Request:
     }
 
 
-def parse(request: Request, given: Request | None = None, max_trials: int = 0) -> ParsedPipeline:
+def parse(
+    request: Request,
+    given: Request | None = None,
+    max_trials: int = 0,
+    dataset: Dataset | None = None,
+) -> ParsedPipeline:
     return parse_pipeline(
         request,
         inputs() if given is None else given,
@@ -51,12 +58,16 @@ def parse(request: Request, given: Request | None = None, max_trials: int = 0) -
         runtimes=FakeRuntimes(),
         max_trials=max_trials,
         new_id="77",
+        dataset=dataset,
+        at=1_760_000_000 * 10**9,
     )
 
 
-def violations(request: Request, given: Request | None = None) -> list[str]:
+def violations(
+    request: Request, given: Request | None = None, dataset: Dataset | None = None
+) -> list[str]:
     with pytest.raises(InvalidRequest) as refusal:
-        parse(request, given)
+        parse(request, given, dataset=dataset)
     assert all(v.description.strip() for v in refusal.value.violations)
     return [v.field for v in refusal.value.violations]
 
@@ -112,19 +123,17 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no dataset": (data(datasetId=None), f"{DATA}.dataset_id"),
     "dataset of another shape": (data(datasetId="../x"), f"{DATA}.dataset_id"),
     "no destination": (data(gcsDestination=None), f"{DATA}.gcs_destination"),
-    "two destinations": (
-        data(bigqueryDestination={"outputUri": "bq://p1"}),
-        f"{DATA}.gcs_destination",
-    ),
     "destination's path": (
         data(gcsDestination={"outputUriPrefix": "x"}),
         f"{DATA}.gcs_destination.output_uri_prefix",
     ),
-    "table as destination": (
-        pipeline(
-            inputDataConfig={**TABLES, "bigqueryDestination": {"outputUri": "bq://p1.d.table"}}
-        ),
-        f"{DATA}.bigquery_destination.output_uri",
+    "tables as destination": (
+        pipeline(inputDataConfig={**TABLES, "bigqueryDestination": {"outputUri": "bq://p1"}}),
+        f"{DATA}.bigquery_destination",
+    ),
+    "filter on no label": (
+        data(filterSplit={"trainingFilter": "a=1", "validationFilter": "-", "testFilter": "-"}),
+        f"{DATA}.filter_split.training_filter",
     ),
     "two splits": (
         data(fractionSplit={}, predefinedSplit={"key": "k"}),
@@ -150,8 +159,8 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         data(annotationSchemaUri="file.yaml"),
         f"{DATA}.annotation_schema_uri",
     ),
-    "schema and query": (
-        data(annotationSchemaUri="gs://bucket/s.yaml", savedQueryId="1"),
+    "saved query": (
+        data(savedQueryId="1"),
         f"{DATA}.saved_query_id",
     ),
 }
@@ -253,23 +262,25 @@ def test_model_id_without_a_model_is_said_to_be_idle() -> None:
     assert any("model_id" in warning for warning in found.spec.warnings)
 
 
-def test_files_of_the_input_data() -> None:
-    """facts/program#variables: four variables for every program, before the user's own; the timeline says
-    that nothing is exported."""
+SCHEMAS = "gs://google-cloud-aiplatform/schema/dataset"
+IMPORT = f"{SCHEMAS}/ioformat/image_classification_single_label_io_format_1.0.0.yaml"
+ANNOTATION = f"{SCHEMAS}/annotation/image_classification_1.0.0.yaml"
+
+
+def made(kind: DatasetKind, *files: DataFiles) -> Dataset:
+    return Dataset(DatasetName("p1", "us-central1", "123"), kind, "d", 1, 1, files=files)
+
+
+TABLE = made(DatasetKind.TABULAR, DataFiles(("gs://bucket/a.csv",)))
+PHOTOS = made(DatasetKind.IMAGE, DataFiles(("gs://bucket/a.csv",), IMPORT))
+
+
+def test_what_programs_are_told_of_the_input_data() -> None:
+    """facts/datasets#splits: four variables for every program, before the user's own."""
     user = container(env=[{"name": "AIP_DATA_FORMAT", "value": "mine"}])
-    found = custom_of(
-        parse(
-            data(
-                fractionSplit={
-                    "trainingFraction": 0.7,
-                    "validationFraction": 0.2,
-                    "testFraction": 0.1,
-                }
-            ),
-            inputs(pool(), user),
-        )
-    )
-    where = "gs://bucket/data/dataset-123"
+    split = {"trainingFraction": 0.7, "validationFraction": 0.2, "testFraction": 0.1}
+    found = custom_of(parse(data(fractionSplit=split), inputs(pool(), user), dataset=TABLE))
+    where = "gs://bucket/data/dataset-123-tables-2025-10-09T08:53:20.000000Z"
     expected = (
         ("AIP_DATA_FORMAT", "csv"),
         ("AIP_TRAINING_DATA_URI", f"{where}/training-*.csv"),
@@ -278,41 +289,91 @@ def test_files_of_the_input_data() -> None:
     )
     assert found.spec.pool(0).program.env == expected
     assert found.spec.pool(1).program.env == (*expected, ("AIP_DATA_FORMAT", "mine"))
-    assert any(where in warning for warning in found.spec.warnings)
+    plan = found.spec.data
+    assert plan is not None
+    assert (plan.directory, plan.files) == (where, TABLE.files)
+    assert plan.rule.method is SplitMethod.FRACTION
+    assert plan.rule.fractions == pytest.approx((0.7, 0.2, 0.1))
     assert json.loads(found.spec.job_json) == inputs(pool(), user)
 
 
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        ({"annotationSchemaUri": "gs://bucket/schema.yaml"}, "jsonl"),
-        ({"savedQueryId": "4"}, "jsonl"),
-        (
-            {"filterSplit": {"trainingFilter": "a", "validationFilter": "-", "testFilter": "-"}},
-            "jsonl",
-        ),
-        ({"predefinedSplit": {"key": "column"}}, "csv"),
-        ({"stratifiedSplit": {"key": "column", "trainingFraction": 1}}, "csv"),
-    ],
-)
-def test_format_of_the_input_data(changes: Request, kind: str) -> None:
-    """facts/program#variables: jsonl for what has annotations, csv for tables."""
-    env = dict(custom_of(parse(data(**changes))).spec.pool(0).program.env)
-    assert env["AIP_DATA_FORMAT"] == kind
-    assert env["AIP_TEST_DATA_URI"].endswith(f"/test-*.{kind}")
-
-
-@pytest.mark.parametrize(
-    ("uri", "place"), [("bq://p1", "bq://p1.dataset_1_2"), ("bq://p1.d1", "bq://p1.d1")]
-)
-def test_tables_of_the_input_data(uri: str, place: str) -> None:
-    """facts/program#variables: a table per set; a trial's programs are told as well."""
-    config = {**TABLES, "bigqueryDestination": {"outputUri": uri}}
+def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
     found = parse(
-        pipeline(trainingTaskDefinition=TUNING, inputDataConfig=config),
+        {**data(), "trainingTaskDefinition": TUNING},
         tuning_inputs(trialJobSpec=inputs(package())),
+        dataset=TABLE,
     )
     assert isinstance(found.job, ParsedTuningJob)
-    env = dict(found.job.spec.trial.pool(0).program.env)
-    assert env["AIP_DATA_FORMAT"] == "bigquery"
-    assert env["AIP_VALIDATION_DATA_URI"] == f"{place}.validation"
+    trial = found.job.spec.trial
+    assert trial.data is not None
+    assert dict(trial.pool(0).program.env) == dict(trial.data.env)
+
+
+FILTERS = {"trainingFilter": "labels.a=1", "validationFilter": "-", "testFilter": "labels.a:*"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "of", "rule", "ending"),
+    [
+        ({}, TABLE, SplitRule(), "tables"),
+        ({}, PHOTOS, SplitRule(), "image"),
+        ({"annotationSchemaUri": ANNOTATION}, PHOTOS, SplitRule(), "image_classification"),
+        (
+            {"filterSplit": FILTERS},
+            PHOTOS,
+            SplitRule(SplitMethod.FILTER, filters=("labels.a=1", "-", "labels.a:*")),
+            "image",
+        ),
+        (
+            {"predefinedSplit": {"key": "column"}},
+            TABLE,
+            SplitRule(SplitMethod.PREDEFINED, key="column"),
+            "tables",
+        ),
+        (
+            {"timestampSplit": {"key": "when", "trainingFraction": 1}},
+            TABLE,
+            SplitRule(SplitMethod.TIMESTAMP, (1.0, 0.0, 0.0), "when"),
+            "tables",
+        ),
+        (
+            {"stratifiedSplit": {"key": "column"}},
+            TABLE,
+            SplitRule(SplitMethod.STRATIFIED, key="column"),
+            "tables",
+        ),
+    ],
+)
+def test_splits_of_the_input_data(
+    changes: Request, of: Dataset, rule: SplitRule, ending: str
+) -> None:
+    plan = custom_of(parse(data(**changes), dataset=of)).spec.data
+    assert plan is not None
+    assert plan.rule == rule
+    assert f"/dataset-123-{ending}-2025" in plan.directory
+    assert plan.format == ("csv" if of is TABLE else "jsonl")
+
+
+@pytest.mark.parametrize(
+    ("changes", "of", "field"),
+    [
+        ({"filterSplit": FILTERS}, TABLE, "filter_split"),
+        ({"annotationSchemaUri": ANNOTATION}, TABLE, "annotation_schema_uri"),
+        ({"predefinedSplit": {"key": "a"}}, PHOTOS, "predefined_split"),
+        ({"timestampSplit": {"key": "a"}}, PHOTOS, "timestamp_split"),
+        ({"stratifiedSplit": {"key": "a"}}, PHOTOS, "stratified_split"),
+        (
+            {"annotationSchemaUri": ANNOTATION.replace("image", "text")},
+            PHOTOS,
+            "annotation_schema_uri",
+        ),
+        (
+            {"annotationSchemaUri": ANNOTATION.replace("classification", "bounding_box")},
+            PHOTOS,
+            "dataset_id",
+        ),
+        ({}, made(DatasetKind.VIDEO), "dataset_id"),
+    ],
+)
+def test_what_does_not_fit_the_dataset(changes: Request, of: Dataset, field: str) -> None:
+    assert violations(data(**changes), dataset=of) == [f"{DATA}.{field}"]

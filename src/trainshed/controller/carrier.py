@@ -20,6 +20,7 @@ from typing import Self, assert_never
 from trainshed.controller.launch_plans import launch_plans, slot_requests
 from trainshed.controller.ports import Ports, PreparationLog
 from trainshed.core.cluster import has_reducers
+from trainshed.core.environment import service_account
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import (
     DrillLanded,
@@ -41,6 +42,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import JobUid
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
+from trainshed.datasets.port import Account, DataRefused, DataUnwritten, summary
 from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected, SecretMissing
 from trainshed.eventloop.background import begin, in_turns, joined, keep
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Runtimes
@@ -167,10 +169,10 @@ class JobCarrier:
                 if not await self._pause(delay):
                     return False
                 tries += 1
-            except (PackageFailed, SecretMissing) as failure:
+            except (PackageFailed, DataRefused, SecretMissing) as failure:
                 self._failed(instruction, str(failure), by_user=True)
                 return True
-            except (LaunchRejected, BuildFailed) as failure:
+            except (LaunchRejected, BuildFailed, DataUnwritten) as failure:
                 self._failed(instruction, str(failure), by_user=False)
                 return True
             else:
@@ -282,7 +284,7 @@ def packages(job: Job) -> tuple[Package, ...]:
 
 def ready(runtimes: Runtimes, job: Job) -> bool:
     """True if a start needs no preparation: everything is built and nothing has to be probed."""
-    if _is_probed(job):
+    if _is_probed(job) or job.spec.data is not None:
         return False
     if has_reducers(job.spec) and runtimes.reduction() is None:
         return False
@@ -296,6 +298,8 @@ def preparation_message(job: Job) -> str:
         + (f" with {len(uris)} package{'s' if len(uris) > 1 else ''}" if uris else "")
         for choice, uris in packages(job)
     ]
+    if job.spec.data is not None:
+        wanted.append(f"the splits of the dataset {job.spec.data.dataset.dataset_id}")
     return f"Preparing {' and '.join(wanted)}; what is built once is kept."
 
 
@@ -313,7 +317,21 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
             await ports.runtimes.prepare(choice, uris, output.hear)
         if has_reducers(job.spec):
             await ports.runtimes.prepare_reduction(output.hear)
+        await _split_dataset(ports, job, attempt, output)
     ports.report(job.uid, RuntimePrepared(attempt, output.took))
+
+
+async def _split_dataset(ports: Ports, job: Job, attempt: int, output: "BuildOutput") -> None:
+    """Write what the job's programs read of a dataset; at once where an earlier attempt or trial has."""
+    plan = job.spec.data
+    if plan is None:
+        return
+    project = job.name.project_id
+    account = Account(project, service_account(project, job.spec), str(job.uid))
+    written = await ports.datasets.write(plan, account, output.hear)
+    for line in summary(written):
+        output.hear(line)
+    ports.report(job.uid, PreparationAdvanced(attempt, summary(written)[0], output.took))
 
 
 async def begin_log(ports: Ports, job: Job) -> None:

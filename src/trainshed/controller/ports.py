@@ -1,4 +1,5 @@
-"""What the controller's carrier works through: the engine, the runtimes, a job's buckets and its log."""
+"""What the controller's carrier works through: the engine, the runtimes, datasets, a job's buckets and its
+log."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Protocol
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid
+from trainshed.datasets.port import SplitFiles
 from trainshed.engines.port import Engine
 from trainshed.runtimes.port import Runtimes
 
@@ -45,6 +47,8 @@ class Ports:
 
     engine: Engine
     runtimes: Runtimes
+    #: Writes what programs read of datasets.
+    datasets: SplitFiles
     buckets: JobBuckets
     #: Takes the lines of preparations.
     log: PreparationLog

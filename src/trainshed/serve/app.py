@@ -20,6 +20,7 @@ from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
+from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.port import Engine, ServiceAccess
 from trainshed.engines.registry import EngineContext, factory
@@ -97,6 +98,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         ports=lambda report: Ports(
             engine=engine,
             runtimes=runtimes,
+            datasets=SplitProcesses(bootstrap.bucket_socket.resolve()),
             buckets=adapter,
             log=ServiceLog(data / "logs", notices.publish),
             launch_defaults=LaunchDefaults(

@@ -7,6 +7,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.test_metadata import fields, ok
+from trainshed.core.lifecycle.records import Job
 
 pytestmark = pytest.mark.anyio
 DATASETS = f"{LOCATION}/datasets"
@@ -160,3 +161,67 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
         assert fields(await house.call("POST", f"{path}:import", asked)) == {field}, asked
     (record,) = await house.store.datasets.datasets("p1", "us-central1", "", 9)
     assert record.files == ()
+
+
+def pipeline(dataset: str, **config: Any) -> dict[str, Any]:
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "containerSpec": {
+            "imageUri": "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest",
+            "command": ["true"],
+        },
+    }
+    return {
+        "displayName": "p",
+        "inputDataConfig": {
+            "datasetId": dataset,
+            "gcsDestination": {"outputUriPrefix": "gs://bucket/out"},
+            **config,
+        },
+        "trainingTaskDefinition": (
+            "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
+        ),
+        "trainingTaskInputs": {"workerPoolSpecs": [pool]},
+    }
+
+
+async def test_a_pipeline_keeps_what_is_to_be_split_in_its_job(house: House) -> None:
+    dataset = (await made(house)).rpartition("/")[2]
+    await ok(house, "POST", f"{LOCATION}/trainingPipelines", pipeline(dataset))
+    (live,) = [
+        each.job for each in await house.store.ledger.load_live() if isinstance(each.job, Job)
+    ]
+    plan = live.spec.data
+    assert plan is not None
+    assert str(plan.dataset).endswith(f"/datasets/{dataset}")
+    assert plan.directory.startswith(f"gs://bucket/out/dataset-{dataset}-tables-")
+    assert dict(live.spec.pool(0).program.env) == dict(plan.env)
+
+
+async def test_a_pipeline_without_its_dataset_is_refused(house: House) -> None:
+    path = f"{LOCATION}/trainingPipelines"
+    elsewhere = path.replace("us-central1", "europe-west4")
+    table = (await made(house)).rpartition("/")[2]
+    images = (await made(house, "image")).rpartition("/")[2]
+    for place, asked, field in (
+        (path, pipeline("404"), "dataset_id"),
+        (elsewhere, pipeline(table), "dataset_id"),
+        (path, pipeline(images), "dataset_id"),
+        (path, pipeline(table, predefinedSplit={}), "predefined_split.key"),
+        (path, pipeline(images, timestampSplit={"key": "k"}), "timestamp_split"),
+    ):
+        assert f"input_data_config.{field}" in fields(await house.call("POST", place, asked))
+
+
+def gone(uri: str) -> bool:
+    return False
+
+
+async def test_a_pipeline_whose_files_have_gone_is_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = (await made(house)).rpartition("/")[2]
+    monkeypatch.setattr(house.buckets, "has_object", gone)
+    answer = await house.call("POST", f"{LOCATION}/trainingPipelines", pipeline(dataset))
+    assert fields(answer) == {"input_data_config.dataset_id"}

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
+from trainshed.api.aiplatform_v1.datasets.resources import require_files
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.calls.call import Call, Handlers
@@ -39,6 +40,7 @@ from trainshed.api.resources.submission import (
     new_tuning_job,
     store_works,
 )
+from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import PipelineState, PipelineTrigger
@@ -46,6 +48,7 @@ from trainshed.core.lifecycle.tables import PIPELINE
 from trainshed.core.names import Api, Collection, JobName, JobUid, ModelName
 from trainshed.core.pipelines.records import Pipeline, Task
 from trainshed.core.requests import snake_case
+from trainshed.core.specs.input_data import dataset_id_fault
 from trainshed.core.specs.pipeline import DEFINITIONS, ParsedPipeline, parse_pipeline
 from trainshed.core.specs.vertex import ParsedCustomJob
 from trainshed.core.tuning.records import TuningJob
@@ -106,10 +109,14 @@ class _Asked:
 
 
 def check_create(
-    call: Call, request: Any, uid: JobUid = JobUid(0), further: tuple[Violation, ...] = ()
+    call: Call,
+    request: Any,
+    uid: JobUid = JobUid(0),
+    further: tuple[Violation, ...] = (),
+    dataset: Dataset | None = None,
 ) -> _Asked:
-    """The pipeline to create. `uid`: its own, which names its model unless it says how. Raises InvalidRequest
-    with all that is wrong, and with what was found `further`."""
+    """The pipeline to create. `uid`: its own, which names its model unless it says how; `dataset`: what it
+    reads. Raises InvalidRequest with all that is wrong, and with what was found `further`."""
     parent = known_location(request.parent)
     services = call.services
     asked = request.training_pipeline
@@ -126,6 +133,8 @@ def check_create(
             runtimes=services.runtimes,
             max_trials=services.settings.max_study_trials,
             new_id=str(uid),
+            dataset=dataset,
+            at=services.now(),
         )
 
     def parse_readable() -> ParsedPipeline:
@@ -142,11 +151,13 @@ def check_create(
 async def create(call: Call, request: Any) -> Message:
     services = call.services
     uid = services.new_uid()
+    dataset, missing = await _dataset(services, request)
     further = (
+        *missing,
         *await _not_there(call, request),
         *await _unfit_parent_model(services, request.training_pipeline, request.parent),
     )
-    asked = check_create(call, request, uid, further)
+    asked = check_create(call, request, uid, further, dataset)
     parent = known_location(request.parent)
     await _require_new_model(services, parent, asked.parsed)
     pipeline, job = _new(services, parent, uid, asked)
@@ -258,6 +269,36 @@ async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
         *await unknown_secrets(call.services, request.parent, public, FIELD),
         *await unknown_secrets(call.services, request.parent, trial, _TRIAL),
     )
+
+
+async def _dataset(
+    services: Services, request: Any
+) -> tuple[Dataset | None, tuple[Violation, ...]]:
+    """The dataset that the request names (None: it names none that is there), and what is wrong with it; the
+    spec reports what is no id."""
+    dataset_id = request.training_pipeline.input_data_config.dataset_id
+    if dataset_id_fault(dataset_id):
+        return None, ()
+    parent = known_location(request.parent)
+    name = DatasetName(parent.project_id, parent.location, dataset_id)
+    field = "input_data_config.dataset_id"
+    try:
+        dataset = await services.datasets.dataset(name)
+    except NotFound:
+        text = (
+            f"{name} does not exist; a dataset is named by its id alone, and lies in the project and the "
+            "location of the pipeline."
+        )
+        return None, (Violation(field, text),)
+    try:
+        await require_files(
+            services,
+            parent.project_id,
+            tuple((field, uri) for files in dataset.files for uri in files.uris),
+        )
+    except InvalidRequest as missing:
+        return dataset, missing.violations
+    return dataset, ()
 
 
 async def _unfit_parent_model(services: Services, asked: Any, place: str) -> tuple[Violation, ...]:

@@ -70,6 +70,12 @@ class SplitPlan:
         """What programs find in AIP_TRAINING_DATA_URI and its like."""
         return f"{self.directory}/{split}-*.{self.format}"
 
+    @property
+    def env(self) -> tuple[tuple[str, str], ...]:
+        """Variables for every program that reads it."""
+        places = ((f"AIP_{split.upper()}_DATA_URI", self.pattern(split)) for split in SPLITS)
+        return (("AIP_DATA_FORMAT", self.format), *places)
+
     def shard(self, split: Split, number: int) -> str:
         """URI of a split's file; counts from 0."""
         return f"{self.directory}/{split}-{number:05}.{self.format}"

@@ -6,6 +6,7 @@ Built only by `core.specs.vertex` and `core.specs.ml`; whoever holds a `JobSpec`
 import enum
 from dataclasses import dataclass
 
+from trainshed.core.datasets.plans import SplitPlan
 from trainshed.core.names import Api, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 
@@ -126,6 +127,8 @@ class JobSpec:
     #: Its workers and reducers speak TLS. Settled when it is submitted: a reducer that is started again later
     #: must speak as the workers that wait for it do.
     reduction_tls: bool = False
+    #: What of a dataset is to be written before the programs start; None = nothing.
+    data: SplitPlan | None = None
 
     def replicas(self) -> tuple[ReplicaId, ...]:
         return tuple(replica for pool in self.pools for replica in pool.replicas())

@@ -2,23 +2,24 @@
 wrong with it.
 
 Rules: facts/resources#tuning-jobs, facts/program#variables, facts/packaging#measured. Served are the custom
-task and the tuning task; what a model or the data is to be is read here, whether it exists is for the API and
-the controller to say.
+task and the tuning task; what a model is to be is read here, whether it exists is for the API and the
+controller to say.
 """
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainshed.core.datasets.records import Dataset
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelDraft, PipelineSpec, Task
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax
+from trainshed.core.specs.input_data import read_data
 from trainshed.core.specs.tuning import ParsedTuningJob, read_tuning_spec
 from trainshed.core.specs.vertex import ParsedCustomJob, read_job_spec, unserved, with_warnings
 
@@ -50,19 +51,22 @@ def parse_pipeline(
     runtimes: RuntimeCatalog,
     max_trials: int,
     new_id: str,
+    dataset: Dataset | None = None,
+    at: int = 0,
 ) -> ParsedPipeline:
     """Read a TrainingPipeline.
 
     `public` is its public JSON, whose trainingTaskInputs are not looked at; `inputs` those inputs in public
     JSON: a CustomJobSpec, or the study, trial job and counts of a tuning job. `region`: of the request;
-    `max_trials`: of one tuning job, 0 = no limit; `new_id`: of a model that the request gives no id. Raises
-    InvalidRequest with every violation.
+    `max_trials`: of one tuning job, 0 = no limit; `new_id`: of a model that the request gives no id;
+    `dataset`: the one that the request names, None = it names none, or none that is there; `at`: when the
+    pipeline is made (ns). Raises InvalidRequest with every violation.
     """
     pipeline = Section(public, "", Faults())
     display_name = syntax.read_display_name(pipeline)
     labels = syntax.read_labels(pipeline)
     task = _read_task(pipeline)
-    data = read_data(pipeline)
+    data = read_data(pipeline, dataset, at)
     given = Section(inputs, "training_task_inputs", pipeline.faults)
     job: JobSpec | None = None
     tuning = None
@@ -76,7 +80,9 @@ def parse_pipeline(
     pipeline.faults.refuse()
     assert task is not None and job is not None, "an unknown task is a fault"
     job = with_warnings(
-        _with_env(job, data.env), *unserved(pipeline), *data.warnings, *_idle(pipeline)
+        dataclasses.replace(_with_env(job, data.env if data else ()), data=data),
+        *unserved(pipeline),
+        *_idle(pipeline),
     )
     name = _child_name(display_name, task)
     return ParsedPipeline(
@@ -198,116 +204,3 @@ def _read_aliases(model: Section) -> tuple[str, ...]:
             model.faults.add(f"{model.at('versionAliases')}[{index}]", fault)
         seen.add(alias)
     return aliases
-
-
-_DATASET_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_TABLE = re.compile(r"bq://[^./\s]+(\.[^./\s]+)?")
-_SPLITS = ("fractionSplit", "filterSplit", "predefinedSplit", "timestampSplit", "stratifiedSplit")
-_OF_TABLES = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
-_OF_ITEMS = ("filterSplit", "annotationsFilter", "annotationSchemaUri", "savedQueryId")
-_SETS = ("training", "validation", "test")
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """Variables for every program, and what is said about them on the job's timeline."""
-
-    env: tuple[tuple[str, str], ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def read_data(pipeline: Section) -> Data:
-    """`inputDataConfig`, nothing if it is left out. What is wrong is reported to the section's faults."""
-    if not pipeline.has("inputDataConfig"):
-        return Data()
-    config = pipeline.section("inputDataConfig")
-    dataset = config.text("datasetId")
-    if not _DATASET_ID.fullmatch(dataset):
-        config.fault(
-            "datasetId",
-            f"{dataset!r} is not a dataset id; it has 1 to 128 letters, digits, dashes and underscores.",
-        )
-    _check_split(config)
-    schema = config.text("annotationSchemaUri")
-    if schema and (fault := syntax.bucket_path_fault(schema, needs_object=True)):
-        config.fault("annotationSchemaUri", fault)
-    if schema and config.is_set("savedQueryId"):
-        config.fault(
-            "savedQueryId", "Only one of annotation_schema_uri and saved_query_id can be set."
-        )
-    tables, files = config.has("bigqueryDestination"), config.has("gcsDestination")
-    if tables == files:
-        said = "both are" if tables else "neither is"
-        config.fault(
-            "gcsDestination",
-            f"Exactly one of gcs_destination and bigquery_destination must be set; {said}.",
-        )
-    if tables:
-        return _tables(config.section("bigqueryDestination"), dataset)
-    return _files(config, dataset)
-
-
-def _files(config: Section, dataset: str) -> Data:
-    destination = config.section("gcsDestination")
-    uri = destination.text("outputUriPrefix")
-    if config.has("gcsDestination") and (fault := syntax.bucket_path_fault(uri)):
-        destination.fault("outputUriPrefix", fault)
-    kind = "jsonl" if any(map(config.is_set, _OF_ITEMS)) else "csv"
-    directory = f"{uri.removesuffix('/')}/dataset-{dataset}"
-    return _data(
-        kind,
-        tuple(f"{directory}/{name}-*.{kind}" for name in _SETS),
-        f"Datasets are not served here: the program is told to read {directory}/training-*.{kind}, "
-        f"validation-*.{kind} and test-*.{kind}, and finds what was put there before; splits, filters and "
-        "annotations are not applied.",
-    )
-
-
-def _tables(destination: Section, dataset: str) -> Data:
-    uri = destination.text("outputUri")
-    if not _TABLE.fullmatch(uri):
-        destination.fault(
-            "outputUri", f"{uri!r} must look like bq://PROJECT or bq://PROJECT.DATASET."
-        )
-    place = uri if "." in uri else f"{uri}.dataset_{dataset.replace('-', '_')}"
-    return _data(
-        "bigquery",
-        tuple(f"{place}.{name}" for name in _SETS),
-        f"Datasets are not served here: the program is told to read the tables training, validation and "
-        f"test of {place}, which this service neither makes nor can be asked for.",
-    )
-
-
-def _data(kind: str, places: tuple[str, ...], warning: str) -> Data:
-    names = (f"AIP_{name.upper()}_DATA_URI" for name in _SETS)
-    return Data((("AIP_DATA_FORMAT", kind), *zip(names, places, strict=True)), (warning,))
-
-
-def _check_split(config: Section) -> None:
-    given = [name for name in _SPLITS if config.has(name)]
-    if len(given) > 1:
-        config.fault(
-            given[1], f"Only one split can be set, and {config.at(given[0])} is set as well."
-        )
-    for name in given:
-        split = config.section(name)
-        if name in _OF_TABLES and not split.text("key"):
-            split.fault("key", "The name of the column must be set.")
-        if name == "filterSplit":
-            for filters in (f"{part}Filter" for part in _SETS):
-                if not split.text(filters):
-                    split.fault(filters, 'The filter must be set; "-" stands for no data at all.')
-        elif name != "predefinedSplit":
-            _check_fractions(split)
-
-
-def _check_fractions(split: Section) -> None:
-    fractions = {f"{name}Fraction": split.number(f"{name}Fraction") for name in _SETS}
-    for name, fraction in fractions.items():
-        if not 0 <= fraction <= 1:
-            split.fault(name, f"The fraction must be from 0 to 1, not {fraction:g}.")
-    # A sum such as 0.7 + 0.2 + 0.1 may come out a little above 1.
-    if sum(fractions.values()) > 1 + 1e-9:
-        split.fault(
-            "", f"The fractions add up to {sum(fractions.values()):g}; at most 1 is allowed."
-        )

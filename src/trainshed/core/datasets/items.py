@@ -1,0 +1,235 @@
+"""The items of a dataset that is no table, from the files that were imported: JSON lines as they are, CSV
+lines as JSON (facts/datasets#formats)."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from trainshed.core.datasets.assignment import Places, chosen, said
+from trainshed.core.datasets.label_filters import LabelTest, compiled
+from trainshed.core.datasets.lines import BadData, Record, lines, records
+from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
+from trainshed.core.datasets.records import DataFiles, DatasetKind
+from trainshed.core.datasets.schemas import FORMATS, ImportFormat
+
+ML_USE: Final = "aiplatform.googleapis.com/ml_use"
+_LABELS: Final = "dataItemResourceLabels"
+_USES: Final = ("TRAINING", "TRAIN", "VALIDATION", "VALIDATE", "TEST", "UNASSIGNED")
+_CONTENT: Final = {
+    DatasetKind.IMAGE: ("imageGcsUri",),
+    DatasetKind.VIDEO: ("videoGcsUri",),
+    DatasetKind.TEXT: ("textContent", "textGcsUri"),
+}
+_BOX: Final = 8
+"""Fields of a bounding box: x and y of four corners, of which the second and the fourth may be left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFile:
+    """One imported file."""
+
+    uri: str
+    files: DataFiles
+    blocks: Callable[[], Iterable[bytes]]
+
+    @property
+    def format(self) -> ImportFormat:
+        return FORMATS[self.files.schema_uri]
+
+    @property
+    def is_csv(self) -> bool:
+        return self.uri.lower().endswith(".csv")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item as a program reads it."""
+
+    raw: bytes
+    #: What it is an image, a video or a text of: items of one content go to one split.
+    content: str
+    labels: Mapping[str, str]
+
+
+def items(file: ItemFile) -> Iterator[Item]:
+    """The items of a file. Raises BadData."""
+    found = _of_csv(file) if file.is_csv else _of_json(file)
+    own = dict(file.files.labels)
+    for public, raw in found:
+        labels: dict[str, str] = {**own, **(public.get(_LABELS) or {})}
+        if raw is not None and not own:
+            line = raw
+        else:
+            line = _line({**public, _LABELS: labels} if own else public)
+        content = next(
+            (str(public[name]) for name in _CONTENT[file.format.kind] if public.get(name)), ""
+        )
+        yield Item(line, content, labels)
+
+
+def assigned(
+    files: Iterable[ItemFile], rule: SplitRule, dataset: str
+) -> Iterator[tuple[bytes, Split | None]]:
+    """Each item with its split; None: it is ignored. By fractions, an item's own ML use goes first."""
+    tests: list[LabelTest] = []
+    if rule.method is SplitMethod.FILTER:
+        tests = [compiled(text) for text in rule.filters]
+    for file in files:
+        for item in items(file):
+            if tests:
+                passing = (s for s, test in zip(SPLITS, tests, strict=True) if test(item.labels))
+                yield item.raw, next(passing, None)
+                continue
+            own = said(item.labels.get(ML_USE, ""))
+            place = Places(dataset, item.content)(0) if own is None else 0.0
+            yield item.raw, own or chosen(place, rule.fractions)
+
+
+def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
+    stripped = (line.strip() for line in lines(file.blocks(), file.uri))
+    for number, raw in enumerate(stripped, 1):
+        if not raw:
+            continue
+        place = f"{file.uri}, line {number}"
+        try:
+            public: Any = json.loads(raw)
+        except (ValueError, RecursionError) as failure:
+            raise BadData(f"{place}: it is no JSON: {failure}.") from None
+        wanted = _CONTENT[file.format.kind]
+        if not isinstance(public, dict) or not any(
+            isinstance(cast("dict[str, Any]", public).get(name), str) for name in wanted
+        ):
+            raise BadData(f"{place}: it is no JSON object with {' or '.join(wanted)}.")
+        item = cast("dict[str, Any]", public)
+        labels: Any = item.get(_LABELS) or {}
+        if not isinstance(labels, dict) or not all(
+            isinstance(value, str) for value in cast("dict[str, Any]", labels).values()
+        ):
+            raise BadData(f"{place}: {_LABELS} must be an object whose values are texts.")
+        yield item, raw
+
+
+def _of_csv(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
+    """Lines that follow each other and are of one image or video are one item."""
+    item: dict[str, Any] = {}
+    last = ""
+    for record in records(file.blocks(), file.uri):
+        place = f"{file.uri}, row {record.row} (line {record.line})"
+        use, content, rest = _parts(file, record, place)
+        public = _public(file.format, content, rest, place)
+        if use and use != "UNASSIGNED":
+            split = said(use)
+            public[_LABELS] = {ML_USE: split.value if split else use.lower()}
+        if item and content == last and _joined(item, public):
+            continue
+        if item:
+            yield item, None
+        item, last = public, content
+    if item:
+        yield item, None
+
+
+def _parts(file: ItemFile, record: Record, place: str) -> tuple[str, str, Sequence[str]]:
+    """ML use ("" if none is said), content and what follows it."""
+    fields = [field.strip() for field in record.fields]
+    use = ""
+    if fields[0].upper() in _USES and len(fields) > 1:
+        use, fields = fields[0].upper(), fields[1:]
+    elif not fields[0] and len(fields) > 1:
+        fields = fields[1:]
+    content = fields[0]
+    if file.format.kind is DatasetKind.TEXT:
+        if not content:
+            raise BadData(f"{place}: there is no text in it.")
+    elif not content.startswith("gs://"):
+        raise BadData(f"{place}: {content[:100]!r} is no file; it must look like gs://BUCKET/PATH.")
+    return use, content, [*fields[1:]]
+
+
+def _public(form: ImportFormat, content: str, rest: Sequence[str], place: str) -> dict[str, Any]:
+    if form.kind is DatasetKind.TEXT:
+        name = "textGcsUri" if content.startswith("gs://") else "textContent"
+    else:
+        name = _CONTENT[form.kind][0]
+    public: dict[str, Any] = {name: content}
+    given = [text for text in rest if text]
+    if not given:
+        return public
+    match form.name:
+        case "image_classification_single_label" | "text_classification_single_label":
+            if len(given) > 1:
+                raise BadData(f"{place}: it has {len(given)} labels, and an item has one here.")
+            public["classificationAnnotation"] = {"displayName": given[0]}
+        case "image_classification_multi_label" | "text_classification_multi_label":
+            public["classificationAnnotations"] = [{"displayName": label} for label in given]
+        case "image_bounding_box":
+            public["boundingBoxAnnotations"] = [_box(rest, place)]
+        case "text_sentiment":
+            public["sentimentAnnotation"] = _sentiment(given, place)
+        case "video_classification":
+            public["timeSegmentAnnotations"] = [_segment(given, place)]
+        case _:
+            raise BadData(f"{place}: items of {form.name} are JSON lines, not CSV.")
+    return public
+
+
+def _box(rest: Sequence[str], place: str) -> dict[str, Any]:
+    label, *corners = rest
+    try:
+        numbers = [float(text) if text else None for text in corners]
+    except ValueError:
+        raise BadData(f"{place}: the corners of a box are numbers from 0 to 1.") from None
+    xs = [x for x in numbers[0::2] if x is not None]
+    ys = [y for y in numbers[1::2] if y is not None]
+    if len(numbers) != _BOX or len(xs) < 2 or len(ys) < 2:
+        raise BadData(
+            f"{place}: a box is LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, or all four corners after the label."
+        )
+    return {
+        "displayName": label,
+        "xMin": min(xs),
+        "yMin": min(ys),
+        "xMax": max(xs),
+        "yMax": max(ys),
+    }
+
+
+def _sentiment(given: Sequence[str], place: str) -> dict[str, int]:
+    try:
+        numbers = [int(text) for text in given]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= 2:
+        raise BadData(f"{place}: after the text come SENTIMENT,SENTIMENT_MAX, two whole numbers.")
+    names = ("sentiment", "sentimentMax")
+    return dict(zip(names, numbers, strict=False))
+
+
+def _segment(given: Sequence[str], place: str) -> dict[str, str]:
+    if len(given) not in (1, 3):
+        raise BadData(f"{place}: after the video come LABEL,START,END, in seconds.")
+    label, *times = given
+    names = ("startTime", "endTime")
+    seconds = {
+        name: text if text.endswith("s") or text == "inf" else f"{text}s"
+        for name, text in zip(names, times, strict=False)
+    }
+    return {"displayName": label, **seconds}
+
+
+def _line(public: Mapping[str, Any]) -> bytes:
+    # What is no UTF-8 in a CSV file is passed on as it is.
+    return json.dumps(public, ensure_ascii=False).encode("utf-8", "surrogateescape")
+
+
+_LISTS: Final = ("boundingBoxAnnotations", "timeSegmentAnnotations")
+
+
+def _joined(item: dict[str, Any], more: dict[str, Any]) -> bool:
+    """Add what another line says of the same image or video; False: it says something else."""
+    for name in _LISTS:
+        if name in item and name in more and item.get(_LABELS) == more.get(_LABELS):
+            item[name] += more[name]
+            return True
+    return False

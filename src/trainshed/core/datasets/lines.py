@@ -1,0 +1,117 @@
+"""Lines and CSV records of a file that comes in blocks. Nothing is held but one record."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+MAX_RECORD: Final = 16 << 20
+"""Bytes of one record."""
+csv.field_size_limit(MAX_RECORD)
+_MARK: Final = b"\xef\xbb\xbf"
+"""What some programs begin an UTF-8 file with."""
+_ZIPPED: Final = b"\x1f\x8b"
+
+
+class BadData(Exception):
+    """A file of a dataset is not what it should be. The message names the file and the row."""
+
+
+class Record(NamedTuple):
+    """One row of a file. A tuple, because there are millions."""
+
+    #: Counts from 1; lines without anything are left out.
+    row: int
+    #: Its bytes without the last line end; quoted parts may have line ends.
+    raw: bytes
+    #: The line that it begins on, from 1.
+    line: int
+    #: Its fields, where it has quotes; None: they are what stands between its commas.
+    quoted: list[str] | None = None
+
+    @property
+    def fields(self) -> list[str]:
+        return _text(self.raw).split(",") if self.quoted is None else self.quoted
+
+    @property
+    def width(self) -> int:
+        """The number of its fields."""
+        return self.raw.count(b",") + 1 if self.quoted is None else len(self.quoted)
+
+
+def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
+    """The lines of a file without their ends, whether the last one has an end or not. Raises BadData."""
+    rest, number = b"", 0
+    for block in _unmarked(blocks, uri):
+        found = (rest + block).split(b"\n")
+        rest = found.pop()
+        number += len(found)
+        yield from found
+        if len(rest) > MAX_RECORD:
+            raise BadData(f"{uri}, line {number + 1}: it has more than {MAX_RECORD >> 20} MiB.")
+    if rest:
+        yield rest
+
+
+def _unmarked(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
+    """The blocks without the mark that the first bytes may be. Raises BadData for a compressed file."""
+    source = iter(blocks)
+    first = b""
+    for block in source:
+        first += block
+        if len(first) >= len(_MARK):
+            break
+    if first.startswith(_ZIPPED):
+        raise BadData(
+            f"{uri} is compressed; unpack it first, `gcloud storage cat {uri} | gunzip | gcloud storage cp - "
+            "gs://BUCKET/PATH`."
+        )
+    yield first.removeprefix(_MARK)
+    yield from source
+
+
+def records(blocks: Iterable[bytes], uri: str) -> Iterator[Record]:
+    """The rows of a CSV file. A row has no line end at its end, nor a carriage return. Raises BadData."""
+    source = lines(blocks, uri)
+    row = line = 0
+    for first in source:
+        line += 1
+        begins, raw, fields = line, first, None
+        if b'"' in first:
+            raw, fields, more = _quoted(first, source, f"{uri}, row {row + 1} (line {line})")
+            line += more
+        if raw.endswith(b"\r"):
+            raw = raw[:-1]
+        if raw:
+            row += 1
+            yield Record(row, raw, begins, fields)
+
+
+def _quoted(first: bytes, source: Iterator[bytes], place: str) -> tuple[bytes, list[str], int]:
+    """A record that begins with this line, its fields, and how many lines more it has."""
+    parts = [first]
+    size = len(first)
+    ended = False
+
+    def feed() -> Iterator[str]:
+        nonlocal size, ended
+        yield _text(first) + "\n"
+        for raw in source:
+            parts.append(raw)
+            size += len(raw)
+            if size > MAX_RECORD:
+                break
+            yield _text(raw) + "\n"
+        ended = True
+
+    fields = next(csv.reader(feed()), [""])
+    if ended:
+        raise BadData(
+            f"{place}: a quoted field begins in it that is not closed within {MAX_RECORD >> 20} MiB or the "
+            'file; close it with ", and double a quote that belongs to the text.'
+        )
+    return b"\n".join(parts), fields, len(parts) - 1
+
+
+def _text(raw: bytes) -> str:
+    # What is no UTF-8 is passed on as it is.
+    return raw.decode("utf-8", "surrogateescape")

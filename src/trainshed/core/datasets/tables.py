@@ -1,0 +1,124 @@
+"""The rows of a table that lies in CSV files, each with its split (facts/datasets#splits)."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from trainshed.core.datasets.assignment import (
+    Borders,
+    Places,
+    Strata,
+    by_time,
+    chosen,
+    moment,
+    names,
+    said,
+)
+from trainshed.core.datasets.lines import BadData, Record, records
+from trainshed.core.datasets.plans import Split, SplitMethod, SplitRule
+
+Blocks = Callable[[], Iterable[bytes]]
+"""Reads a file from its beginning, each time that it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """One CSV file."""
+
+    uri: str
+    blocks: Blocks
+
+
+class Table:
+    """Files with one header: the first line of the first. Another file may repeat it or begin with a row."""
+
+    def __init__(self, files: Iterable[TableFile]) -> None:
+        """Reads the beginning of the first file. Raises BadData."""
+        self._files = tuple(files)
+        first = next(self._rows_of(self._files[0]), None)
+        if first is None:
+            raise BadData(
+                f"{self._files[0].uri} is empty; a table begins with the names of its columns."
+            )
+        if b"\r" in first.raw and b'"' not in first.raw:
+            raise BadData(
+                f"{self._files[0].uri}: its lines end with carriage returns alone; let them "
+                "end with line feeds."
+            )
+        #: The header as it is written into each file.
+        self.header = first.raw
+        self.columns = first.fields
+
+    def position(self, column: str) -> int:
+        """Where a column stands. Raises BadData if there is none."""
+        if column not in self.columns:
+            raise BadData(
+                f"{self._files[0].uri} has no column {column!r}; it has {names(self.columns)}."
+            )
+        return self.columns.index(column)
+
+    def rows(self) -> Iterator[tuple[TableFile, Record]]:
+        """All rows, without headers. Raises BadData."""
+        width = len(self.columns)
+        for file in self._files:
+            for record in self._rows_of(file):
+                if record.row == 1 and self._is_header(file, record):
+                    continue
+                if (count := record.width) != width:
+                    raise BadData(
+                        f"{file.uri}, row {record.row} (line {record.line}): it has {count} "
+                        f"field{'s' * (count != 1)}, and the header has {width}."
+                    )
+                yield file, record
+
+    def _is_header(self, file: TableFile, record: Record) -> bool:
+        if record.raw == self.header:
+            return True
+        if file is self._files[0]:
+            return True
+        fields = record.fields
+        if fields != self.columns and sorted(fields) == sorted(self.columns):
+            raise BadData(
+                f"{file.uri}: its columns stand in another order than those of {self._files[0].uri}; write "
+                "all files with one header."
+            )
+        return fields == self.columns
+
+    def _rows_of(self, file: TableFile) -> Iterator[Record]:
+        return records(file.blocks(), file.uri)
+
+
+def assigned(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[bytes, Split | None]]:
+    """Each row with its split; None: it is ignored. By time, the files are read twice. Raises BadData."""
+    match rule.method:
+        case SplitMethod.PREDEFINED:
+            at = table.position(rule.key)
+            for _, record in table.rows():
+                yield record.raw, said(record.fields[at])
+        case SplitMethod.STRATIFIED:
+            at, strata = table.position(rule.key), Strata(rule.fractions)
+            for _, record in table.rows():
+                yield record.raw, strata.assign(record.fields[at])
+        case SplitMethod.TIMESTAMP:
+            borders = _borders(table, rule, dataset)
+            at = table.position(rule.key)
+            for _, record in table.rows():
+                when = moment(record.fields[at])
+                yield record.raw, None if when is None else by_time(when, borders)
+        case _:
+            last, places = None, None
+            for file, record in table.rows():
+                if file is not last or places is None:
+                    last, places = file, Places(dataset, file.uri)
+                yield record.raw, chosen(places(record.row), rule.fractions)
+
+
+def _borders(table: Table, rule: SplitRule, dataset: str) -> tuple[float, float]:
+    at, borders = table.position(rule.key), Borders(rule.fractions)
+    places: dict[str, Places] = {}
+    for file, record in table.rows():
+        when = moment(record.fields[at])
+        if when is not None:
+            if file.uri not in places:
+                places = {file.uri: Places(dataset, file.uri)}
+            borders.add(places[file.uri](record.row), when)
+    return borders.found()

@@ -1,0 +1,193 @@
+"""`inputDataConfig` of a pipeline, and the like of an export, become a `SplitPlan` or a list of everything
+wrong with it (facts/datasets#splits)."""
+
+import re
+from typing import Final
+
+from trainshed.core.datasets.label_filters import NOTHING, BadFilter, compiled
+from trainshed.core.datasets.plans import (
+    SPLITS,
+    SplitMethod,
+    SplitPlan,
+    SplitRule,
+    completed,
+    directory_name,
+)
+from trainshed.core.datasets.records import DataFiles, Dataset
+from trainshed.core.datasets.schemas import (
+    FORMATS,
+    annotation_of,
+    annotation_uri,
+    annotations_of,
+)
+from trainshed.core.requests import Section
+from trainshed.core.specs import syntax
+
+_DATASET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_METHODS: Final = {
+    "fractionSplit": SplitMethod.FRACTION,
+    "filterSplit": SplitMethod.FILTER,
+    "predefinedSplit": SplitMethod.PREDEFINED,
+    "timestampSplit": SplitMethod.TIMESTAMP,
+    "stratifiedSplit": SplitMethod.STRATIFIED,
+}
+_OF_TABLES: Final = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
+
+
+def read_data(pipeline: Section, dataset: Dataset | None, at: int) -> SplitPlan | None:
+    """`inputDataConfig`; None if it is left out. `dataset`: the one that it names, None where that is not
+    known; `at`: when the pipeline is made (ns). What is wrong is reported to the section's faults."""
+    if not pipeline.has("inputDataConfig"):
+        return None
+    config = pipeline.section("inputDataConfig")
+    if fault := dataset_id_fault(config.text("datasetId")):
+        config.fault("datasetId", fault)
+    if config.has("bigqueryDestination"):
+        config.fault(
+            "bigqueryDestination",
+            "Nothing is written to BigQuery here: set gcs_destination, where the program finds files.",
+        )
+    elif not config.has("gcsDestination"):
+        config.fault("gcsDestination", "The destination must be set; the files are written there.")
+    return read_plan(config, dataset, at)
+
+
+def dataset_id_fault(dataset: str) -> str:
+    """What is wrong with a dataset's id; "" = nothing."""
+    if _DATASET_ID.fullmatch(dataset):
+        return ""
+    return (
+        f"{dataset!r} is not a dataset id; it has 1 to 128 letters, digits, dashes and underscores."
+    )
+
+
+def read_plan(config: Section, dataset: Dataset | None, at: int) -> SplitPlan | None:
+    """The split, the annotations and the destination of a config; None where the dataset is not known, or
+    something is wrong, which is reported to the section's faults."""
+    rule = _read_rule(config, dataset)
+    annotation = _read_annotation(config, dataset)
+    destination = config.section("gcsDestination")
+    uri = destination.text("outputUriPrefix")
+    fault = syntax.bucket_path_fault(uri) if config.has("gcsDestination") else ""
+    if fault:
+        destination.fault("outputUriPrefix", fault)
+    for name in ("annotationsFilter", "savedQueryId"):
+        if config.is_set(name):
+            config.fault(
+                name,
+                "It is not applied here; leave it out, and choose by a filter_split or an "
+                "annotation_schema_uri.",
+            )
+    if dataset is None:
+        return None
+    files = _fitting(dataset, annotation)
+    if not files:
+        wanted = f" with annotations of {annotation}" if annotation and dataset.files else ""
+        config.fault(
+            "datasetId",
+            f"{dataset.name} has no files{wanted}; import some, or name another dataset.",
+        )
+    if fault or not files:
+        return None
+    kind = annotation or ("tables" if dataset.kind.is_table else dataset.kind.value)
+    name = directory_name(dataset.name.dataset_id, kind, at)
+    return SplitPlan(dataset.name, dataset.kind, files, rule, f"{uri.rstrip('/')}/{name}")
+
+
+def _fitting(dataset: Dataset, annotation: str) -> tuple[DataFiles, ...]:
+    """The files whose items have such annotations; all for ""."""
+    if not annotation:
+        return dataset.files
+    return tuple(
+        files for files in dataset.files if FORMATS[files.schema_uri].annotation == annotation
+    )
+
+
+def _read_annotation(config: Section, dataset: Dataset | None) -> str:
+    """What the annotation schema is called; "" if there is none, or it does not fit the dataset."""
+    uri = config.text("annotationSchemaUri")
+    if not uri:
+        return ""
+    name = annotation_of(uri)
+    known = annotations_of(dataset.kind) if dataset is not None else (name,)
+    if dataset is not None and dataset.kind.is_table:
+        config.fault(
+            "annotationSchemaUri",
+            f"{dataset.name} is a {dataset.kind} dataset, which has no annotations; leave it out.",
+        )
+        return ""
+    if not name or name not in known:
+        choices = ", ".join(map(annotation_uri, filter(None, known)))
+        among = f"; choose one of {choices}" if choices else ""
+        of = f" of {dataset.kind} datasets" if dataset is not None else ""
+        config.fault("annotationSchemaUri", f"{uri!r} is no annotation schema{of}{among}.")
+        return ""
+    return name
+
+
+def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
+    given = [name for name in _METHODS if config.has(name)]
+    if len(given) > 1:
+        config.fault(
+            given[1], f"Only one split can be set, and {config.at(given[0])} is set as well."
+        )
+    if not given:
+        return SplitRule()
+    (name, *_) = given
+    split = config.section(name)
+    if dataset is not None:
+        _check_kind(config, name, dataset)
+    key = split.text("key")
+    if name in _OF_TABLES and not key:
+        split.fault("key", "The name of the column must be set.")
+    if name == "filterSplit":
+        return SplitRule(SplitMethod.FILTER, filters=_read_filters(split))
+    if name == "predefinedSplit":
+        return SplitRule(SplitMethod.PREDEFINED, key=key)
+    return SplitRule(_METHODS[name], _read_fractions(split), key)
+
+
+def _check_kind(config: Section, name: str, dataset: Dataset) -> None:
+    is_table = dataset.kind.is_table
+    if name in _OF_TABLES and not is_table:
+        config.fault(
+            name,
+            f"It goes by a column, and {dataset.name} is of kind {dataset.kind}; set fraction_split or "
+            "filter_split.",
+        )
+    elif name == "filterSplit" and is_table:
+        config.fault(
+            name,
+            f"It goes by the labels of items, and {dataset.name} is of kind {dataset.kind}; set "
+            "fraction_split, predefined_split, timestamp_split or stratified_split.",
+        )
+
+
+def _read_filters(split: Section) -> tuple[str, str, str]:
+    found: list[str] = []
+    for field in (f"{each}Filter" for each in SPLITS):
+        text = split.text(field)
+        if not text:
+            split.fault(field, 'The filter must be set; "-" stands for no data at all.')
+        else:
+            try:
+                compiled(text)
+            except BadFilter as bad:
+                split.fault(field, f"It is no filter on labels: {bad}.")
+        found.append(text or NOTHING)
+    training, validation, test = found
+    return training, validation, test
+
+
+def _read_fractions(split: Section) -> tuple[float, float, float]:
+    fractions = {f"{each}Fraction": split.number(f"{each}Fraction") for each in SPLITS}
+    for name, fraction in fractions.items():
+        if not 0 <= fraction <= 1:
+            split.fault(name, f"The fraction must be from 0 to 1, not {fraction:g}.")
+    # A sum such as 0.7 + 0.2 + 0.1 may come out a little above 1.
+    if sum(fractions.values()) > 1 + 1e-9:
+        split.fault(
+            "", f"The fractions add up to {sum(fractions.values()):g}; at most 1 is allowed."
+        )
+        return SplitRule().fractions
+    return completed(tuple(fractions.values()))

@@ -1,0 +1,64 @@
+"""The process of a step: asked on its standard input, answers in lines on its standard output.
+
+It opens no file and can write none, has a limit of memory, and dies with the service. What it reads was
+written by others: it is parsed here and nowhere else.
+"""
+
+import os
+import resource
+import sys
+from typing import Final
+
+import msgspec
+
+from trainshed.core.datasets.plans import SplitPlan
+from trainshed.datasets.port import Account, DataRefused, DataUnwritten, Written
+from trainshed.datasets.step import write_splits
+from trainshed.datasets.storage import Storage
+from trainshed.replica.system import kernel
+
+MEMORY: Final = 1 << 30
+"""Bytes of address space."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What is to be written, by which socket, with whose rights. `parent`: the process to die with."""
+
+    socket: str
+    account: Account
+    plan: SplitPlan
+    parent: int
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line. The last one has `written` or says why nothing was."""
+
+    progress: str = ""
+    refused: str = ""
+    failed: str = ""
+    written: Written | None = None
+
+
+def main() -> None:
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    kernel.help_parent(asked.parent)
+    kernel.forbid_new_privileges()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(5)
+    storage = Storage(asked.socket, asked.account)
+    try:
+        written = write_splits(asked.plan, storage, lambda text: _say(Answer(progress=text)))
+    except DataRefused as failure:
+        _say(Answer(refused=str(failure)))
+    except DataUnwritten as failure:
+        _say(Answer(failed=str(failure)))
+    except MemoryError:
+        _say(Answer(failed=f"The files need more than {MEMORY >> 20} MiB of memory."))
+    else:
+        _say(Answer(written=written))
+
+
+def _say(answer: Answer) -> None:
+    os.write(1, msgspec.json.encode(answer) + b"\n")

@@ -1,0 +1,81 @@
+"""The splits of a service (`datasets.port.SplitFiles`): one process for each step, a few at a time."""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from trainshed.core.datasets.plans import SplitPlan
+from trainshed.datasets.port import Account, DataRefused, DataUnwritten, Progress, Written
+from trainshed.datasets.process import Answer, Request
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 2
+"""Steps at a time; others wait."""
+_LONGEST_LINE: Final = 64 << 20
+_SHOWN: Final = 2_000
+"""Characters of what a process that died had to say."""
+_START: Final = """
+import json, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+from trainshed.datasets.process import main
+main()
+"""
+
+
+class SplitProcesses:
+    """`socket`: of the bucket process, for programs."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        #: By directory: jobs that need the same files wait for the first of them.
+        self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
+        """See the port. When this is cancelled, the process is killed."""
+        lock = self._writing.setdefault(plan.directory, asyncio.Lock())
+        async with lock, self._turns:
+            request = Request(str(self._socket), account, plan, os.getpid())
+            # Nothing is looked up on the way: neither a user's own packages nor the working directory's.
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", "-c", _START, json.dumps(sys.path)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=_LONGEST_LINE,
+                env={"LC_ALL": "C.UTF-8"},
+                start_new_session=True,
+            )
+            try:
+                return await _answer(child, msgspec.json.encode(request), progress)
+            finally:
+                if child.returncode is None:
+                    child.kill()
+                    await child.wait()
+
+
+async def _answer(child: asyncio.subprocess.Process, asked: bytes, progress: Progress) -> Written:
+    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+    child.stdin.write(asked)
+    child.stdin.close()
+    async for line in child.stdout:
+        answer = msgspec.json.decode(line, type=Answer)
+        if answer.refused:
+            raise DataRefused(answer.refused)
+        if answer.failed:
+            raise DataUnwritten(answer.failed)
+        if answer.written is not None:
+            return answer.written
+        progress(answer.progress)
+    said = (await child.stderr.read(_SHOWN)).decode("utf-8", "replace").strip()
+    status = await child.wait()
+    log.error("dataset step died with status %d: %s", status, said)
+    raise DataUnwritten(f"The process that splits the dataset died with status {status}.")

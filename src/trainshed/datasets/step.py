@@ -1,0 +1,154 @@
+"""The step itself: reads a dataset's files once (by time twice), writes the splits, then the manifest that
+says that they are whole. Blocking; holds a few parts of files in memory, whatever their size.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+
+from trainshed.core.datasets import items, tables
+from trainshed.core.datasets.lines import BadData
+from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitPlan
+from trainshed.core.datasets.records import DataFiles
+from trainshed.datasets.port import DataRefused, Written
+from trainshed.datasets.shards import SHARD, Shards, Uploads
+from trainshed.datasets.storage import Found
+
+_TOLD_AFTER: Final = 1.0
+"""Seconds between two words on how far it is."""
+
+
+class Buckets(Uploads, Protocol):
+    """See `storage.Storage`."""
+
+    def named(self, pattern: str) -> list[Found]: ...
+
+    def read(self, uri: str) -> bytes | None: ...
+
+    def blocks(self, found: Found) -> Iterator[bytes]: ...
+
+    def delete(self, uri: str) -> None: ...
+
+
+def write_splits(
+    plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], *, shard: int = SHARD
+) -> Written:
+    """Write the splits, unless their manifest is there. `shard`: bytes of a file. Raises DataRefused,
+    DataUnwritten."""
+    if (done := buckets.read(plan.manifest)) is not None:
+        try:
+            return msgspec.json.decode(done, type=Written)
+        except msgspec.MsgspecError as failure:
+            raise DataRefused(
+                f"{plan.manifest} is not what was written there: {failure}. Name another destination."
+            ) from None
+    sources = _sources(plan, buckets)
+    total = sum(found.size for found, _ in sources)
+    meter = _Meter(total * (2 if plan.rule.method is SplitMethod.TIMESTAMP else 1), tell)
+    try:
+        header, rows = _rows(plan, sources, buckets, meter)
+        shards = {split: Shards(plan, split, header, buckets, size=shard) for split in SPLITS}
+        ignored = 0
+        for row, split in rows:
+            if split is None:
+                ignored += 1
+            else:
+                shards[split].add(row)
+        if not any(each.rows for each in shards.values()):
+            raise BadData(_nothing(plan, ignored))
+    except BadData as bad:
+        raise DataRefused(f"{plan.dataset}: {bad}") from None
+    training, validation, test = (shards[split].close() for split in SPLITS)
+    written = Written(
+        str(plan.dataset),
+        total,
+        training,
+        validation,
+        test,
+        ignored,
+        tuple((found.uri, found.generation) for found, _ in sources),
+    )
+    _tidy(plan, buckets, written)
+    buckets.write(plan.manifest, msgspec.json.encode(written), "application/json")
+    return written
+
+
+def _nothing(plan: SplitPlan, ignored: int) -> str:
+    if not ignored:
+        return "its files have no rows; add some, or name other files."
+    what = {
+        SplitMethod.PREDEFINED: f"the column {plan.rule.key!r} says training, validation or test in none",
+        SplitMethod.TIMESTAMP: f"the column {plan.rule.key!r} has no time such as 2026-01-31T12:00:00Z",
+        SplitMethod.FILTER: "no item passes any of the filters",
+    }.get(plan.rule.method, "all are ignored")
+    return f"of its {ignored} rows none goes to a split: {what}."
+
+
+def _sources(plan: SplitPlan, buckets: Buckets) -> list[tuple[Found, DataFiles]]:
+    """The files, each once, in the order in which they are named."""
+    found: dict[str, tuple[Found, DataFiles]] = {}
+    for files in plan.files:
+        for uri in files.uris:
+            named = buckets.named(uri)
+            if not named:
+                raise DataRefused(
+                    f"{plan.dataset}: there is no object {uri!r} any more; copy the file there, or make a "
+                    "dataset of other files."
+                )
+            for each in named:
+                found.setdefault(each.uri, (each, files))
+    return list(found.values())
+
+
+def _rows(
+    plan: SplitPlan,
+    sources: list[tuple[Found, DataFiles]],
+    buckets: Buckets,
+    meter: "_Meter",
+) -> tuple[bytes | None, Iterable[tuple[bytes, Split | None]]]:
+    """The header (None: there is none) and the rows with their splits."""
+
+    def blocks(found: Found) -> Iterator[bytes]:
+        return meter.over(buckets.blocks(found))
+
+    if not plan.kind.is_table:
+        files = [items.ItemFile(f.uri, form, partial(blocks, f)) for f, form in sources]
+        return None, items.assigned(files, plan.rule, plan.dataset.dataset_id)
+    table = tables.Table(tables.TableFile(f.uri, partial(blocks, f)) for f, _ in sources)
+    return table.header, tables.assigned(table, plan.rule, plan.dataset.dataset_id)
+
+
+def _tidy(plan: SplitPlan, buckets: Buckets, written: Written) -> None:
+    """Remove what an earlier try left behind, if the files were others then."""
+    for split, counts in zip(
+        SPLITS, (written.training, written.validation, written.test), strict=True
+    ):
+        for found in buckets.named(plan.pattern(split)):
+            if found.uri not in counts.shards:
+                buckets.delete(found.uri)
+
+
+class _Meter:
+    """Tells now and then how much was read."""
+
+    def __init__(self, total: int, tell: Callable[[str], None]) -> None:
+        self._total = total
+        self._tell = tell
+        self._read = 0
+        self._began = self._told = time.monotonic()
+
+    def over(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            yield block
+            self._read += len(block)
+            now = time.monotonic()
+            if now - self._told >= _TOLD_AFTER:
+                self._told = now
+                part = min(self._read / max(self._total, 1), 1.0)
+                rate = self._read / (now - self._began) / 1e6
+                self._tell(
+                    f"{part:.0%} of {self._total / 1e6:,.0f} MB read and split, {rate:.0f} MB/s."
+                )

@@ -1,0 +1,247 @@
+"""The buckets as the step of a dataset sees them: by the bucket process's socket for programs, with a job's
+rights. Blocking; what fails in passing is tried again.
+"""
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+from trainshed.core.datasets.wildcards import fixed_part, matches
+from trainshed.datasets.port import Account, DataRefused, DataUnwritten
+from trainshed.replica.system.unix_sockets import reachable
+
+BLOCK: Final = 1 << 20
+QUANTUM: Final = 1 << 18
+"""Bytes of which a part of an upload, but the last, has a multiple."""
+_PAUSES: Final = (0.1, 0.3, 1.0, 2.0, 5.0, 10.0, 20.0)
+"""Seconds before the next try."""
+_TIMEOUT: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object as a list shows it."""
+
+    uri: str
+    size: int
+    generation: str
+
+
+class _Passing(Exception):
+    """It may work the next time."""
+
+
+class Storage:
+    """One connection, used by one thread."""
+
+    def __init__(
+        self, path: str, account: Account, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """`path`: the socket."""
+        self._path = path
+        self._account = account
+        self._sleep = sleep
+        self._connection: _Connection | None = None
+
+    def named(self, pattern: str) -> list[Found]:
+        """The objects that a URI names, in the order of their names."""
+        bucket, name = _parted(pattern)
+        found: list[Found] = []
+        token = ""
+        while True:
+            query = {
+                "prefix": fixed_part(name),
+                "fields": "nextPageToken,items(name,size,generation)",
+            }
+            if token:
+                query["pageToken"] = token
+            page = self._json("GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query, pattern)
+            for each in page.get("items", ()):
+                if matches(name, each["name"]):
+                    uri = f"gs://{bucket}/{each['name']}"
+                    found.append(Found(uri, int(each["size"]), each["generation"]))
+            token = page.get("nextPageToken", "")
+            if not token:
+                return found
+
+    def read(self, uri: str) -> bytes | None:
+        """A small object; None: there is none."""
+        answer = self._try(lambda: self._call("GET", _object(uri), {"alt": "media"}))
+        if answer.status == 404:
+            return None
+        return _require(answer, uri).body
+
+    def blocks(self, found: Found) -> Iterator[bytes]:
+        """The content of that generation, on a connection of its own."""
+        at, failed = 0, 0
+        while at < found.size:
+            try:
+                for block in self._blocks_from(found, at):
+                    at += len(block)
+                    failed = 0
+                    yield block
+                if at < found.size:
+                    raise _Passing("the connection was closed")
+            except (_Passing, OSError, http.client.HTTPException) as failure:
+                self._pause(failed, failure)
+                failed += 1
+
+    def _blocks_from(self, found: Found, at: int) -> Iterator[bytes]:
+        connection = self._connected()
+        try:
+            query = urlencode({"alt": "media", "generation": found.generation})
+            headers = {"Range": f"bytes={at}-"} if at else {}
+            connection.request("GET", f"{_object(found.uri)}?{query}", headers=headers)
+            response = connection.getresponse()
+            if response.status not in (200, 206):
+                body = response.read(BLOCK)
+                _require(_Answer(response.status, body, {}), found.uri)
+            while block := response.read(BLOCK):
+                yield block
+        finally:
+            connection.close()
+
+    def begin_upload(self, uri: str, content_type: str) -> str:
+        """The path of a new upload."""
+        bucket, name = _parted(uri)
+        query = {"uploadType": "resumable", "name": name}
+        body = json.dumps({"contentType": content_type}).encode()
+        path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+        headers = {"Content-Type": "application/json"}
+        answer = self._try(lambda: self._call("POST", path, query, body, headers))
+        place = urlsplit(_require(answer, uri).headers["location"])
+        return f"{place.path}?{place.query}"
+
+    def put_part(self, upload: str, uri: str, part: bytes, at: int, *, is_last: bool) -> None:
+        """Send the bytes from `at` on. A part that came twice is one."""
+        end = at + len(part)
+        whole = str(end) if is_last else "*"
+        span = f"bytes {at}-{end - 1}/{whole}" if part else f"bytes */{whole}"
+        answer = self._try(lambda: self._call("PUT", upload, {}, part, {"Content-Range": span}))
+        if answer.status != 308:
+            _require(answer, uri)
+
+    def write(self, uri: str, content: bytes, content_type: str) -> None:
+        """A whole object at once."""
+        bucket, name = _parted(uri)
+        query = {"uploadType": "media", "name": name}
+        path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+        answer = self._try(
+            lambda: self._call("POST", path, query, content, {"Content-Type": content_type})
+        )
+        _require(answer, uri)
+
+    def delete(self, uri: str) -> None:
+        """One that is not there is fine."""
+        answer = self._try(lambda: self._call("DELETE", _object(uri), {}))
+        if answer.status != 404:
+            _require(answer, uri)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _json(self, method: str, path: str, query: dict[str, str], uri: str) -> dict[str, Any]:
+        answer = self._try(lambda: self._call(method, path, query))
+        return cast("dict[str, Any]", json.loads(_require(answer, uri).body))
+
+    def _try(self, call: "Callable[[], _Answer]") -> "_Answer":
+        failed = 0
+        while True:
+            try:
+                answer = call()
+                if answer.status in (408, 429) or answer.status >= 500:
+                    raise _Passing(answer.message)
+            except (_Passing, OSError, http.client.HTTPException) as failure:
+                self.close()
+                self._pause(failed, failure)
+                failed += 1
+            else:
+                return answer
+
+    def _pause(self, failed: int, failure: Exception) -> None:
+        if failed == len(_PAUSES):
+            raise DataUnwritten(f"The buckets do not answer: {failure}.") from failure
+        self._sleep(_PAUSES[failed])
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> "_Answer":
+        if self._connection is None:
+            self._connection = self._connected()
+        target = f"{path}?{urlencode(query)}" if query else path
+        self._connection.request(method, target, body=body, headers=headers or {})
+        response = self._connection.getresponse()
+        return _Answer(
+            response.status,
+            response.read(),
+            {name.lower(): value for name, value in response.getheaders()},
+        )
+
+    def _connected(self) -> "_Connection":
+        return _Connection(self._path, self._account)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+    @property
+    def message(self) -> str:
+        try:
+            return str(json.loads(self.body)["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            return f"HTTP status {self.status}"
+
+
+class _Connection(http.client.HTTPConnection):
+    """To the socket; says first on whose behalf it asks."""
+
+    def __init__(self, path: str, account: Account) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT)
+        self._path = path
+        self._account = account
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(_TIMEOUT)
+        with reachable(self._path) as short:
+            self.sock.connect(short)
+        said = {
+            "project": self._account.project,
+            "job_uid": self._account.job_uid,
+            "replica": "dataset",
+            "service_account": self._account.email,
+        }
+        self.sock.sendall(json.dumps(said).encode() + b"\n")
+
+
+def _require(answer: _Answer, uri: str) -> _Answer:
+    if answer.status < 300:
+        return answer
+    if answer.status >= 500 or answer.status in (408, 429):
+        raise _Passing(answer.message)
+    raise DataRefused(f"{uri}: {answer.message}")
+
+
+def _parted(uri: str) -> tuple[str, str]:
+    bucket, _, name = uri.removeprefix("gs://").partition("/")
+    return bucket, name
+
+
+def _object(uri: str) -> str:
+    bucket, name = _parted(uri)
+    return f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"

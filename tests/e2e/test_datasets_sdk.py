@@ -1,0 +1,191 @@
+"""Datasets by the Vertex SDK, unmodified, over gRPC with TLS and over REST: made, imported into, trained on
+(facts/datasets)."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
+
+# Counts the rows of each split as a program of the public does, and says which files there are.
+_SCRIPT = """
+import csv, glob, json, os
+found = {"format": os.environ["AIP_DATA_FORMAT"]}
+for split in ("TRAINING", "VALIDATION", "TEST"):
+    uri = os.environ[f"AIP_{split}_DATA_URI"]
+    rows = []
+    for path in sorted(glob.glob(uri.replace("gs://", "/gcs/"))):
+        with open(path, newline="") as file:
+            rows += list(csv.DictReader(file))
+    found[split.lower()] = [row["id"] for row in rows]
+    assert all(row["text"] == f"row {row['id']},\\nof two lines" for row in rows), rows[:3]
+print("FOUND " + json.dumps(found))
+"""
+_PROGRAM = """
+import json, pathlib, sys
+from google.cloud import aiplatform
+from google.oauth2.credentials import Credentials
+
+transport, endpoint, token, scratch, image, script = sys.argv[1:]
+aiplatform.init(
+    project="trainshed",
+    location="us-central1",
+    api_endpoint=endpoint,
+    api_transport=transport,
+    credentials=Credentials(token),
+    staging_bucket="gs://trainshed",
+)
+table = aiplatform.TabularDataset.create(
+    f"table {transport}", gcs_source=["gs://trainshed/data/a.csv", "gs://trainshed/data/b.csv"]
+)
+table.update(display_name=f"rows {transport}", labels={"by": transport})
+(found,) = aiplatform.TabularDataset.list(filter=f"labels.by={transport}")
+series = aiplatform.TimeSeriesDataset.create("series", gcs_source="gs://trainshed/data/a.csv")
+photos = aiplatform.ImageDataset.create(
+    "photos",
+    gcs_source="gs://trainshed/data/photos.csv",
+    import_schema_uri=aiplatform.schema.dataset.ioformat.image.single_label_classification,
+)
+texts = aiplatform.TextDataset.create("texts")
+texts.import_data(
+    gcs_source="gs://trainshed/data/texts.jsonl",
+    import_schema_uri=aiplatform.schema.dataset.ioformat.text.single_label_classification,
+)
+videos = aiplatform.VideoDataset.create("videos")
+videos.delete()
+seen = {
+    "name": found.display_name,
+    "schema": found.metadata_schema_uri,
+    "same": found.resource_name == table.resource_name,
+    "kinds": [type(each).__name__ for each in (series, photos, texts)],
+}
+path = pathlib.Path(scratch, f"{transport}.py")
+path.write_text(script)
+job = aiplatform.CustomTrainingJob(
+    display_name=f"train {transport}", script_path=str(path), container_uri=image
+)
+split = (
+    {"predefined_split_column_name": "split"}
+    if transport == "rest"
+    else {
+        "training_fraction_split": 0.5,
+        "validation_fraction_split": 0.25,
+        "test_fraction_split": 0.25,
+    }
+)
+job.run(
+    dataset=table,
+    base_output_dir=f"gs://trainshed/out/{transport}",
+    machine_type="n1-standard-4",
+    **split,
+)
+seen["job"] = job.gca_resource.training_task_metadata["backingCustomJob"].rsplit("/", 1)[1]
+print("SEEN", json.dumps(seen))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What the program said, by transport."""
+
+    def rows(numbers: range) -> str:
+        said = ("training", "validation", "test", "other")
+        return "".join(f'{n},"row {n},\nof two lines",{said[n % 4]}\n' for n in numbers)
+
+    header = "id,text,split\n"
+    service.put("trainshed", "data/a.csv", (header + rows(range(600))).encode())
+    service.put("trainshed", "data/b.csv", (header + rows(range(600, 1000))).encode())
+    service.put("trainshed", "data/photos.csv", b"gs://trainshed/data/1.jpg,daisy\n")
+    line = {"textContent": "hi", "classificationAnnotation": {"displayName": "greeting"}}
+    service.put("trainshed", "data/texts.jsonl", json.dumps(line).encode())
+    scratch = tmp_path_factory.mktemp("datasets")
+    path = scratch / "program.py"
+    path.write_text(_PROGRAM)
+    endpoints = {"grpc": str(service.extra["grpc_tls"]), "rest": service.rest}
+    variables = given_by_env(service)
+
+    def run(transport: str) -> Any:
+        given = (transport, endpoints[transport], service.token, str(scratch), SKLEARN, _SCRIPT)
+        return seen_by(path, *given, variables=variables)
+
+    with ThreadPoolExecutor() as threads:
+        yield dict(zip(endpoints, threads.map(run, endpoints), strict=True))
+
+
+def found(service: Service, job_id: str) -> dict[str, Any]:
+    (line,) = (line for line in service.lines(job_id) if line.startswith("FOUND "))
+    return json.loads(line.removeprefix("FOUND "))
+
+
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_datasets_of_each_kind_are_made_listed_and_changed(
+    seen: dict[str, Any], transport: str
+) -> None:
+    told = seen[transport]
+    assert told["name"] == f"rows {transport}"
+    assert told["schema"].endswith("/tabular_1.0.0.yaml")
+    assert told["same"]
+    assert told["kinds"] == ["TimeSeriesDataset", "ImageDataset", "TextDataset"]
+
+
+def test_a_program_finds_the_rows_by_fractions(service: Service, seen: dict[str, Any]) -> None:
+    rows = found(service, seen["grpc"]["job"])
+    assert rows.pop("format") == "csv"
+    assert sorted(int(row) for each in rows.values() for row in each) == list(range(1000))
+    assert {split: len(each) for split, each in rows.items()} == pytest.approx(
+        {"training": 500, "validation": 250, "test": 250}, rel=0.2
+    )
+
+
+def test_a_program_finds_the_rows_that_a_column_names(
+    service: Service, seen: dict[str, Any]
+) -> None:
+    rows = found(service, seen["rest"]["job"])
+    for at, split in enumerate(("training", "validation", "test")):
+        assert [int(row) for row in rows[split]] == list(range(at, 1000, 4))
+    said = "\n".join(service.lines(seen["rest"]["job"], "service"))
+    assert "250 training rows in 1 file" in said
+    assert "250 rows go to no split" in said
+
+
+def test_a_row_that_does_not_fit_fails_the_pipeline_and_is_named(service: Service) -> None:
+    service.put("trainshed", "data/bad.csv", b"a,b\n1,2\n3\n")
+    place = "/v1/projects/trainshed/locations/us-central1"
+    made = service.call(
+        "POST",
+        f"{place}/datasets",
+        {
+            "displayName": "bad",
+            "metadataSchemaUri": (
+                "gs://google-cloud-aiplatform/schema/dataset/metadata/tabular_1.0.0.yaml"
+            ),
+            "metadata": {"inputConfig": {"gcsSource": {"uri": ["gs://trainshed/data/bad.csv"]}}},
+        },
+    )
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "containerSpec": {"imageUri": SKLEARN, "command": ["true"]},
+    }
+    pipeline = service.call(
+        "POST",
+        f"{place}/trainingPipelines",
+        {
+            "displayName": "bad",
+            "inputDataConfig": {
+                "datasetId": made["response"]["name"].rpartition("/")[2],
+                "gcsDestination": {"outputUriPrefix": "gs://trainshed/out/bad"},
+            },
+            "trainingTaskDefinition": (
+                "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
+            ),
+            "trainingTaskInputs": {"workerPoolSpecs": [pool]},
+        },
+    )
+    ended = service.finish(pipeline["name"].rpartition("/")[2])
+    assert ended["state"].endswith("FAILED")
+    shown = service.call("GET", f"/v1/{pipeline['name']}")
+    assert "gs://trainshed/data/bad.csv, row 3 (line 3)" in shown["error"]["message"]

@@ -1,0 +1,72 @@
+"""Buckets in memory, and plans over them, for tests of the step that splits datasets."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainshed.core.datasets.plans import SplitPlan, SplitRule
+from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
+from trainshed.core.datasets.wildcards import matches
+from trainshed.datasets.port import Written
+from trainshed.datasets.step import write_splits
+from trainshed.datasets.storage import Found
+
+NAME = DatasetName("p", "us-central1", "7")
+OUT = "gs://b/out/dataset-7-tables-now"
+
+
+class Memory:
+    """`trainshed.datasets.step.Buckets`; blocks of a few bytes, so that every border is met."""
+
+    def __init__(self, objects: dict[str, bytes], block: int = 7) -> None:
+        self.objects = dict(objects)
+        self.block = block
+        self.largest_part = 0
+        self._uploads: dict[str, bytearray] = {}
+
+    def named(self, pattern: str) -> list[Found]:
+        found = sorted(uri for uri in self.objects if matches(pattern, uri))
+        return [Found(uri, len(self.objects[uri]), "1") for uri in found]
+
+    def read(self, uri: str) -> bytes | None:
+        return self.objects.get(uri)
+
+    def blocks(self, found: Found) -> Iterator[bytes]:
+        content = self.objects[found.uri]
+        for at in range(0, len(content), self.block):
+            yield content[at : at + self.block]
+
+    def begin_upload(self, uri: str, content_type: str) -> str:
+        self._uploads[uri] = bytearray()
+        return uri
+
+    def put_part(self, upload: str, uri: str, part: bytes, at: int, *, is_last: bool) -> None:
+        self.largest_part = max(self.largest_part, len(part))
+        assert len(self._uploads[upload]) == at
+        self._uploads[upload] += part
+        if is_last:
+            self.objects[uri] = bytes(self._uploads.pop(upload))
+
+    def write(self, uri: str, content: bytes, content_type: str) -> None:
+        self.objects[uri] = content
+
+    def delete(self, uri: str) -> None:
+        self.objects.pop(uri, None)
+
+
+def table_plan(*uris: str, rule: SplitRule | None = None) -> SplitPlan:
+    files = (DataFiles(uris or ("gs://b/in/*.csv",)),)
+    return SplitPlan(NAME, DatasetKind.TABULAR, files, rule or SplitRule(), OUT)
+
+
+def item_plan(kind: DatasetKind, *files: DataFiles, rule: SplitRule | None = None) -> SplitPlan:
+    return SplitPlan(NAME, kind, files, rule or SplitRule(), OUT)
+
+
+def written(plan: SplitPlan, buckets: Memory, **options: Any) -> Written:
+    return write_splits(plan, buckets, lambda text: None, **options)
+
+
+def shards(buckets: Memory, split: str) -> list[bytes]:
+    """The contents of a split's files, in order."""
+    found = sorted(uri for uri in buckets.objects if uri.startswith(f"{OUT}/{split}-"))
+    return [buckets.objects[uri] for uri in found]

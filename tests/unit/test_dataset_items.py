@@ -1,0 +1,206 @@
+"""Items of imported files as programs read them (facts/datasets#formats)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.datasets_in_memory import Memory, item_plan, shards, written
+from trainshed.core.datasets.label_filters import BadFilter, compiled
+from trainshed.core.datasets.plans import SplitMethod, SplitRule
+from trainshed.core.datasets.records import DataFiles, DatasetKind
+from trainshed.core.datasets.schemas import FORMATS
+from trainshed.datasets.port import DataRefused
+
+ML_USE = "aiplatform.googleapis.com/ml_use"
+ALL = SplitRule(fractions=(1.0, 0.0, 0.0))
+
+
+def uri_of(name: str) -> str:
+    return next(uri for uri, form in FORMATS.items() if form.name == name)
+
+
+def split_of(buckets: Memory, split: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for part in shards(buckets, split) for line in part.splitlines()]
+
+
+def imported(
+    form: str, content: str, name: str = "gs://b/in.csv", rule: SplitRule = ALL
+) -> dict[str, list[dict[str, Any]]]:
+    buckets = Memory({name: content.encode()}, block=5)
+    kind = FORMATS[uri_of(form)].kind
+    written(item_plan(kind, DataFiles((name,), uri_of(form)), rule=rule), buckets)
+    return {split: split_of(buckets, split) for split in ("training", "validation", "test")}
+
+
+@pytest.mark.parametrize(
+    ("form", "line", "found"),
+    [
+        (
+            "image_classification_single_label",
+            "gs://b/1.jpg,daisy",
+            {"imageGcsUri": "gs://b/1.jpg", "classificationAnnotation": {"displayName": "daisy"}},
+        ),
+        ("image_classification_single_label", "gs://b/1.jpg", {"imageGcsUri": "gs://b/1.jpg"}),
+        (
+            "image_classification_multi_label",
+            "test,gs://b/1.jpg,a,b",
+            {
+                "imageGcsUri": "gs://b/1.jpg",
+                "classificationAnnotations": [{"displayName": "a"}, {"displayName": "b"}],
+                "dataItemResourceLabels": {ML_USE: "test"},
+            },
+        ),
+        (
+            "image_bounding_box",
+            "gs://b/1.jpg,car,0.1,0.2,,,0.5,0.75,,",
+            {
+                "imageGcsUri": "gs://b/1.jpg",
+                "boundingBoxAnnotations": [
+                    {"displayName": "car", "xMin": 0.1, "yMin": 0.2, "xMax": 0.5, "yMax": 0.75}
+                ],
+            },
+        ),
+        (
+            "text_classification_single_label",
+            'UNASSIGNED,"a text,\nof two lines",spam',
+            {
+                "textContent": "a text,\nof two lines",
+                "classificationAnnotation": {"displayName": "spam"},
+            },
+        ),
+        (
+            "text_sentiment",
+            "gs://b/t.txt,1,4",
+            {
+                "textGcsUri": "gs://b/t.txt",
+                "sentimentAnnotation": {"sentiment": 1, "sentimentMax": 4},
+            },
+        ),
+        (
+            "video_classification",
+            "gs://b/v.mp4,run,0.5,3",
+            {
+                "videoGcsUri": "gs://b/v.mp4",
+                "timeSegmentAnnotations": [
+                    {"displayName": "run", "startTime": "0.5s", "endTime": "3s"}
+                ],
+            },
+        ),
+    ],
+)
+def test_lines_of_csv_files_become_json(form: str, line: str, found: dict[str, Any]) -> None:
+    together = [item for split in imported(form, f"{line}\n").values() for item in split]
+    assert together == [found]
+
+
+def test_boxes_of_one_image_are_one_item() -> None:
+    lines = (
+        "gs://b/1.jpg,a,0,0,,,1,1,,\ngs://b/1.jpg,b,0,0,1,0,1,1,0,1\ngs://b/2.jpg,c,0,0,,,1,1,,\n"
+    )
+    first, second = imported("image_bounding_box", lines)["training"]
+    assert [box["displayName"] for box in first["boundingBoxAnnotations"]] == ["a", "b"]
+    assert second["imageGcsUri"] == "gs://b/2.jpg"
+
+
+def test_json_lines_pass_as_they_are_and_get_the_labels_of_their_import() -> None:
+    line = '{"imageGcsUri": "gs://b/1.jpg",  "classificationAnnotation": {"displayName": "ä"}}'
+    form = "image_classification_single_label"
+    buckets = Memory({"gs://b/in.jsonl": f"{line}\n\n".encode()})
+    plain = item_plan(DatasetKind.IMAGE, DataFiles(("gs://b/in.jsonl",), uri_of(form)), rule=ALL)
+    written(plain, buckets)
+    assert shards(buckets, "training") == [f"{line}\n".encode()]
+    assert shards(buckets, "test") == [b""]
+    labelled = DataFiles(("gs://b/in.jsonl",), uri_of(form), (("batch", "1"),))
+    other = Memory({"gs://b/in.jsonl": line.encode()})
+    written(item_plan(DatasetKind.IMAGE, labelled, rule=ALL), other)
+    (item,) = split_of(other, "training")
+    assert item["dataItemResourceLabels"] == {"batch": "1"}
+
+
+def test_an_items_ml_use_goes_before_the_fractions() -> None:
+    lines = "".join(
+        f"{use},gs://b/{n}.jpg,a\n"
+        for n, use in enumerate(["TRAIN", "VALIDATE", "TEST", "training"])
+    )
+    found = imported("image_classification_single_label", lines)
+    assert {split: len(each) for split, each in found.items()} == {
+        "training": 2,
+        "validation": 1,
+        "test": 1,
+    }
+
+
+def test_filters_choose_items_by_their_labels_and_the_first_match_counts() -> None:
+    lines = "train,gs://b/1.jpg,a\ntest,gs://b/2.jpg,a\nvalidation,gs://b/3.jpg,a\ngs://b/4.jpg,a\n"
+    label = f"labels.{ML_USE}"
+    rule = SplitRule(
+        SplitMethod.FILTER,
+        filters=(f"{label}=training", "-", f'{label}:* AND NOT {label}="validation"'),
+    )
+    found = imported("image_classification_single_label", lines, rule=rule)
+    assert [item["imageGcsUri"] for item in found["training"]] == ["gs://b/1.jpg"]
+    assert found["validation"] == []
+    assert [item["imageGcsUri"] for item in found["test"]] == ["gs://b/2.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "content", "words"),
+    [
+        (
+            "image_classification_single_label",
+            "a.csv",
+            "1.jpg,a",
+            "a.csv, row 1 (line 1): '1.jpg' is no",
+        ),
+        (
+            "image_classification_single_label",
+            "a.csv",
+            "gs://b/1,a\ngs://b/1,a,b",
+            "a.csv, row 2 (line 2): it has 2 labels",
+        ),
+        ("image_bounding_box", "a.csv", "gs://b/1,a,0,0", "a box is LABEL"),
+        ("image_bounding_box", "a.csv", "gs://b/1,a,x,0,,,1,1,,", "numbers from 0 to 1"),
+        ("text_sentiment", "a.csv", "hi,good", "SENTIMENT,SENTIMENT_MAX"),
+        ("text_extraction", "a.jsonl", '{"textContent": "a"}\n{', "a.jsonl, line 2: it is no JSON"),
+        ("text_extraction", "a.jsonl", "[1]", "textContent or textGcsUri"),
+        ("text_extraction", "a.jsonl", "[" * 100_000, "it is no JSON"),
+        (
+            "text_extraction",
+            "a.jsonl",
+            '{"textContent": "a", "dataItemResourceLabels": {"a": 1}}',
+            "values are texts",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_item_names_its_line(
+    form: str, name: str, content: str, words: str
+) -> None:
+    with pytest.raises(DataRefused) as refused:
+        imported(form, content, f"gs://b/{name}")
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("labels.a=1", True),
+        ("labels.a = 2", False),
+        ("labels.a!=2", True),
+        ("labels.b:*", False),
+        ('labels."a"="1" AND (labels.b=1 OR labels.c.d/e=x)', True),
+        ("NOT labels.a=1", False),
+        ("-", False),
+    ],
+)
+def test_filters_compare_labels(text: str, passes: bool) -> None:
+    assert compiled(text)({"a": "1", "c.d/e": "x"}) is passes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a=1", "labels.a", "labels.a=1 labels.b=2", "(labels.a=1", "NOT " * 50 + "labels.a=1"],
+)
+def test_what_is_no_filter_is_refused(text: str) -> None:
+    with pytest.raises(BadFilter):
+        compiled(text)

@@ -1,0 +1,217 @@
+"""Tables split into files: which row goes where, and what the files look like (facts/datasets#splits)."""
+
+import csv
+import io
+import tracemalloc
+from collections import Counter
+
+import pytest
+
+from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, written
+from trainshed.core.datasets.assignment import Borders, Places, moment
+from trainshed.core.datasets.plans import SplitMethod, SplitRule
+from trainshed.datasets.port import DataRefused
+
+HEADER = b"id,text\n"
+
+
+def rows(split: list[bytes]) -> list[list[str]]:
+    """The rows of a split's files, each of which has the header."""
+    found: list[list[str]] = []
+    for content in split:
+        header, *more = csv.reader(io.StringIO(content.decode(), newline=""))
+        assert header == ["id", "text"]
+        found += more
+    return found
+
+
+def numbered(count: int) -> bytes:
+    return HEADER + b"".join(b"%d,row\n" % number for number in range(count))
+
+
+def all_rows(buckets: Memory) -> dict[str, list[list[str]]]:
+    return {split: rows(shards(buckets, split)) for split in ("training", "validation", "test")}
+
+
+def test_every_row_goes_to_one_split_by_the_default_fractions() -> None:
+    buckets = Memory({"gs://b/in/a.csv": numbered(5_000)}, block=1_000)
+    counts = written(table_plan(), buckets)
+    found = all_rows(buckets)
+    together = [int(row[0]) for split in found.values() for row in split]
+    assert sorted(together) == list(range(5_000))
+    assert counts.training.rows == len(found["training"]) == pytest.approx(4_000, rel=0.05)
+    assert counts.validation.rows == len(found["validation"]) == pytest.approx(500, rel=0.2)
+    assert counts.test.rows == len(found["test"]) == pytest.approx(500, rel=0.2)
+
+
+def test_a_second_try_writes_the_same_files_and_removes_others() -> None:
+    source = {"gs://b/in/a.csv": numbered(300), "gs://b/in/b.csv": numbered(200)}
+    first = Memory(source)
+    written(table_plan(), first, shard=256)
+    second = Memory({**source, f"{OUT}/training-00999.csv": b"of an earlier try"}, block=50)
+    written(table_plan(), second, shard=256)
+    assert first.objects == second.objects
+    again = Memory(first.objects)
+    again.blocks = None  # type: ignore[method-assign,assignment]
+    assert written(table_plan(), again) == written(table_plan(), first)
+
+
+def test_each_file_has_the_header_and_about_the_size_asked_for() -> None:
+    buckets = Memory({"gs://b/in/a.csv": numbered(2_000)}, block=999)
+    counts = written(table_plan(), buckets, shard=2_000)
+    assert len(counts.training.shards) > 3
+    for content in shards(buckets, "training"):
+        assert content.startswith(HEADER) and content.endswith(b"\n")
+        assert len(content) < 2_100
+    assert f"{OUT}/training-00000.csv" in counts.training.shards
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 64])
+def test_quoted_line_ends_stay_within_their_row_wherever_blocks_end(block: int) -> None:
+    content = (
+        b'\xef\xbb\xbfid,text\r\n1,"a\nb"\r\n\r\n2,"he said ""no\n"", and\r\n,left"\r\n'
+        b'3,\xe2\x80\xa8 plain 5" pipe\r\n4,last'
+    )
+    buckets = Memory({"gs://b/in/a.csv": content}, block=block)
+    written(table_plan(rule=SplitRule(fractions=(1.0, 0.0, 0.0))), buckets)
+    assert rows(shards(buckets, "training")) == [
+        ["1", "a\nb"],
+        ["2", 'he said "no\n", and\r\n,left'],
+        ["3", '\u2028 plain 5" pipe'],
+        ["4", "last"],
+    ]
+    assert shards(buckets, "test") == [HEADER]
+
+
+def test_later_files_may_repeat_the_header_or_leave_it_out() -> None:
+    files = {
+        "gs://b/in/a.csv": b"id,text\n1,a\n",
+        "gs://b/in/b.csv": b"id,text\r\n2,b\r\n",
+        "gs://b/in/c.csv": b"3,c\n",
+        "gs://b/in/d.csv": b"",
+    }
+    buckets = Memory(files)
+    written(table_plan(), buckets)
+    assert sorted(row[0] for each in all_rows(buckets).values() for row in each) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ([b"id,text\n1,a\n2\n"], "in/0.csv, row 3 (line 3): it has 1 field, and the header has 2"),
+        (
+            [b'id,text\n1,"a\n\nb"\n2,b,c\n'],
+            "in/0.csv, row 3 (line 5): it has 3 fields, and the header has 2",
+        ),
+        ([b"id,text\n1,a\n", b"text,id\n"], "in/1.csv: its columns stand in another order"),
+        ([b'id,text\n1,"a\n2,b\n'], "in/0.csv, row 2 (line 2): a quoted field begins"),
+        ([b""], "in/0.csv is empty"),
+        ([b"id,text\n"], "its files have no rows"),
+        ([b"id,text\r1,a\r"], "carriage returns alone"),
+        ([b"\x1f\x8b\x08 zipped"], "in/0.csv is compressed"),
+    ],
+)
+def test_what_is_wrong_with_a_file_names_file_and_row(files: list[bytes], words: str) -> None:
+    buckets = Memory({f"gs://b/in/{n}.csv": content for n, content in enumerate(files)})
+    with pytest.raises(DataRefused) as refused:
+        written(table_plan(), buckets)
+    assert words in str(refused.value)
+    assert f"{OUT}/manifest.json" not in buckets.objects
+
+
+def test_a_column_says_the_split_and_other_rows_are_ignored() -> None:
+    content = b"id,text\n1,training\n2,TEST\n3, validation\n4,\n5,other\n6,training\n"
+    buckets = Memory({"gs://b/in/a.csv": content})
+    rule = SplitRule(SplitMethod.PREDEFINED, key="text")
+    counts = written(table_plan(rule=rule), buckets)
+    found = all_rows(buckets)
+    assert [row[0] for row in found["training"]] == ["1", "6"]
+    assert [row[0] for row in found["validation"]] == ["3"]
+    assert [row[0] for row in found["test"]] == ["2"]
+    assert counts.ignored == 2
+
+
+def test_a_column_that_is_not_there_is_told_with_those_that_are() -> None:
+    buckets = Memory({"gs://b/in/a.csv": numbered(3)})
+    for method in (SplitMethod.PREDEFINED, SplitMethod.TIMESTAMP, SplitMethod.STRATIFIED):
+        with pytest.raises(DataRefused, match="no column 'split'; it has id, text"):
+            written(table_plan(rule=SplitRule(method, key="split")), buckets)
+
+
+def test_a_column_that_says_nothing_of_use_fails_the_step() -> None:
+    buckets = Memory({"gs://b/in/a.csv": numbered(3)})
+    rule = SplitRule(SplitMethod.PREDEFINED, key="text")
+    with pytest.raises(DataRefused, match="of its 3 rows none goes to a split"):
+        written(table_plan(rule=rule), buckets)
+
+
+def test_by_time_the_oldest_rows_are_for_training_and_the_youngest_for_the_test() -> None:
+    days = [f"{day},2026-01-{day:02}T12:00:00Z\n".encode() for day in range(30, 0, -1)]
+    buckets = Memory({"gs://b/in/a.csv": HEADER + b"".join(days) + b"99,yesterday\n"})
+    rule = SplitRule(SplitMethod.TIMESTAMP, (0.5, 0.2, 0.3), "text")
+    counts = written(table_plan(rule=rule), buckets)
+    found = {
+        split: sorted(int(row[0]) for row in each) for split, each in all_rows(buckets).items()
+    }
+    assert found["training"] == list(range(1, 16))
+    assert found["validation"] == list(range(16, 22))
+    assert found["test"] == list(range(22, 31))
+    assert counts.ignored == 1
+
+
+def test_each_category_is_split_in_the_same_fractions() -> None:
+    content = HEADER + b"".join(
+        b"%d,%s\n" % (n, b"rare" if n % 20 == 0 else b"usual") for n in range(400)
+    )
+    buckets = Memory({"gs://b/in/a.csv": content}, block=100)
+    written(table_plan(rule=SplitRule(SplitMethod.STRATIFIED, (0.5, 0.25, 0.25), "text")), buckets)
+    found = {split: Counter(row[1] for row in each) for split, each in all_rows(buckets).items()}
+    assert found["training"] == {"rare": 10, "usual": 190}
+    assert found["validation"] == {"rare": 5, "usual": 95}
+    assert found["test"] == {"rare": 5, "usual": 95}
+
+
+def test_places_of_rows_are_spread_evenly_and_differ_between_files() -> None:
+    places, others = Places("7", "gs://b/a"), Places("7", "gs://b/b")
+    found = [places(row) for row in range(10_000)]
+    tenths = Counter(int(place * 10) for place in found)
+    assert set(tenths) == set(range(10))
+    assert all(abs(count - 1_000) < 150 for count in tenths.values())
+    assert found == [Places("7", "gs://b/a")(row) for row in range(10_000)]
+    assert found[:9] != [others(row) for row in range(9)]
+
+
+def test_borders_of_many_rows_are_found_in_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainshed.core.datasets.assignment.SAMPLE", 1_000)
+    borders, places = Borders((0.8, 0.1, 0.1)), Places("7", "gs://b/a")
+    for row in range(20_000):
+        borders.add(places(row), row)
+    validation, test = borders.found()
+    assert validation == pytest.approx(16_000, rel=0.05)
+    assert test == pytest.approx(18_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1970-01-01T00:00:01Z", 1_000_000),
+        (" 1970-01-01t00:00:00.5z ", 500_000),
+        ("1970-01-01T00:00:00+01:00", None),
+        ("1970-13-01T00:00:00Z", None),
+        ("1970-01-01", None),
+    ],
+)
+def test_times_are_those_of_rfc_3339_with_a_z(text: str, found: int | None) -> None:
+    assert moment(text) == found
+
+
+def test_many_rows_take_little_memory() -> None:
+    buckets = Memory({"gs://b/in/a.csv": numbered(100_000)}, block=1 << 16)
+    tracemalloc.start()
+    try:
+        written(table_plan(), buckets, shard=64 << 20)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The files themselves are kept by the buckets of this test.
+    assert sum(len(part) for part in shards(buckets, "training")) < peak < 25 << 20
