@@ -420,7 +420,13 @@ def _image(monkeypatch: pytest.MonkeyPatch, place: Path) -> str:
 
 
 @as_root_only
-def test_the_same_as_an_ordinary_user() -> None:
+@pytest.mark.parametrize(
+    "few",
+    [
+        "lines_and_its_exit or takes_its_program",
+        pytest.param("beyond_its_memory or image_of_ones_own", marks=pytest.mark.soak),
+    ],
+)
+def test_the_same_as_an_ordinary_user(few: str) -> None:
     """spec/program#local-runs: isolation differs, what is seen and what is left do not."""
-    few = "lines_and_its_exit or beyond_its_memory or takes_its_program or image_of_ones_own"
     run_as_nobody("-k", few, str(Path(__file__)), timeout=300)

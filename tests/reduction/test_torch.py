@@ -158,7 +158,15 @@ def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Pat
     assert "made no process group" in idle.said[0]
 
 
-@pytest.mark.parametrize("differing", ["size", "type", "order", "later"])
+@pytest.mark.parametrize(
+    "differing",
+    [
+        "size",
+        pytest.param("type", marks=pytest.mark.soak),
+        pytest.param("order", marks=pytest.mark.soak),
+        "later",
+    ],
+)
 def test_ranks_that_go_different_ways_are_told_at_once(
     torch_python: Path, site: Path, differing: str
 ) -> None:
@@ -180,6 +188,8 @@ def test_ranks_that_go_different_ways_are_told_at_once(
 def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:
     """spec/reduction#exactness: tensors of a GPU go through pinned memory, exactly, in the order of their
     streams."""
+    if not list(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("there is no GPU here")
     with Reducers(2) as reducers:
         ended = run_ranks(
             torch_python, "gpu.py", 2, environment(site, **with_reducers(reducers.addresses))

@@ -29,7 +29,7 @@ def test_nothing_is_left_of_a_group_that_ended(torch_python: Path, site: Path) -
     assert "1 reducer" in ended[0].said[0]
 
 
-@pytest.mark.parametrize("node_first", ["0", "1"])
+@pytest.mark.parametrize("node_first", [pytest.param("0", marks=pytest.mark.soak), "1"])
 def test_spawned_ranks_speak_for_their_program(
     torch_python: Path, site: Path, tmp_path: Path, node_first: str
 ) -> None:

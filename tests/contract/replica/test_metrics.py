@@ -150,7 +150,8 @@ def test_what_was_reported_outlives_its_shim(place: Place) -> None:
     assert values(place) == [(1, 0.5), (2, 0.75)]
 
 
+@pytest.mark.soak
 @as_root_only
 def test_the_same_as_an_ordinary_user() -> None:
-    """spec/program#isolation: root or not."""
+    """spec/program#isolation: root or not. A few of it: `test_ordinary_user.py`."""
     run_as_nobody(str(Path(__file__)), timeout=300)
