@@ -20,6 +20,7 @@ from trainshed.wire.trainshed_v1 import (
     shells,
     timeline,
     usage,
+    viewers,
 )
 from trainshed.wire.trainshed_v1.record import Nothing, Record
 
@@ -32,6 +33,7 @@ _RECORDS: Final[tuple[ModuleType, ...]] = (
     experiments,
     secrets,
     shells,
+    viewers,
 )
 _CODE: Final = re.compile(r"`(?:GET|POST|PUT|DELETE) /trainshed/v1/([^`]*)`(?:, )?")
 _VARIABLE: Final = re.compile(r"\{\w+\}")

@@ -1,9 +1,9 @@
 """What is served on the API's port: by the first segment of a path, else REST over the registry of handlers:
 match, authenticate, authorise, bind, call, render.
 
-`/trainshed` is ours; `/shell` has tickets of its own; discovery documents and health need no token; other
-applications (buckets, console) are mounted by their first path segment and decide about credentials
-themselves. All else is for the public APIs.
+`/trainshed` is ours; `/shell` has tickets of its own, `/tensorboard` links; discovery documents and health
+need no token; other applications (buckets, console) are mounted by their first path segment and decide about
+credentials themselves. All else is for the public APIs.
 
 Routes come from the http annotations of the public APIs. Knows no method by name but for the aliases
 that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations and locations
@@ -41,6 +41,7 @@ from trainshed.api.calls.versions import Version
 from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
+from trainshed.api.viewers.surface import ViewerSurface
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send
@@ -104,6 +105,7 @@ class ApiApplication:
         self._surfaces: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "trainshed": trainshed.answer,
             "shell": self._shell.answer,
+            "tensorboard": ViewerSurface(services).answer,
         }
         routes: tuple[tuple[str, str, Endpoint], ...] = (
             ("GET", "/v1/projects/{project}", self._project),

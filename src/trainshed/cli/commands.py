@@ -51,6 +51,7 @@ _COMMANDS = (
     ("reducers", "trainshed.cli.reducers", "Plan the reducers of a job (Reduction Server)."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
     ("studies", "trainshed.cli.studies", "List and describe studies and their trials."),
+    ("tensorboard", "trainshed.cli.tensorboard", "Open TensorBoard for what jobs wrote."),
 )
 """(name, module, description); the module's `command` is the click command."""
 

@@ -1,11 +1,12 @@
-"""The confinement of users' setup scripts: a process kept apart at the level of the jobs' programs, and on
-what terms.
+"""The confinement of users' setup scripts, and of viewers of what programs wrote: a process kept apart at the
+level of the jobs' programs, and on what terms.
 
 `InstallationTerms` say how tightly; `Confinement` says what one run of the installer may see, change and
 take. It is carried out by a process of its own (`keeper`), because a service with threads cannot make
 namespaces for a child.
 """
 
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,16 @@ MOST_MEMORY = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """The settings that limits come from, as errors name them; "" = from none."""
+
+    memory: str = "build_memory"
+    processes: str = "max_processes"
+    disk: str = "build_disk"
+    seconds: str = "build_time"
+
+
+@dataclass(frozen=True, slots=True)
 class InstallationTerms:
     """What holds for each installation."""
 
@@ -67,6 +78,7 @@ class InstallationTerms:
     kept_ports: tuple[int, ...] = ()
     #: How much may come out of all packages.
     unpacked_bytes: int = MOST_UNPACKED
+    settings: LimitSettings = LimitSettings()
 
 
 Kind = Literal["", "level", "limit", "archive"]
@@ -79,6 +91,18 @@ class Verdict(msgspec.Struct, frozen=True):
     #: by itself.
     kind: Kind = ""
     text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LentDirectory:
+    """A directory that programs write to, shown elsewhere."""
+
+    #: A directory of ours.
+    base: str
+    #: The names from there on, each of which a program may have made a link of: none is followed.
+    below: tuple[str, ...]
+    #: Where it is shown.
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +127,15 @@ class Confinement:
     #: A download cache that others use as well, only where no script of a user runs; "" = downloads of its
     #: own.
     cache: str = ""
+    #: Directories that are shown elsewhere, to be read only.
+    lent: tuple[LentDirectory, ...] = ()
+    #: Handles that the command gets.
+    handles: tuple[int, ...] = ()
+    #: Whether it has the machine's network; without, it has one of its own with nothing in it. At level
+    #: `session` it has it in any case.
+    network: bool = True
+    #: What is kept apart, as errors name it.
+    subject: str = "The installation"
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -135,6 +168,21 @@ class Confinement:
         kept = {name: value for name, value in kept.items() if not name.startswith(_HOMES)}
         own = {"HOME": "home", "TMPDIR": "tmp", "UV_CACHE_DIR": "downloads"}
         return kept | {name: f"{self.workspace}/{place}" for name, place in own.items()}
+
+
+def read_verdict(line: socket.socket) -> Verdict:
+    """What a keeper that is over has said."""
+    line.setblocking(False)
+    data = b""
+    try:
+        while chunk := line.recv(4096):
+            data += chunk
+    except OSError:
+        return Verdict()  # It was killed, and somebody else holds its end.
+    try:
+        return msgspec.json.decode(data, type=Verdict) if data else Verdict()
+    except msgspec.DecodeError:
+        return Verdict()
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:

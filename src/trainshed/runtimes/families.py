@@ -242,6 +242,27 @@ REDUCTION_SERVER = Sheet(
 )
 
 
+# What the service itself shows event files with (docs/tensorboard.md).
+
+TENSORBOARD = Sheet(
+    family="tensorboard",
+    title="TensorBoard",
+    releases=(
+        Release(
+            version="2.21",
+            pythons=((3, 10), (3, 14)),
+            requirements=("tensorboard>=2.21,<2.22",),
+            # Its data server opens a port that asks nobody who he is.
+            excluded=("tensorboard-data-server", "setuptools"),
+        ),
+    ),
+    requirements=(),
+    smoke=_smoke_test("tensorboard"),
+    preferred_pythons=((3, 10), (3, 13)),
+    own_python=True,
+)
+
+
 FAMILIES: tuple[Sheet, ...] = (
     SCIKIT_LEARN,
     PYTHON,
@@ -249,6 +270,7 @@ FAMILIES: tuple[Sheet, ...] = (
     PYTORCH,
     TENSORFLOW,
     REDUCTION_SERVER,
+    TENSORBOARD,
 )
 """The first one is the service's default."""
 

@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from trainshed.runtimes import corrections, output
-from trainshed.runtimes.confinement import Confinement, Verdict
+from trainshed.runtimes.confinement import Confinement, Verdict, read_verdict
 from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.output import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed
@@ -71,10 +69,11 @@ def begun(
     ours, theirs = socket.socketpair()
     inner = apart.environ(dict(environ), offline="--offline" in command)
     handle = theirs.fileno()
+    passed = (handle, *apart.handles)
     with (
         ours,
         _popen(
-            apart.command(command, handle), inner, cwd, stdin=subprocess.DEVNULL, passed=handle
+            apart.command(command, handle), inner, cwd, stdin=subprocess.DEVNULL, passed=passed
         ) as process,
     ):
         theirs.close()
@@ -85,13 +84,18 @@ def begun(
             process.stdout.fileno(),
             ours.fileno(),
             lambda: end_by(ours, process),
-            lambda: _verdict(ours),
+            lambda: read_verdict(ours),
             left,
         )
 
 
 def _popen(
-    command: list[str], environ: Mapping[str, str], cwd: Path, *, stdin: int, passed: int = -1
+    command: list[str],
+    environ: Mapping[str, str],
+    cwd: Path,
+    *,
+    stdin: int,
+    passed: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
@@ -100,25 +104,10 @@ def _popen(
         stderr=subprocess.STDOUT,
         env=environ,
         cwd=cwd,
-        pass_fds=(passed,) if passed >= 0 else (),
+        pass_fds=passed,
         # A group of its own: setup scripts start programs, and all of them must be stoppable.
         start_new_session=True,
     )
-
-
-def _verdict(line: socket.socket) -> Verdict:
-    """What a keeper that is over has said."""
-    line.setblocking(False)
-    data = b""
-    try:
-        while chunk := line.recv(4096):
-            data += chunk
-    except OSError:
-        return Verdict()  # It was killed, and somebody else holds its end.
-    try:
-        return msgspec.json.decode(data, type=Verdict) if data else Verdict()
-    except msgspec.DecodeError:
-        return Verdict()
 
 
 KILLED: Final = "The installer was killed from outside"

@@ -182,14 +182,14 @@ class Keeper:
             self._loop.after(_LOOK, self._count)
 
     def _time_is_up(self) -> None:
-        limit = f"{self._terms.seconds:g} seconds (the setting build_time)"
+        limit = f"{self._terms.seconds:g} seconds{_from(self._terms.settings.seconds)}"
         self._end(limit, "it took longer")
 
     def _count(self) -> None:
         if self._status >= 0:
             return
         if len(processes.family(os.getpid())) > self._terms.processes:
-            limit = f"{self._terms.processes} processes (the setting max_processes)"
+            limit = f"{self._terms.processes} processes{_from(self._terms.settings.processes)}"
             self._end(limit, "it had more")
         self._loop.after(_LOOK, self._count)
 
@@ -210,7 +210,7 @@ class Keeper:
                 self._size, self._names = self._size + seen.found, self._names + seen.names
         size = self._size + sum(each.found for each in self._extents)
         if size > self._terms.disk_bytes > 0:
-            limit = f"{self._terms.disk_bytes / 2**30:.3g} GiB (the setting build_disk)"
+            limit = f"{self._terms.disk_bytes / 2**30:.3g} GiB{_from(self._terms.settings.disk)}"
             self._end(limit, "it wrote more")
         elif self._names + sum(each.names for each in self._extents) > MOST_FILES:
             self._end(f"{MOST_FILES} files", "it made more")
@@ -221,7 +221,7 @@ class Keeper:
 
     def _end(self, limit: str, what: str) -> None:
         if not self._verdict.kind:
-            self._verdict = _limited(limit, what)
+            self._verdict = self._limited(limit, what)
         self._kill()
 
     def _kill(self) -> None:
@@ -233,21 +233,25 @@ class Keeper:
         if self._verdict.kind or self._status == 0:
             return
         if kills:
-            limit = f"{self._terms.memory_bytes >> 20} MiB (the setting build_memory)"
-            self._verdict = _limited(limit, "it took more memory")
+            limit = f"{self._terms.memory_bytes >> 20} MiB{_from(self._terms.settings.memory)}"
+            self._verdict = self._limited(limit, "it took more memory")
         elif self._refused_processes():
-            limit = f"{self._terms.processes} processes and threads (the setting max_processes)"
-            self._verdict = _limited(limit, "it wanted more")
+            named = _from(self._terms.settings.processes)
+            limit = f"{self._terms.processes} processes and threads{named}"
+            self._verdict = self._limited(limit, "it wanted more")
+
+    def _limited(self, limit: str, what: str) -> Verdict:
+        subject = self._confinement.subject
+        return Verdict("limit", f"{subject} was ended: {what} than its limit of {limit}.")
 
     def _not_begun(self, cause: str) -> Verdict:
         level = self._terms.level
         return Verdict(
             "level",
-            f"Packages cannot be installed at isolation level {level}, at which programs run here: "
-            f"{cause}. No weaker one is "
-            "taken. Mend that (`trainshed doctor` tries the levels; the cache may lie elsewhere, "
-            "$TRAINSHED_CACHE), or "
-            "start the service with another level (--isolation).",
+            f"{self._confinement.subject} cannot be run at isolation level {level}, at which programs run "
+            f"here: {cause}. No weaker one is taken. Mend that (`trainshed doctor` tries the levels; the "
+            "cache may lie elsewhere, $TRAINSHED_CACHE), or start the service with another level "
+            "(--isolation).",
         )
 
     def _refused_processes(self) -> bool:
@@ -267,8 +271,8 @@ class Keeper:
             return  # Nobody is left who would hear of it.
 
 
-def _limited(limit: str, what: str) -> Verdict:
-    return Verdict("limit", f"The installation was ended: {what} than its limit of {limit}.")
+def _from(setting: str) -> str:
+    return f" (the setting {setting})" if setting else ""
 
 
 def _noted(number: int, frame: object) -> None:
@@ -333,6 +337,8 @@ def _become(
     # made on the way to what is shown.
     os.umask(0o022)
     if level != protocol.LEVEL_SESSION:
+        if not confinement.network:
+            kernel.unshare(kernel.CLONE_NEWNET)
         seen = _view(confinement)
         seen.enter()
         mounts.freeze_all((confinement.workspace, *confinement.changes, *_OWN_PLACES))
@@ -370,7 +376,13 @@ def _view(confinement: Confinement) -> view.View:
         shm_bytes=terms.memory_bytes,
     )
     binds = [(f"{workspace}/tmp", "/tmp"), (f"{workspace}/var-tmp", "/var/tmp")]
-    return view.View(isolation, files=workspace, scratch=f"{workspace}/view", binds=binds)
+    return view.View(
+        isolation,
+        files=workspace,
+        scratch=f"{workspace}/view",
+        binds=binds,
+        lent=[(each.base, each.below, each.place) for each in confinement.lent],
+    )
 
 
 def _be_asked(keeper: socket.socket) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
-from trainshed.api.calls.services import ApiSettings, Services
+from trainshed.api.calls.services import ApiSettings, Services, Views
 from trainshed.api.calls.tickets import Links, Tickets
+from trainshed.api.calls.view_links import ViewLinks
 from trainshed.buckets.local import LocalStore
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
@@ -36,10 +37,17 @@ from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import (
     BucketAdapter,
     BucketCopies,
+    BucketDirectories,
     BucketHistory,
     BucketSummaries,
 )
-from trainshed.serve.engine_adapters import EngineLogs, EngineShells, build_terms, link_key
+from trainshed.serve.engine_adapters import (
+    EngineLogs,
+    EngineShells,
+    build_terms,
+    link_key,
+    viewer_terms,
+)
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.serve.vault import Vault, job_certificate
 from trainshed.store.logs.metrics import MetricsReader
@@ -49,6 +57,8 @@ from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
 from trainshed.studies.advisor.client import ProcessAdvisor
 from trainshed.studies.port import Advisor, EngineName
+from trainshed.viewers.pool import ViewerPool
+from trainshed.viewers.service import LocalViewers
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,8 @@ class App:
     runtimes: LocalRuntimes
     services: Services
     lag: LagMeter
+    #: None: none are started.
+    viewers: LocalViewers | None
 
 
 def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
@@ -120,6 +132,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         ),
         failures=FailurePolicy(table_with(settings.failure_rules), settings.max_attempts),
     )
+    viewers = _viewers(bootstrap, engine, runtimes, BucketDirectories(buckets), stopping)
     services = Services(
         intake=bootstrap.store.intake,
         reader=bootstrap.store.reader,
@@ -138,6 +151,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         buckets=adapter,
         history=BucketHistory(data / "buckets", adapter),
         shells=_shells(bootstrap, engine),
+        views=_views(bootstrap, viewers) if viewers is not None else None,
         program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
         lag=lag.reading,
@@ -151,7 +165,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         settings=_api_settings(settings),
         closing=stopping,
     )
-    return App(controller, suggesting, exports, advisor, runtimes, services, lag)
+    return App(controller, suggesting, exports, advisor, runtimes, services, lag, viewers)
 
 
 def _engine(bootstrap: Bootstrap) -> Engine:
@@ -187,10 +201,39 @@ def _engine(bootstrap: Bootstrap) -> Engine:
         raise SettingsError(f"The engine {settings.engine!r} cannot be built: {failure}") from None
 
 
+def _browsers_address(bootstrap: Bootstrap) -> str:
+    settings = bootstrap.settings
+    return settings.web_url or web_address(settings, bootstrap.listener.getsockname()[1])
+
+
+def _viewers(
+    bootstrap: Bootstrap,
+    engine: Engine,
+    runtimes: LocalRuntimes,
+    directories: BucketDirectories,
+    stopping: asyncio.Event,
+) -> LocalViewers | None:
+    settings = bootstrap.settings
+    if not settings.tensorboards:
+        return None
+    return LocalViewers(
+        settings.data / "viewers",
+        runtimes,
+        directories.find,
+        viewer_terms(settings, engine),
+        pool=ViewerPool(settings.tensorboards, settings.tensorboard_idle),
+        closing=stopping,
+    )
+
+
+def _views(bootstrap: Bootstrap, viewers: LocalViewers) -> Views:
+    address = _browsers_address(bootstrap)
+    return Views(ViewLinks(link_key(bootstrap.token), address, clock.now), viewers)
+
+
 def _shells(bootstrap: Bootstrap, engine: Engine) -> EngineShells:
     settings = bootstrap.settings
-    address = settings.web_url or web_address(settings, bootstrap.listener.getsockname()[1])
-    links = Links(link_key(bootstrap.token), address)
+    links = Links(link_key(bootstrap.token), _browsers_address(bootstrap))
     allowed = settings.shell == "on"
     shells = engine if isinstance(engine, Terminals) else NoTerminals()
     return EngineShells(

@@ -28,6 +28,8 @@ from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.resume.traffic import Access
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import MARK, Directory, EventFile
+from trainshed.summaries.places import LogDirectory
+from trainshed.viewers.process import ShownDirectory
 
 
 class BucketAdapter:
@@ -169,11 +171,46 @@ class BucketSummaries:
             name = name.rstrip("/")
             if self._store.is_remote(bucket):
                 return _RemoteDirectory(self._store, bucket, f"{name}/" if name else "")
-            segments = name.split("/") if name else []
-            below = (part for segment in segments for part in encode_segment(segment))
-            return LocalDirectory(self._store.directory(bucket), tuple(below))
+            return LocalDirectory(self._store.directory(bucket), path_below(name))
         except BucketsError:
             return None
+
+
+class BucketDirectories:
+    """Directories of event files in the buckets, as they are shown (`viewers.service.Find`)."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+
+    def find(self, wanted: LogDirectory) -> ShownDirectory | None:
+        """Where it lies, if there is an event file in it. Raises FailedPrecondition."""
+        try:
+            bucket, name = parse_gs_uri(wanted.uri)
+            if not self._store.bucket_exists(bucket) or self._store.is_closed(
+                bucket, wanted.project
+            ):
+                return None
+            if self._store.is_remote(bucket):
+                raise errors.FailedPrecondition(
+                    f"The bucket of {wanted.uri} lies elsewhere, and TensorBoard is started here for files "
+                    "on this disk alone. Run one where that bucket can be read: tensorboard --logdir "
+                    f"{wanted.uri}"
+                )
+            base, below = self._store.directory(bucket), path_below(name.rstrip("/"))
+        except BucketsError:
+            return None
+        try:
+            if next(LocalDirectory(base, below).files(lambda handle: None), None) is None:
+                return None
+        except OSError:
+            return None
+        return ShownDirectory(wanted.label, base, below)
+
+
+def path_below(name: str) -> tuple[str, ...]:
+    """The directories of a bucket's tree that lead to what is called `name`."""
+    segments = name.split("/") if name else []
+    return tuple(part for segment in segments for part in encode_segment(segment))
 
 
 class _RemoteDirectory:

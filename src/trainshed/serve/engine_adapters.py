@@ -4,6 +4,7 @@ packages."""
 import contextlib
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import replace
 
 from trainshed.api.calls.services import Terminal
 from trainshed.api.calls.tickets import Links, Tickets
@@ -15,7 +16,7 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
 from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.replica.sandbox import socket_calls
-from trainshed.runtimes.confinement import MOST_UNPACKED, InstallationTerms
+from trainshed.runtimes.confinement import MOST_UNPACKED, InstallationTerms, LimitSettings
 from trainshed.runtimes.port import BuildFailed
 from trainshed.serve.settings import Settings
 
@@ -148,6 +149,35 @@ def build_terms(
             pids_base=host.pids_base,
             kept_ports=(*ports, *_REPLICA_PORTS),
             unpacked_bytes=min(disk or MOST_UNPACKED, MOST_UNPACKED),
+        )
+
+    return terms
+
+
+_VIEWER_PROCESSES = 256
+_VIEWER_DISK = 64 << 20
+"""Bytes of what a viewer leaves in its own directory, which should be next to nothing."""
+
+
+def viewer_terms(settings: Settings, engine: Engine) -> Callable[[], InstallationTerms]:
+    """On what terms a TensorBoard runs: at the level of the engine's programs, hidden from what they are. To
+    be called once the engine has started."""
+    of_builds = build_terms(settings, engine)
+
+    def terms() -> InstallationTerms:
+        if not isinstance(engine, LocalEngine):
+            raise BuildFailed(
+                f"The engine {settings.engine} does not say how programs are kept apart on this machine, so "
+                "that no TensorBoard is started here; run one where the bucket can be read: tensorboard "
+                "--logdir DIRECTORY"
+            )
+        return replace(
+            of_builds(),
+            memory_bytes=settings.tensorboard_memory << 20,
+            processes=_VIEWER_PROCESSES,
+            disk_bytes=_VIEWER_DISK,
+            seconds=0.0,
+            settings=LimitSettings("tensorboard_memory", "", "", ""),
         )
 
     return terms

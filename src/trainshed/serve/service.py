@@ -132,6 +132,8 @@ class Service:
         await self._app.exports.close()
         await self._app.controller.close()
         await self._app.advisor.close()
+        if self._app.viewers is not None:
+            await self._app.viewers.close()
         await gateway.close()
         self._app.runtimes.close()
         (self._bootstrap.settings.data / SERVICE_FILE).unlink(missing_ok=True)

@@ -155,6 +155,12 @@ class Settings:
     shell: Literal["on", "off"] = "on"
     #: Seconds without a byte after which a shell is hung up; 0 = never.
     shell_idle: Amount = 1800.0
+    #: TensorBoards that show what jobs wrote, at once; 0 = none are started.
+    tensorboards: Count = 4
+    #: Seconds without a request after which one is ended; 0 = never.
+    tensorboard_idle: Amount = 600.0
+    #: MiB of one.
+    tensorboard_memory: Positive = 2048
     #: Hours for which what a failed replica left is kept; 0 = not at all.
     autopsy_ttl: Amount = 24.0
     #: GiB of all that is kept of failed replicas.

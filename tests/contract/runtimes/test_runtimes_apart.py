@@ -26,7 +26,12 @@ from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.conftest import probe
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import cgroups
-from trainshed.runtimes.confinement import Confinement, InstallationTerms, Verdict
+from trainshed.runtimes.confinement import (
+    Confinement,
+    InstallationTerms,
+    LentDirectory,
+    Verdict,
+)
 from trainshed.runtimes.installer import begun
 
 _PRYING = """
@@ -225,6 +230,50 @@ def test_a_mask_of_the_service_that_closes_all_it_makes_closes_no_way_inside(
     assert (done.code, done.said) == (0, "ran\n"), done
 
 
+def test_what_is_lent_is_read_and_links_on_the_way_are_not_followed(
+    place: Path, level: str
+) -> None:
+    """docs/tensorboard.md: what programs wrote, lent to a viewer."""
+    if level == "session":
+        pytest.skip("nothing can be lent at level session")
+    (place / "bucket/job/logs").mkdir(parents=True)
+    (place / "bucket/job/logs/events").write_text("written")
+    (place / "bucket/job/logs/link").symlink_to(place / "data/secret")
+    (place / "bucket/other").symlink_to("job")
+    for name in ("here", "there"):
+        (place / "room/logs" / name).mkdir(parents=True)
+    code = f"""
+import os, pathlib
+logs = pathlib.Path({str(place / "room/logs/here")!r})
+print((logs / "events").read_text(), (logs / "link").exists(), os.access(logs / "..", os.R_OK))
+try:
+    (logs / "more").write_text("x")
+except OSError:
+    print("not written")
+"""
+    lent = LentDirectory(str(place / "bucket"), ("job", "logs"), str(place / "room/logs/here"))
+    confinement = replace(_confinement(place, level), lent=(lent,))
+    hidden = (str(place / "data"), str(place / "bucket"))
+    confinement = replace(confinement, terms=replace(confinement.terms, hidden=hidden))
+    done = _python(confinement, code)
+    assert (done.code, done.said) == (0, "written False True\nnot written\n"), done
+    linked = LentDirectory(str(place / "bucket"), ("other", "logs"), str(place / "room/logs/there"))
+    refused = _python(replace(confinement, lent=(linked,)), "print('ran')")
+    assert refused.verdict.kind == "level"
+    assert "ran" not in refused.said
+
+
+def test_without_a_network_nothing_is_reached(place: Path, level: str) -> None:
+    code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 5)"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        confinement = _confinement(place, level)
+        assert _python(confinement, code, port).code == 0
+        done = _python(replace(confinement, network=False), code, port)
+    assert done.code == (0 if level == "session" else 1), done
+    assert level == "session" or "unreachable" in done.said
+
+
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zip"])
 def test_an_archive_is_looked_at_where_there_is_no_interpreter_to_be_seen(
     place: Path, level: str, kind: str
@@ -277,7 +326,7 @@ def test_a_level_that_does_not_work_is_no_level_below(place: Path) -> None:
     assert done.code == 1
     assert "ran" not in done.said
     assert done.verdict.kind == "level"
-    assert "cannot be installed at isolation level own-user" in done.verdict.text
+    assert "cannot be run at isolation level own-user" in done.verdict.text
     assert "--isolation" in done.verdict.text
 
 

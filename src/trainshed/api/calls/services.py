@@ -8,6 +8,7 @@ from typing import Protocol
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.calls.versions import BetaOperations
+from trainshed.api.calls.view_links import ViewLinks
 from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
@@ -16,6 +17,7 @@ from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.eventloop.lag import Lag
+from trainshed.httpd.messages import Request, Response
 from trainshed.store.datasets import Datasets
 from trainshed.store.evaluations import Evaluations
 from trainshed.store.logs.reader import LogReader
@@ -29,6 +31,7 @@ from trainshed.store.records import Operation
 from trainshed.store.secrets import Secrets
 from trainshed.store.studies import Studies
 from trainshed.store.tensorboards import Tensorboards
+from trainshed.summaries.places import LogDirectory
 
 
 class BucketProbe(Protocol):
@@ -160,6 +163,50 @@ class Exports(Protocol):
         ...
 
 
+class Viewers(Protocol):
+    """TensorBoards that show what jobs wrote, each a process of its own. `name`: of a view; `prefix`: the
+    path at which browsers find it. Methods that raise, raise FailedPrecondition (the message says why not,
+    and what to do) or Unavailable."""
+
+    async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
+        """Whether there is anything to look at in one of them."""
+        ...
+
+    async def open(
+        self,
+        name: str,
+        prefix: str,
+        directories: Sequence[LogDirectory],
+        say: Callable[[str], None],
+    ) -> None:
+        """Have it serve, installed and started if need be. `say`: takes lines of what is done."""
+        ...
+
+    async def forward(
+        self,
+        name: str,
+        prefix: str,
+        directories: Sequence[LogDirectory],
+        request: Request,
+        more: list[tuple[bytes, bytes]],
+    ) -> Response:
+        """Its answer to a request, with headers of ours; started again if it was ended. Raises
+        BodyTooLarge."""
+        ...
+
+    def end(self, wanted: Callable[[str], bool]) -> None:
+        """End those whose names are wanted; nobody waits for that."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Who may look at what jobs wrote, and what shows it."""
+
+    links: ViewLinks
+    viewers: Viewers
+
+
 class ProgramLogs(Protocol):
     """The logs that programs write."""
 
@@ -227,6 +274,8 @@ class Services:
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     #: None: none are opened.
     shells: Shells | None = None
+    #: None: none are started.
+    views: Views | None = None
     #: None: programs write by their pipes alone.
     program_logs: ProgramLogs | None = None
     #: What the engine can keep apart and limit here.

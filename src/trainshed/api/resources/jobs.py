@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from trainshed.api.calls.services import CapacityView, Services
+from trainshed.api.calls.view_links import jobs_of
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
@@ -136,6 +137,8 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     FailedPrecondition (still running)."""
     record = done_at_once(services, name, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
+    if services.views is not None:
+        services.views.viewers.end(lambda view: uid in jobs_of(view))
     try:
         await services.logs.remove(uid)
     except OSError as error:

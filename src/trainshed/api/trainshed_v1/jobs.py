@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import structs
+
 from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.timestamps import text_micros
@@ -10,6 +12,7 @@ from trainshed.api.resources.jobs import cancel_for_user, find_work, read_job_na
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
+from trainshed.api.trainshed_v1.tensorboard import link_if_any
 from trainshed.api.trainshed_v1.timeline import attempts_view, counters_view, timeline_of
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
@@ -101,9 +104,10 @@ async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int)
 async def describe(call: JsonCall) -> records.JobDescription:
     """`GET /trainshed/v1/jobs/{job}`: the job in full."""
     work, etag = await find_work(call.services.reader, call.target)
-    return await described(
-        call.services, call.principal, await seen(call.services, work, etag), Memory()
-    )
+    found = await seen(call.services, work, etag)
+    view = await described(call.services, call.principal, found, Memory())
+    uri = await link_if_any(call.services, call.principal, work.uid)
+    return structs.replace(view, tensorboard_uri=uri) if uri else view
 
 
 async def timeline(call: JsonCall) -> Timeline:

@@ -35,6 +35,7 @@ from trainshed.api.trainshed_v1 import (
     resume,
     secrets,
     shell,
+    tensorboard,
     usage,
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
@@ -48,6 +49,7 @@ from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan
 from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
 from trainshed.wire.trainshed_v1.secrets import SecretValue
 from trainshed.wire.trainshed_v1.shells import ReplicaChoice
+from trainshed.wire.trainshed_v1.viewers import ViewRequest
 
 PREFIX: Final = "/trainshed/v1/"
 _OF_JOBS: Final = "trainshed.v1.Jobs."
@@ -120,6 +122,9 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "jobs/{job}/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
     ("POST", "jobs/{job}:shell"): Method(
         "trainshed.v1.Jobs.Shell", shell.open_, body=ReplicaChoice
+    ),
+    ("POST", "jobs/{job}:tensorboard"): Method(
+        "trainshed.v1.Jobs.Tensorboard", tensorboard.link, body=ViewRequest
     ),
     ("GET", "jobs/{job}/autopsies"): Method(
         "trainshed.v1.Jobs.ListAutopsies", shell.list_autopsies

@@ -97,6 +97,7 @@ def description(
         ("Cause", "\n".join(_failure_lines(job.failure, job.error)) if job.failure else ""),
         ("Left", "\n".join(_autopsy_lines(job.program, zone))),
         ("Shell", "\n".join(_shell_lines(job.program))),
+        ("TensorBoard", job.tensorboard),
     ]
     program = job.program
     if program is not job:

@@ -163,6 +163,8 @@ class JobView:
     autopsies: "tuple[AutopsyView, ...]" = ()
     #: To the shells of replicas that run, by task.
     links: tuple[tuple[str, str], ...] = ()
+    #: Opens TensorBoard; "" = there are no event files.
+    tensorboard: str = ""
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "JobView":
@@ -200,6 +202,7 @@ class JobView:
             model=job.pipeline.model if job.pipeline else "",
             autopsies=tuple(map(AutopsyView.of, job.autopsies or ())),
             links=tuple((job.web_access_uris or {}).items()),
+            tensorboard=job.tensorboard_uri or "",
         )
 
     @property

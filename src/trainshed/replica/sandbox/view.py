@@ -31,6 +31,7 @@ class View:
         scratch: str,
         layer: str = "",
         binds: "Sequence[tuple[str, str]]" = (),
+        lent: "Sequence[tuple[str, Sequence[str], str]]" = (),
         namespace: "users.Namespace | None" = None,
     ) -> None:
         self._isolation = isolation
@@ -42,6 +43,8 @@ class View:
         self._layer = layer
         #: (source, target), shown writable.
         self._binds = binds
+        #: (directory, names of the directories from there on, target), shown read-only; without an image.
+        self._lent = lent
         #: The namespace of the program's own users, if it was made ahead.
         self._namespace = namespace
         self._read_only = [path for path in isolation.read_only if os.path.isdir(path)]
@@ -97,6 +100,7 @@ class View:
         frozen = [(self._source(path), path) for path in self._read_only]
         shown = [(self._own(source), target) for source, target in self._binds]
         bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
+        bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
         hosts = self._source(self._isolation.hosts)
         ways = [*self._isolation.hidden, *self._closed_ways()]
         places = [path for path in ways if mounts.is_directory(path)]
@@ -179,6 +183,17 @@ class View:
     def _own(self, path: str) -> "mounts.Source":
         """A directory that lies where the program can put a link in its place, which is not followed."""
         handle = mounts.open_path(path, os.O_NOFOLLOW | os.O_DIRECTORY)
+        return mounts.Source(handle, self._file_owners())
+
+    def _below(self, base: str, names: "Sequence[str]") -> "mounts.Source":
+        """A directory on the way to which programs can put links, none of which is followed."""
+        handle = mounts.open_path(base, os.O_DIRECTORY)
+        for name in names:
+            try:
+                below = mounts.open_path(name, os.O_NOFOLLOW | os.O_DIRECTORY, handle)
+            finally:
+                os.close(handle)
+            handle = below
         return mounts.Source(handle, self._file_owners())
 
     def _file_owners(self) -> "users.Users | None":

@@ -230,6 +230,8 @@ class JobDescription(JobSummary, frozen=True):
     autopsies: tuple[KeptAutopsy, ...] | UnsetType = UNSET
     #: Of a job: links to shells by `task`, while it runs, if it has asked for them.
     web_access_uris: Mapping[str, str] | UnsetType = UNSET
+    #: Opens TensorBoard in a browser, if there are event files; not while the job is watched.
+    tensorboard_uri: str | UnsetType = UNSET
     #: Of a tuning job.
     tuning: Tuning | UnsetType = UNSET
     #: Of a tuning job, ascending by number.

@@ -1,0 +1,85 @@
+"""Links to TensorBoard for what jobs wrote."""
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from trainshed.access.permissions import PERMISSIONS, authorize, held
+from trainshed.access.principals import Principal
+from trainshed.api.calls.services import Services
+from trainshed.api.calls.view_links import MOST_JOBS, view_of
+from trainshed.api.resources.jobs import find_work
+from trainshed.api.trainshed_v1.call import Fields, JsonCall
+from trainshed.api.viewers.directories import directories_of
+from trainshed.api.viewers.surface import views_of
+from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
+from trainshed.core.names import JobUid
+from trainshed.core.works import Work
+from trainshed.wire.trainshed_v1.viewers import ViewLink
+
+METHOD: Final = "trainshed.v1.Jobs.Tensorboard"
+
+
+async def link(call: JsonCall) -> ViewLink:
+    """`POST /trainshed/v1/jobs/{job}:tensorboard`: the link to TensorBoard for a job, or for several beside
+    each other. Raises FailedPrecondition: they were given no directory for event files."""
+    fields = call.fields()
+    others = _names(fields)
+    if len(others) >= MOST_JOBS:
+        fields.fault("others", f"At most {MOST_JOBS} jobs can be looked at together.")
+    works = [(await find_work(call.services.reader, call.target))[0]]
+    for index, target in enumerate(others[: MOST_JOBS - 1]):
+        try:
+            work, _ = await find_work(call.services.reader, target)
+            authorize(call.principal, METHOD, (work.name.project_id,))
+            works.append(work)
+        except (NotFound, PermissionDenied):
+            # The same of both: whether another project has such a job is nobody's business.
+            text = f"There is no job {target[:200]!r} that you may look at."
+            fields.fault(f"others[{index}]", text)
+    fields.refuse()
+    shown = views_of(call.services)
+    uids = [work.uid for work in works]
+    directories = await directories_of(call.services.reader, uids)
+    if not directories:
+        raise FailedPrecondition(_nowhere(works))
+    view = view_of(uids)
+    uri = shown.links.link(view)
+    return ViewLink(
+        uri=uri,
+        view=view,
+        key=uri.rpartition("key=")[2],
+        directories=tuple(each.uri for each in directories),
+        has_files=await shown.viewers.has_files(directories),
+    )
+
+
+async def link_if_any(services: Services, principal: Principal, uid: JobUid) -> str:
+    """The link for who may have it, if there is anything to look at; else ""."""
+    if services.views is None or PERMISSIONS[METHOD] not in held(principal):
+        return ""
+    try:
+        directories = await directories_of(services.reader, (uid,))
+        if not await services.views.viewers.has_files(directories):
+            return ""
+    except (NotFound, FailedPrecondition):
+        return ""
+    return services.views.links.link(view_of((uid,)))
+
+
+def _names(fields: Fields) -> list[str]:
+    given = fields.raw("others")
+    if given is None:
+        return []
+    names = cast("list[object]", given) if isinstance(given, list) else [None]
+    if not all(isinstance(name, str) and name for name in names):
+        fields.fault("others", "It must be a list of names, ids or uids of jobs.")
+        return []
+    return [str(name) for name in names]
+
+
+def _nowhere(works: Sequence[Work]) -> str:
+    names = ", ".join(str(work.name) for work in works)
+    return (
+        f"{names}: no directory for event files is known. Give the job a base output directory "
+        "(baseOutputDirectory; --job-dir of an ml job) and write to $AIP_TENSORBOARD_LOG_DIR."
+    )

@@ -1,0 +1,64 @@
+// Changes the link behind the # for a cookie, and waits until TensorBoard serves.
+"use strict";
+
+const state = document.getElementById("state");
+const lines = document.getElementById("lines");
+const again = document.getElementById("again");
+
+function fail(text) {
+  document.body.dataset.state = "failed";
+  state.textContent = text;
+  again.hidden = false;
+}
+
+// Calls `heard` with each line of JSON of an answer.
+async function each(answer, heard) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n");
+    rest = parts.pop();
+    parts.filter(Boolean).forEach((part) => heard(JSON.parse(part)));
+  }
+}
+
+async function open() {
+  const link = new URLSearchParams(location.hash.slice(1));
+  const wanted = { view: link.get("view") || "", key: link.get("key") || "" };
+  delete document.body.dataset.state;
+  again.hidden = true;
+  lines.replaceChildren();
+  state.textContent = "Opening …";
+  let ended = false;
+  try {
+    const answer = await fetch("open", { method: "POST", body: JSON.stringify(wanted) });
+    if (!answer.ok) {
+      const refused = await answer.json();
+      fail(refused.error.message);
+      return;
+    }
+    await each(answer, (told) => {
+      if (told.line) {
+        const line = document.createElement("li");
+        line.textContent = told.line;
+        lines.append(line);
+      } else if (told.error) {
+        ended = true;
+        fail(told.error);
+      } else if (told.path) {
+        ended = true;
+        // Beside this page, which may lie below a path of a proxy's.
+        location.replace(`${encodeURIComponent(wanted.view)}/`);
+      }
+    });
+    if (!ended) fail("The connection broke off.");
+  } catch (failure) {
+    fail(`The service does not answer: ${failure.message}`);
+  }
+}
+
+again.addEventListener("click", open);
+addEventListener("hashchange", open);
+open();

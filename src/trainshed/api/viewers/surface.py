@@ -1,0 +1,169 @@
+"""`/tensorboard/...`: the page of a link, the opening of a view, and all that its TensorBoard serves.
+
+GET  /tensorboard/            the page; which view stands behind the # of its address, which no server is sent
+GET  /tensorboard/PART        its parts
+POST /tensorboard/open        {view, key} of a link: a cookie, and lines {line} until {path} or {error}
+ANY  /tensorboard/VIEW/...    TensorBoard's own, for who has the view's cookie (docs/adr/0058)
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from importlib.resources import files
+from typing import Any, Final, cast
+
+from trainshed.api.calls.errors import Refusal, refusal
+from trainshed.api.calls.http import NDJSON, refusal_answer
+from trainshed.api.calls.services import Services, Viewers, Views
+from trainshed.api.calls.view_links import PATH, jobs_of
+from trainshed.api.viewers.directories import directories_of
+from trainshed.core.errors import (
+    FailedPrecondition,
+    PermissionDenied,
+    RequestError,
+    Unauthenticated,
+)
+from trainshed.eventloop.background import joined
+from trainshed.httpd.messages import Request, Response, Streamed, sized
+from trainshed.httpd.routing import ANY, Router, Template
+from trainshed.summaries.places import LogDirectory
+from trainshed.wire.json import decode_text, encode_text
+from trainshed.wire.status import StatusCode
+
+_MOST: Final = 4096
+"""Bytes of a request to open a view, which anybody may send."""
+_PARTS: Final = {
+    "": ("page.html", b"text/html; charset=utf-8"),
+    "page.js": ("page.js", b"text/javascript; charset=utf-8"),
+    "page.css": ("page.css", b"text/css; charset=utf-8"),
+}
+_GUARDS: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-cache"),
+)
+_SERVED: Final = frozenset({"GET", "HEAD", "POST"})
+_ROUTER: Final = Router(
+    (
+        ("POST", Template.parse("/tensorboard/open"), "open"),
+        *((method, Template.parse("/tensorboard"), "redirect") for method in ("GET", "HEAD")),
+        *((method, Template.parse("/tensorboard/{part}"), "part") for method in ("GET", "HEAD")),
+        (ANY, Template.parse("/tensorboard/{view}/{rest=**}"), "view"),
+    ),
+    empty_names=True,
+)
+
+
+class ViewerSurface:
+    """Needs no token but those that it speaks of."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def answer(self, request: Request) -> Response:
+        """Raises whatever is wrong with it."""
+        request.api = "trainshed_v1"
+        match _ROUTER.match(request.method, request.raw_path):
+            case "open", _:
+                return await self._open(request)
+            case "redirect", _:
+                return Response(b"", 308, [(b"location", PATH.encode()), (b"content-length", b"0")])
+            case "part", {"part": name} if name in _PARTS:
+                file, kind = _PARTS[name]
+                body = files("trainshed.api.viewers").joinpath("page", file).read_bytes()
+                return sized(b"" if request.method == "HEAD" else body, kind, more=_GUARDS)
+            case "view", {"view": view} if jobs_of(view) and request.method in _SERVED:
+                return await self._forward(request, view)
+            case _:
+                text = (
+                    f"There is nothing at {request.method} {request.path}; "
+                    "`trainshed tensorboard JOB` prints the link to what a job wrote."
+                )
+                return refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
+
+    async def _open(self, request: Request) -> Response:
+        given = decode_text(await request.body(_MOST))
+        fields = cast(dict[str, Any], given) if isinstance(given, dict) else {}
+        shown = views_of(self._services)
+        view = str(fields.get("view"))
+        if not shown.links.opens(view, str(fields.get("key"))):
+            raise PermissionDenied(
+                "This link opens nothing here: it is not whole, or of another service. Take it from the job "
+                "again (`trainshed tensorboard JOB`)."
+            )
+        directories = await directories_of(self._services.reader, jobs_of(view))
+        lines = _opening(shown.viewers, view, directories)
+        answer = Streamed(lines, self._services.closing, NDJSON)
+        origin, scheme = request.headers.get("origin", ""), request.scope.get("scheme", "")
+        cookies = shown.links.cookies(view, origin, scheme)
+        answer.headers += [(b"set-cookie", cookie) for cookie in cookies]
+        return answer
+
+    async def _forward(self, request: Request, view: str) -> Response:
+        shown = views_of(self._services)
+        if not shown.links.lets(view, request.headers.get("cookie", "")):
+            raise Unauthenticated(
+                "This browser has not opened this view, or a day ago: open the job's link again, which "
+                "`trainshed tensorboard JOB` prints."
+            )
+        directories = await directories_of(self._services.reader, jobs_of(view))
+        more = _guards(shown.links.sources(view, request.headers.get("host", "")))
+        return await shown.viewers.forward(view, f"{PATH}{view}/", directories, request, more)
+
+
+def views_of(services: Services) -> Views:
+    """Raises FailedPrecondition: the operator wants none."""
+    if services.views is None:
+        raise FailedPrecondition(
+            "This service starts no TensorBoard: its operator has turned that off (setting `tensorboards`)."
+        )
+    return services.views
+
+
+def _guards(sources: str) -> list[tuple[bytes, bytes]]:
+    """What a page of TensorBoard may do, whatever a job wrote into it: reach what lies below its own path. It
+    opens no window, by which it could come at other pages of this service."""
+    policy = (
+        "sandbox allow-scripts allow-same-origin allow-forms allow-downloads allow-modals; "
+        f"default-src 'none'; script-src {sources} 'unsafe-eval'; style-src {sources} 'unsafe-inline' data:; "
+        f"img-src {sources} data: blob:; media-src {sources} data: blob:; font-src {sources} data:; "
+        f"connect-src {sources}; worker-src 'none'; frame-src 'none'; form-action 'none'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    )
+    return [
+        (b"content-security-policy", policy.encode()),
+        (b"cross-origin-opener-policy", b"noopener-allow-popups"),
+        (b"cross-origin-resource-policy", b"same-origin"),
+        (b"referrer-policy", b"same-origin"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+
+
+async def _opening(
+    viewers: Viewers, view: str, directories: Sequence[LogDirectory]
+) -> AsyncGenerator[bytes]:
+    """What is done until it serves, a line of JSON each; at last its path, or what is wrong."""
+    said: asyncio.Queue[str | None] = asyncio.Queue()
+    opening = joined(viewers.open(view, f"{PATH}{view}/", directories, said.put_nowait))
+    opening.add_done_callback(lambda _: said.put_nowait(None))
+    try:
+        while (line := await said.get()) is not None:
+            yield _line({"line": line})
+        try:
+            await opening
+        except RequestError as error:
+            told = refusal(error, "trainshed_v1")
+            yield _line({"error": told.message if told is not None else str(error)})
+            return
+        yield _line({"path": f"{PATH}{view}/"})
+    finally:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+
+
+def _line(value: dict[str, str]) -> bytes:
+    return encode_text(value) + b"\n"

@@ -1,0 +1,44 @@
+"""`trainshed tensorboard`: the link to TensorBoard for what jobs wrote, and waiting until it serves."""
+
+import webbrowser
+
+import click
+
+from trainshed.cli.client import Client, Refused
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.viewers import ViewLink
+
+
+@click.command(short_help="Open TensorBoard for what jobs wrote.")
+@click.argument("jobs", metavar="JOB [JOB]...", nargs=-1, required=True)
+@click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
+@click.option("--wait", "waits", is_flag=True, help="Return when TensorBoard serves.")
+@takes_endpoint
+def command(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool, waits: bool) -> None:
+    """Print the link to TensorBoard for the event files of a job, or of several beside each other.
+
+    TensorBoard is installed when it is first opened, started when the link is opened, and ended when nobody
+    has looked for ten minutes (setting tensorboard_idle). Whoever has the link can look.
+    """
+    client = endpoint.client()
+    first, *others = (find_job(client, job, endpoint.project)["uid"] for job in jobs)
+    link = read(client.post(job_path(first, ":tensorboard"), {"others": others}), ViewLink)
+    if not link.has_files:
+        click.echo(f"There are no event files in {', '.join(link.directories)} yet.", err=True)
+    if waits:
+        _wait(client, link)
+    click.echo(link.uri)
+    if opens and not webbrowser.open(link.uri):
+        raise Refused(0, "No browser was found on this machine; open the link above in one.")
+
+
+def _wait(client: Client, link: ViewLink) -> None:
+    """Raises Refused: it cannot be opened."""
+    with client.told("/tensorboard/open", {"view": link.view, "key": link.key}) as answer:
+        for said in answer:
+            if "error" in said:
+                raise Refused(0, said["error"])
+            if "line" in said:
+                click.echo(said["line"], err=True)

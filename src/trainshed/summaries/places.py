@@ -1,0 +1,16 @@
+"""Where event files lie, as the rest of the house names such a place."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A directory with event files of a job."""
+
+    #: Unlike those of the others that are looked at together: letters, digits, `.`, `_` and `-`; "" where it
+    #: is the only one.
+    label: str
+    #: `gs://BUCKET/PATH`.
+    uri: str
+    #: Whose programs wrote it.
+    project: str

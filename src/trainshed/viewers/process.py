@@ -1,0 +1,232 @@
+"""One viewer: TensorBoard in a process that is kept apart (`runtimes.confinement`), on a Unix socket.
+
+It reads the directories that it was lent and nothing else of the service's, has no network, and ends with its
+keeper, which ends with the service. The socket listens before the process is started: who asks too early
+waits.
+"""
+
+import asyncio
+import collections
+import contextlib
+import os
+import shutil
+import socket
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from trainshed.eventloop.background import joined
+from trainshed.httpd.messages import Request, Response
+from trainshed.replica import protocol
+from trainshed.replica.system.unix_sockets import reachable
+from trainshed.runtimes.confinement import (
+    Confinement,
+    InstallationTerms,
+    LentDirectory,
+    read_verdict,
+)
+from trainshed.runtimes.port import PreparedRuntime
+from trainshed.viewers import forwarding
+from trainshed.viewers.forwarding import NoAnswer
+
+SUBJECT: Final = "TensorBoard"
+_PROGRAM: Final = Path(__file__).with_name("program.py")
+_LOGS: Final = "logs"
+_SOCKET: Final = "socket"
+_BACKLOG: Final = 64
+_LAST_LINES: Final = 5
+_LONGEST_LINE: Final = 2000
+_PATIENCE: Final = 5.0
+"""Seconds for a keeper to end everything; then it is killed."""
+_ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+class ViewerFailed(Exception):
+    """A viewer could not be started, or has ended by itself. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDirectory:
+    """A directory of event files, as it is shown."""
+
+    #: The name that it is shown by; "" = it is the only one.
+    label: str
+    #: A directory of ours.
+    base: Path
+    #: The names from there on, which are a program's: no link among them is followed.
+    below: tuple[str, ...]
+
+
+class ViewerProcess:
+    """A viewer that runs. `prefix`: the path at which browsers find it."""
+
+    def __init__(self, process: Process, line: socket.socket, workspace: Path, prefix: str) -> None:
+        self._process = process
+        self._line = line
+        self._workspace = workspace
+        self._prefix = prefix
+        self._is_asked = False
+        self._last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        self._listening = joined(self._listen())
+        self._ended = joined(self._end())
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._ended.done()
+
+    async def ready(self) -> None:
+        """Wait until it serves. Raises ViewerFailed."""
+        asking = joined(forwarding.status_of(self._socket, f"{self._prefix}data/environment"))
+        try:
+            await asyncio.wait((asking, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done() or isinstance(asking.exception(), NoAnswer):
+                raise ViewerFailed(await self._why())
+            if (status := asking.result()) >= 500:
+                raise ViewerFailed(f"{SUBJECT} answers {status}. {' '.join(self._last)}")
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    async def forward(
+        self, request: Request, closing: asyncio.Event, more: list[tuple[bytes, bytes]]
+    ) -> Response:
+        """Its answer, with headers of ours. Raises ViewerFailed, BodyTooLarge."""
+        try:
+            return await forwarding.forward(self._socket, request, closing, more)
+        except NoAnswer as failure:
+            raise ViewerFailed(f"{SUBJECT} gives no answer: {failure}.") from None
+
+    async def ended(self) -> str:
+        """Wait for its end; why it ended, "" if it was asked to."""
+        return await asyncio.shield(self._ended)
+
+    async def close(self) -> None:
+        """End it, and wait until it is gone."""
+        self._is_asked = True
+        with contextlib.suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self.ended()
+                return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self.ended()
+
+    @property
+    def _socket(self) -> str:
+        return str(self._workspace / _SOCKET)
+
+    async def _why(self) -> str:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                return await self.ended() or f"{SUBJECT} was ended."
+        return f"{SUBJECT} gives no answer. {' '.join(self._last)}"
+
+    async def _listen(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            async for line in self._process.stdout:
+                if text := line.decode(errors="replace").strip():
+                    self._last.append(text[:_LONGEST_LINE])
+        except ValueError:
+            return  # A line longer than the stream holds: it says nothing that anybody waits for.
+
+    async def _end(self) -> str:
+        code = await self._process.wait()
+        self._listening.cancel()
+        verdict = read_verdict(self._line)
+        self._line.close()
+        await asyncio.to_thread(shutil.rmtree, self._workspace, ignore_errors=True)
+        if self._is_asked:
+            return ""
+        if verdict.kind:
+            return verdict.text
+        lines = " ".join(self._last)
+        return f"{SUBJECT} ended with status {code}: {lines or 'it said nothing'}"
+
+
+async def start(
+    workspace: Path,
+    directories: Sequence[ShownDirectory],
+    runtime: PreparedRuntime,
+    prefix: str,
+    terms: InstallationTerms,
+) -> ViewerProcess:
+    """Start one. `workspace`: a directory for it alone, emptied and made here, removed at its end. Raises
+    ViewerFailed."""
+    try:
+        logs, lent = await asyncio.to_thread(_prepare, workspace, directories, terms.level)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            with reachable(str(workspace / _SOCKET)) as short:
+                listener.bind(short)
+            listener.listen(_BACKLOG)
+            confinement = Confinement(
+                workspace=str(workspace),
+                writable=(),
+                shown=runtime.read_only,
+                terms=terms,
+                name=f"trainshed-viewer-{os.getpid()}-{workspace.name}",
+                lent=lent,
+                handles=(listener.fileno(),),
+                network=False,
+                subject=SUBJECT,
+            )
+            await asyncio.to_thread(confinement.prepare)
+            process, line = await _spawn(confinement, runtime, logs, prefix)
+    except OSError as failure:
+        await asyncio.to_thread(shutil.rmtree, workspace, ignore_errors=True)
+        raise ViewerFailed(f"{SUBJECT} could not be started: {failure}.") from None
+    return ViewerProcess(process, line, workspace, prefix)
+
+
+def _prepare(
+    workspace: Path, directories: Sequence[ShownDirectory], level: str
+) -> tuple[Path, tuple[LentDirectory, ...]]:
+    """Make the workspace; where the event files will be, and what is to be lent there."""
+    shutil.rmtree(workspace, ignore_errors=True)
+    logs = workspace / _LOGS
+    logs.mkdir(parents=True)
+    places = [(each, logs / each.label if each.label else logs) for each in directories]
+    if level != protocol.LEVEL_SESSION:
+        for _, place in places:
+            # Inside it may be nobody who could make them.
+            place.mkdir(exist_ok=True)
+        return logs, tuple(
+            LentDirectory(str(each.base), each.below, str(place)) for each, place in places
+        )
+    # Nothing can be shown elsewhere: who is at this level sees everything in any case.
+    for each, place in places:
+        if place == logs:
+            logs.rmdir()
+        place.symlink_to(each.base.joinpath(*each.below))
+    return logs, ()
+
+
+async def _spawn(
+    confinement: Confinement, runtime: PreparedRuntime, logs: Path, prefix: str
+) -> tuple[Process, socket.socket]:
+    """The keeper, and the line that ends it."""
+    program = await asyncio.to_thread(_PROGRAM.read_text)
+    (listener,) = confinement.handles
+    python = f"{runtime.template}/bin/python"
+    command = [python, "-I", "-c", program, str(listener), str(logs), prefix.rstrip("/")]
+    line, theirs = socket.socketpair()
+    with theirs:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *confinement.command(command, theirs.fileno()),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=STDOUT,
+                env=confinement.environ({"PATH": os.defpath, **_ONE_THREAD}, offline=True),
+                cwd=confinement.workspace,
+                pass_fds=(theirs.fileno(), *confinement.handles),
+                start_new_session=True,
+            )
+        except BaseException:
+            line.close()
+            raise
+    return process, line

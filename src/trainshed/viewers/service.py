@@ -1,0 +1,154 @@
+"""The viewers of a service: from the name of a view and its directories to the answer of the TensorBoard that
+shows them.
+
+The environment is the family `tensorboard` of the runtimes, built when somebody looks for the first time.
+"""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from trainshed.core.errors import FailedPrecondition, Unavailable
+from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+from trainshed.httpd.messages import Request, Response
+from trainshed.runtimes.confinement import InstallationTerms
+from trainshed.runtimes.families import TENSORBOARD
+from trainshed.runtimes.port import BuildFailed, PreparedRuntime
+from trainshed.runtimes.service import LocalRuntimes
+from trainshed.summaries.places import LogDirectory
+from trainshed.viewers.pool import Viewer, ViewerPool
+from trainshed.viewers.process import ShownDirectory, ViewerFailed, start
+
+Say = Callable[[str], None]
+Find = Callable[[LogDirectory], ShownDirectory | None]
+"""Where a directory lies on this disk; None: it is not there, or nobody of its project may read it. Blocks.
+Raises FailedPrecondition: it lies elsewhere."""
+
+
+class LocalViewers:
+    """The API's `Viewers` on this machine. `root`: a directory of its own. `terms`: on which they run, asked
+    in threads; what it raises, is told."""
+
+    def __init__(
+        self,
+        root: Path,
+        runtimes: LocalRuntimes,
+        find: Find,
+        terms: Callable[[], InstallationTerms],
+        *,
+        pool: ViewerPool,
+        closing: asyncio.Event,
+    ) -> None:
+        self._root = root
+        self._runtimes = runtimes
+        self._find = find
+        self._terms = terms
+        self._pool = pool
+        self._closing = closing
+
+    async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
+        """See the protocol."""
+        return bool(await asyncio.to_thread(self._found, directories))
+
+    async def open(
+        self, name: str, prefix: str, directories: Sequence[LogDirectory], say: Say
+    ) -> None:
+        """See the protocol."""
+        runtime = await self._runtime(say)
+        say("Starting TensorBoard.")
+        with _Told():
+            async with self._pool.viewer(name, self._start(name, prefix, directories, runtime)):
+                return
+
+    async def forward(
+        self,
+        name: str,
+        prefix: str,
+        directories: Sequence[LogDirectory],
+        request: Request,
+        more: list[tuple[bytes, bytes]],
+    ) -> Response:
+        """See the protocol."""
+        runtime = await self._runtime(lambda line: None)
+        with _Told():
+            starting = self._start(name, prefix, directories, runtime)
+            async with self._pool.viewer(name, starting) as viewer:
+                return await viewer.forward(request, self._closing, more)
+
+    def end(self, wanted: Callable[[str], bool]) -> None:
+        """See the protocol."""
+        self._pool.end(wanted)
+
+    async def close(self) -> None:
+        """End all of them, and wait until they are gone."""
+        await self._pool.close()
+        await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
+
+    async def _runtime(self, say: Say) -> PreparedRuntime:
+        """Raises FailedPrecondition."""
+        choice = self._runtimes.catalog.named(TENSORBOARD.family)
+        if isinstance(choice, RuntimeRefusal):
+            raise FailedPrecondition(choice.reason)
+        found = self._runtimes.ready(choice, ())
+        return found or await self._built(choice, say)
+
+    async def _built(self, choice: RuntimeChoice, say: Say) -> PreparedRuntime:
+        say("Installing TensorBoard, once for all jobs; this takes some seconds.")
+        loop = asyncio.get_running_loop()
+        try:
+            return await self._runtimes.prepare(choice, (), lambda line: _said(loop, say, line))
+        except BuildFailed as failure:
+            raise FailedPrecondition(
+                f"TensorBoard cannot be installed here: {failure} On a machine without a package index run "
+                f"`trainshed runtimes build {TENSORBOARD.family}` where there is one, with the same "
+                "$TRAINSHED_CACHE, or copy the event files and look at them elsewhere: `tensorboard "
+                "--logdir DIRECTORY`."
+            ) from None
+
+    def _start(
+        self,
+        name: str,
+        prefix: str,
+        directories: Sequence[LogDirectory],
+        runtime: PreparedRuntime,
+    ) -> Callable[[], Awaitable[Viewer]]:
+        async def started() -> Viewer:
+            found, terms = await asyncio.to_thread(self._prepared, directories)
+            return await start(self._root / name, found, runtime, prefix, terms)
+
+        return started
+
+    def _prepared(
+        self, directories: Sequence[LogDirectory]
+    ) -> tuple[Sequence[ShownDirectory], InstallationTerms]:
+        if not (found := self._found(directories)):
+            places = ", ".join(each.uri for each in directories) or "any bucket"
+            raise FailedPrecondition(
+                f"There are no event files in {places} yet. Programs write them to "
+                "$AIP_TENSORBOARD_LOG_DIR (custom jobs with a base output directory) or below --job-dir."
+            )
+        try:
+            return found, self._terms()
+        except BuildFailed as failure:
+            raise FailedPrecondition(str(failure)) from None
+
+    def _found(self, directories: Sequence[LogDirectory]) -> list[ShownDirectory]:
+        return [found for each in directories if (found := self._find(each)) is not None]
+
+
+def _said(loop: asyncio.AbstractEventLoop, say: Say, line: str) -> None:
+    """From a thread, which may be at it still when nobody listens any more."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(say, line)
+
+
+class _Told:
+    """What goes wrong with a viewer, as callers of the API are told it."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
+        if isinstance(failure, ViewerFailed):
+            raise Unavailable(str(failure)) from None

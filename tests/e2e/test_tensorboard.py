@@ -1,0 +1,203 @@
+"""The real TensorBoard for what a job wrote, as a browser and `trainshed tensorboard` reach it."""
+
+import http.client
+import http.cookies
+import json
+import os
+import re
+import select
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    Service,
+    command,
+    container_job,
+    environment,
+    start,
+    submit,
+)
+from tests.summary_writers import GOLDEN, WRITERS
+
+BUCKET = "trainshed"
+TORCH = WRITERS["torch-scalars"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINSHED_TENSORBOARDS", "2")
+        patch.setenv("TRAINSHED_LOG_LEVEL", "info")
+        started = start(tmp_path_factory.mktemp("tensorboard") / "data")
+    yield started
+    started.terminate()
+
+
+def written(service: Service, name: str) -> str:
+    """The id of a job that is over, with an event file of PyTorch's in its log directory."""
+    body = container_job("pass", name=name)
+    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://{BUCKET}/{name}"}
+    job = submit(service, body)
+    events = (GOLDEN / "torch-scalars.tfevents").read_bytes()
+    service.put(BUCKET, f"{name}/logs/train/events.out.tfevents.1", events)
+    service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
+    service.finish(job, 120)
+    return job
+
+
+@pytest.fixture(scope="module")
+def job(service: Service) -> str:
+    return written(service, "first")
+
+
+def asked(
+    service: Service,
+    path: str,
+    cookie: str = "",
+    *,
+    method: str = "GET",
+    body: bytes | None = None,
+    headers: Mapping[str, str] = {},
+) -> Answer:
+    parts = urlsplit(service.rest)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+    with closing(connection):
+        sent = {**({"Cookie": cookie} if cookie else {}), **headers}
+        connection.request(method, path, body=body, headers=sent)
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.headers, answer.read())
+
+
+def link_of(service: Service, *jobs: str) -> dict[str, str]:
+    """What stands behind the # of the link that the command prints, once TensorBoard serves."""
+    done = subprocess.run(
+        command("tensorboard", *jobs, "--wait", "--data", str(service.data)),
+        env=environment(service.data),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Starting TensorBoard." in done.stderr
+    address, _, fragment = done.stdout.strip().partition("#")
+    assert address == f"{service.rest}/tensorboard/"
+    return {name: values[0] for name, values in parse_qs(fragment).items()}
+
+
+def opened(service: Service, link: Mapping[str, str]) -> tuple[str, str]:
+    """As the page does: the path of a view, and the browser's cookie for it."""
+    answer = asked(service, "/tensorboard/open", method="POST", body=json.dumps(link).encode())
+    assert answer.status == 200, answer.body
+    cookie: http.cookies.Morsel[str]
+    (cookie,) = http.cookies.SimpleCookie(answer.headers["Set-Cookie"]).values()
+    path = json.loads(answer.body.splitlines()[-1])["path"]
+    assert (cookie["path"], cookie["samesite"], cookie["httponly"]) == (path, "Strict", True)
+    return path, f"{cookie.key}={cookie.value}"
+
+
+def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
+    """spec: the page, its scripts, the runs and the scalars, all below the path of the view."""
+    path, cookie = opened(service, link_of(service, job))
+    page = asked(service, path, cookie, headers={"Accept-Encoding": "identity"})
+    assert page.status == 200
+    (script,) = re.findall(r'<script src="(index\.js[^"]*)"', page.body.decode())
+    assert len(asked(service, path + script, cookie).body) > 100_000
+    assert json.loads(asked(service, path + "data/runs", cookie).body) == ["train"]
+    tag, points = next(iter(TORCH.scalars.items()))
+    form = f"tag={tag}&runs=train".encode()
+    answer = asked(
+        service,
+        path + "data/plugin/scalars/scalars_multirun",
+        cookie,
+        method="POST",
+        body=form,
+        headers={
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Origin": service.rest,
+        },
+    )
+    told: dict[str, Any] = json.loads(answer.body)
+    assert {step: value for _, step, value in told["train"]} == pytest.approx(points)
+    described = service.call("GET", f"/trainshed/v1/jobs/{job}")
+    assert described["tensorboardUri"].startswith(f"{service.rest}/tensorboard/#view=")
+
+
+def test_its_page_can_reach_nothing_but_its_own_path(service: Service, job: str) -> None:
+    """docs/security.md: whatever a job wrote into it. Two policies hold both."""
+    path, cookie = opened(service, link_of(service, job))
+    for below in ("", "data/runs", "nowhere"):
+        answer = asked(service, path + below, cookie)
+        policies = answer.headers.get_all("Content-Security-Policy") or []
+        (ours,) = (policy for policy in policies if policy.startswith("sandbox "))
+        host = urlsplit(service.rest).netloc
+        assert f"connect-src {host}{path};" in ours
+        assert "allow-popups" not in ours and "allow-top-navigation" not in ours
+        assert "frame-src 'none'" in ours
+        assert answer.headers.get_all("Set-Cookie") is None
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+def test_nobody_without_the_cookie_sees_anything(service: Service, job: str) -> None:
+    path, cookie = opened(service, link_of(service, job))
+    other, _ = opened(service, link_of(service, written(service, "closed")))
+    name, _, value = cookie.partition("=")
+    until, _, signature = value.partition(".")
+    later = f"{name}={int(until) + 1}.{signature}"
+    for where, sent in ((path, ""), (path, later), (other, cookie), (path, f"{name}=1.x")):
+        assert asked(service, where, sent).status == 401
+    # The owner's token is not for a browser's requests, and no way past the cookie either.
+    bearer = {"Authorization": f"Bearer {service.token}"}
+    assert asked(service, path, headers=bearer).status == 401
+    foreign = asked(
+        service, path, cookie, method="POST", body=b"", headers={"Origin": "http://evil.example"}
+    )
+    assert foreign.status == 403
+    for link in ({}, {"view": "1", "key": "x"}, {"view": "../x", "key": "x"}):
+        refused = asked(service, "/tensorboard/open", method="POST", body=json.dumps(link).encode())
+        assert refused.status == 403
+
+
+def test_jobs_are_compared_and_end_with_one_of_them(service: Service, job: str) -> None:
+    other = written(service, "second")
+    path, cookie = opened(service, link_of(service, job, other))
+    runs = json.loads(asked(service, path + "data/runs", cookie).body)
+    assert sorted(runs) == ["first/train", "second/train"]
+    (process,) = viewers(service, path.split("/")[-2])
+    ending = os.pidfd_open(process)
+    service.call("DELETE", f"{CUSTOM_JOBS}/{other}")
+    assert asked(service, path, cookie).status == 404
+    ended, _, _ = select.select([ending], [], [], 30)
+    os.close(ending)
+    assert ended
+    log = (service.data / "service.log").read_text()
+    assert f"viewer {path.split('/')[-2]}: started" in log
+
+
+def viewers(service: Service, view: str) -> list[int]:
+    """The keepers of the processes of a view."""
+    found: list[int] = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (place / "cmdline").read_bytes()
+        except OSError:
+            continue
+        is_child = f"/viewers/{view}".encode() in arguments and b"keeper" in arguments
+        if is_child and str(service.data).encode() in arguments:
+            found.append(int(place.name))
+    return found

@@ -1,0 +1,139 @@
+"""How many TensorBoards run, which of them is ended for another, and when (docs/tensorboard.md)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.sim import virtual
+from trainshed.core.errors import Unavailable
+from trainshed.httpd.messages import Request, Response
+from trainshed.testing.engine.clock import Clock
+from trainshed.viewers.pool import Viewer, ViewerPool
+
+
+class Fake:
+    """A viewer that serves at once. `end` has it die."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self._fault = fault
+        self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._end.done()
+
+    def end(self, why: str) -> None:
+        if not self._end.done():
+            self._end.set_result(why)
+
+    async def ready(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+
+    async def forward(
+        self, request: Request, closing: asyncio.Event, more: list[tuple[bytes, bytes]]
+    ) -> Response:
+        return Response()
+
+    async def ended(self) -> str:
+        return await asyncio.shield(self._end)
+
+    async def close(self) -> None:
+        self.end("")
+
+
+class Starts:
+    """Starts viewers, and keeps them by number."""
+
+    def __init__(self) -> None:
+        self.made: list[Fake] = []
+
+    async def __call__(self) -> Viewer:
+        self.made.append(Fake())
+        return self.made[-1]
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Under virtual time: hours take no moment."""
+    virtual.run(Clock(), work())
+
+
+async def use(pool: ViewerPool, name: str, start: Callable[[], Awaitable[Viewer]]) -> Viewer:
+    async with pool.viewer(name, start) as viewer:
+        return viewer
+
+
+def test_one_that_nobody_asks_for_is_ended_and_started_again() -> None:
+    async def work() -> None:
+        pool, starts = ViewerPool(2, idle=600), Starts()
+        first = await use(pool, "7", starts)
+        await asyncio.sleep(599)
+        assert await use(pool, "7", starts) is first
+        await asyncio.sleep(599)
+        assert first.is_alive
+        await asyncio.sleep(2)
+        assert not first.is_alive and len(pool) == 0
+        assert await use(pool, "7", starts) is not first
+        await pool.close()
+
+    run(work)
+
+
+def test_one_at_work_is_not_idle() -> None:
+    async def work() -> None:
+        pool, starts = ViewerPool(1, idle=600), Starts()
+        async with pool.viewer("7", starts) as viewer:
+            await asyncio.sleep(3600)
+            assert viewer.is_alive
+            with pytest.raises(Unavailable, match="setting tensorboards"):
+                await use(pool, "8", starts)
+        await pool.close()
+
+    run(work)
+
+
+def test_the_one_that_was_used_least_lately_makes_room() -> None:
+    async def work() -> None:
+        pool, starts = ViewerPool(2, idle=0), Starts()
+        for name in ("7", "8", "7", "9"):
+            await use(pool, name, starts)
+            await asyncio.sleep(1)
+        assert [viewer.is_alive for viewer in starts.made] == [True, False, True]
+        await pool.close()
+        assert not any(viewer.is_alive for viewer in starts.made)
+
+    run(work)
+
+
+def test_many_who_ask_at_once_have_one() -> None:
+    async def work() -> None:
+        pool, starts = ViewerPool(1, idle=0), Starts()
+        found = await asyncio.gather(*(use(pool, "7", starts) for _ in range(5)))
+        assert len(set(map(id, found))) == len(starts.made) == 1
+        await pool.close()
+
+    run(work)
+
+
+def test_one_that_died_or_never_served_is_started_again() -> None:
+    async def work() -> None:
+        pool, starts = ViewerPool(1, idle=0), Starts()
+        await use(pool, "7", starts)
+        starts.made[0].end("it took more memory")
+        await use(pool, "7", starts)
+        assert len(starts.made) == 2
+        pool.end(lambda name: name == "7")
+        await asyncio.sleep(1)
+        assert not starts.made[1].is_alive
+
+        async def bad() -> Viewer:
+            return Fake(Unavailable("no"))
+
+        with pytest.raises(Unavailable, match="no"):
+            await use(pool, "7", bad)
+        assert len(pool) == 0
+        await pool.close()
+
+    run(work)
