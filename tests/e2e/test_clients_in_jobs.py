@@ -4,50 +4,115 @@ identity."""
 import json
 import sys
 import sysconfig
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.running import PROJECT, SKLEARN, container_job, running, submit
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, container_job, running, submit
+from tests.e2e.sdk import pointed_sdk
+from tests.e2e.stories import make_pipe
 
-PROGRAM = Path(__file__).parent / "programs" / "clients_in_job.py"
+PROGRAMS = Path(__file__).parent / "programs"
+BUCKET, FOREIGN = "trainshed", "another-project"
 
 
-def test_a_notebooks_cells_train_log_and_upload_inside_a_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The tests' own interpreter and packages stand for an image that has the clients in it.
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One whose programs see the tests' own interpreter and packages, which stand for an image that has the
+    clients in it."""
     shown = [sys.prefix, sys.base_prefix, sysconfig.get_path("purelib")]
-    monkeypatch.setenv("TRAINSHED_VISIBLE_PATHS", ":".join(dict.fromkeys(shown)))
-    with running(tmp_path / "data") as service:
-        status = service.call("GET", "/trainshed/v1/status")
-        if status["engine"]["isolation"] == "session":
-            pytest.skip("Google's names lead to Google at this level: it is NOT tested")
-        body = container_job(PROGRAM.read_text())
-        pool = body["jobSpec"]["workerPoolSpecs"][0]
-        pool["containerSpec"] = {
-            "imageUri": SKLEARN,
-            "command": [sys.executable, "-c", PROGRAM.read_text()],
-            "args": ["trainshed", "another-project", SKLEARN],
-        }
-        job = submit(service, body)
-        state, lines = service.finish(job, 300)["state"], service.lines(job)
-        assert state == "SUCCEEDED", "\n".join(lines[-30:])
-        (told,) = (line for line in lines if line.startswith("SEEN "))
-        seen = json.loads(told.removeprefix("SEEN "))
-        assert (seen["project"], seen["by number"], seen["own job"]) == (PROJECT, PROJECT, True)
-        assert seen["seconds"] < 20, "55 s before: it asked a host that was not there"
-        for transport in ("grpc", "rest"):
-            assert seen[f"models {transport}"] == [f"gs://trainshed/{transport}", transport]
-            assert seen[f"foreign {transport}"] == 403
-        assert (seen["ml"], seen["dynamic"], seen["without a token"]) == ([], [], 401)
-        made_id = seen["made"].rsplit("/", 1)[1]
-        assert service.finish(made_id, 120)["state"] == "SUCCEEDED"
-        assert "made inside" in service.lines(made_id)
-        read = {"resourceNames": [f"projects/{PROJECT}"], "filter": 'severity="ERROR"'}
-        (entry,) = (
-            each["jsonPayload"]
-            for each in service.call("POST", "/v2/entries:list", read)["entries"]
-            if "loss" in each.get("jsonPayload", {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINSHED_VISIBLE_PATHS", ":".join(dict.fromkeys(shown)))
+        with running(tmp_path_factory.mktemp("service")) as started:
+            status = started.call("GET", "/trainshed/v1/status")
+            if status["engine"]["isolation"] == "session":
+                pytest.skip("Google's names lead to Google at this level: it is NOT tested")
+            yield started
+
+
+def job_of(program: str, *arguments: str) -> dict[str, Any]:
+    """A job that runs one of `PROGRAMS`."""
+    text = (PROGRAMS / program).read_text()
+    body = container_job(text)
+    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"] = {
+        "imageUri": SKLEARN,
+        "command": [sys.executable, "-c", text],
+        "args": list(arguments),
+    }
+    return body
+
+
+def seen_inside(service: Service, job: str) -> dict[str, Any]:
+    """What a program has said that ran to its end."""
+    state, lines = service.finish(job, 300)["state"], service.lines(job)
+    assert state == "SUCCEEDED", "\n".join(lines[-30:])
+    (told,) = (line for line in lines if line.startswith("SEEN "))
+    return json.loads(told.removeprefix("SEEN "))
+
+
+def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -> None:
+    job = submit(service, job_of("clients_in_job.py", BUCKET, FOREIGN, SKLEARN))
+    seen = seen_inside(service, job)
+    assert (seen["project"], seen["by number"], seen["own job"]) == (PROJECT, PROJECT, True)
+    assert seen["seconds"] < 20, "55 s before: it asked a host that was not there"
+    for transport in ("grpc", "rest"):
+        assert seen[f"models {transport}"] == [f"gs://trainshed/{transport}", transport]
+        assert seen[f"foreign {transport}"] == 403
+    assert (seen["ml"], seen["dynamic"], seen["without a token"]) == ([], [], 401)
+    made_id = seen["made"].rsplit("/", 1)[1]
+    assert service.finish(made_id, 120)["state"] == "SUCCEEDED"
+    assert "made inside" in service.lines(made_id)
+    read = {"resourceNames": [f"projects/{PROJECT}"], "filter": 'severity="ERROR"'}
+    (entry,) = (
+        each["jsonPayload"]
+        for each in service.call("POST", "/v2/entries:list", read)["entries"]
+        if "loss" in each.get("jsonPayload", {})
+    )
+    assert entry == {"message": "said by the API", "loss": 0.5}
+
+
+def test_a_program_logs_to_the_run_of_its_job_while_a_notebook_does(
+    service: Service, commons: Path
+) -> None:
+    """facts/experiments#jobs: by gRPC, which is the SDK's default, and by REST, side by side."""
+    with pointed_sdk(service, BUCKET) as sdk, ThreadPoolExecutor() as pool:
+        sdk.init(experiment="both-sides")
+        service.call(
+            "POST",
+            f"/v1/projects/{FOREIGN}/locations/{REGION}/metadataStores?metadataStoreId=default",
+            {},
         )
-        assert entry == {"message": "said by the API", "loss": 0.5}
+        runs = {
+            transport: sdk.ExperimentRun.create(transport, experiment="both-sides")
+            for transport in ("grpc", "rest")
+        }
+
+        def run(transport: str) -> dict[str, Any]:
+            gate = make_pipe(commons / transport)
+            body = job_of(*("experiment_in_job.py", transport, PROJECT, FOREIGN, BUCKET, str(gate)))
+            experiment = runs[transport].resource_name.removesuffix(f"-{transport}")
+            body["jobSpec"] |= {
+                "experiment": experiment,
+                "experimentRun": runs[transport].resource_name,
+            }
+            job = submit(service, body)
+            assert "READY" in service.follow(job)
+            # Neither of the two has what the other one has written.
+            runs[transport].log_params({"outside": transport})
+            gate.write_text("")
+            return seen_inside(service, job)
+
+        for transport, seen in zip(runs, pool.map(run, runs), strict=True):
+            assert seen["predicted"] == pytest.approx(9)
+            assert (seen["registered"], seen["foreign"], seen["far"]) == ([True, True], 403, [1])
+            found = sdk.ExperimentRun(transport, experiment="both-sides")
+            assert found.get_params() == {"inside": transport, "outside": transport}
+            assert found.get_metrics() == {"loss": 0.5}
+            assert list(found.get_time_series_data_frame()["loss"]) == [1, 1 / 2, 1 / 3]
+            assert found.get_classification_metrics()[0]["matrix"] == [[3, 1], [0, 4]]
+            (execution,) = found.get_executions()
+            assert [each.display_name for each in execution.get_input_artifacts()] == ["rows"]
+            assert [each.name for each in found.get_experiment_models()] == [f"fitted-{transport}"]
