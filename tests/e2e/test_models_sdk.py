@@ -23,6 +23,7 @@ aiplatform.init(
     api_endpoint=endpoint,
     api_transport=transport,
     credentials=Credentials(token),
+    experiment=f"models-{transport}",
 )
 model = aiplatform.Model.upload(
     display_name=f"kept {transport}",
@@ -61,6 +62,13 @@ seen["by id"] = dict(model.get_model_evaluation(imported.name.rpartition("/")[2]
 seen["slices"] = [
     each.slice_.value for each in client.list_model_evaluation_slices(parent=imported.name)
 ]
+with aiplatform.start_run("r"):
+    aiplatform.log_params({"depth": 3})
+    with aiplatform.start_execution(schema_title="system.Run", display_name="train") as train:
+        rows = aiplatform.Artifact.create(schema_title="system.Dataset", uri="gs://trainshed/rows.csv")
+        train.assign_input_artifacts([rows])
+        train.assign_output_artifacts([model])
+seen["model"] = model.name
 print("SEEN", json.dumps(seen))
 """
 TRANSPORTS = ("grpc", "rest")
@@ -106,6 +114,20 @@ def test_evaluations_are_read_back(seen: dict[str, Any], transport: str) -> None
     assert told["evaluations"] == [{"auPrc": 0.5}, {"auPrc": 0.25}]
     assert told["first"] == told["by id"] == {"auPrc": 0.5}
     assert told["slices"] == ["old", "new"]
+
+
+@transports
+def test_the_run_that_made_a_model_is_shown(
+    seen: dict[str, Any], service: Service, transport: str
+) -> None:
+    """facts/models#lineage"""
+    found = service.call(
+        "GET", f"/trainshed/v1/models/{seen[transport]['model']}?project=trainshed"
+    )
+    (version,) = found["versions"]
+    assert [run["parameters"] for run in version["runs"]] == [{"depth": 3}]
+    assert [source["uri"] for source in version["sources"]] == ["gs://trainshed/rows.csv"]
+    assert [each["metrics"] for each in version["evaluations"]] == [{"auPrc": 0.5}, {"auPrc": 0.25}]
 
 
 def test_an_export_goes_on_after_a_kill(tmp_path: Path) -> None:

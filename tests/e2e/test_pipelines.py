@@ -303,6 +303,14 @@ def test_a_tuning_pipeline_leaves_the_model_of_its_best_trial(gapic: Any, servic
     given = best.parameters[0].value
     assert left(service, model.artifact_uri) == ["--n", f"{given:g}"]
     assert model.training_pipeline == made.name
+    model_id = model.name.rpartition("/")[2]
+    found = service.call(
+        "GET", f"/trainshed/v1/models/{model_id}?project={PROJECT}&region={REGION}"
+    )
+    origin = found["versions"][0]["origin"]
+    assert (origin["pipeline"], origin["job"]) == (made.name, best.custom_job)
+    assert (origin["trial"], origin["parameters"]) == (2, {"n": given})
+    assert origin["metrics"] == {"score": 3}
     models.delete_model(name=model.name).result(timeout=60)
     pipelines.delete_training_pipeline(name=made.name).result(timeout=60)
 

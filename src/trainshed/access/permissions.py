@@ -191,6 +191,8 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.DrillPlans.Get": "trainshed.drillPlans.get",
     "trainshed.v1.DrillPlans.Put": "trainshed.drillPlans.put",
     "trainshed.v1.DrillPlans.Delete": "trainshed.drillPlans.delete",
+    "trainshed.v1.Models.List": "trainshed.models.list",
+    "trainshed.v1.Models.Describe": "trainshed.models.get",
     "trainshed.v1.Secrets.List": "trainshed.secrets.list",
     "trainshed.v1.Secrets.Set": "trainshed.secrets.set",
     "trainshed.v1.Secrets.Delete": "trainshed.secrets.delete",

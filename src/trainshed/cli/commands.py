@@ -46,6 +46,7 @@ _COMMANDS = (
     ("explain", "trainshed.cli.jobs.explain", "Tell whether a job would start now, and why not."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
     ("machine-types", "trainshed.cli.machine_types", "Show machine types and their memory."),
+    ("models", "trainshed.cli.models", "Show models and what they were made of."),
     ("nodes", "trainshed.cli.nodes", "List nodes, drain them for maintenance."),
     ("quotas", "trainshed.cli.quotas", "Show and set what a project may use."),
     ("reducers", "trainshed.cli.reducers", "Plan the reducers of a job (Reduction Server)."),

@@ -228,6 +228,11 @@ class Reader(Protocol):
         """The job and its etag. Raises NotFound."""
         ...
 
+    async def job_of_output(self, project_id: str, uri: str) -> JobUid | None:
+        """The job of the project in whose output directory a gs:// URI lies: that of the innermost such
+        directory, and of several jobs with the same one the newest. None if there is none."""
+        ...
+
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
         """At most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
         ...

@@ -46,7 +46,7 @@ from trainshed.core.errors import (
     NotFound,
     Violation,
 )
-from trainshed.core.names import ModelName
+from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
@@ -99,9 +99,10 @@ async def upload(call: Call, request: Any) -> Message:
     await _check_artifacts(services, public.get("artifactUri", ""))
     model_id = request.model_id or str(services.new_uid())
     name = existing or ModelName(parent.project_id, parent.location, model_id)
+    job = await _maker(call, parent.project_id, request.model.artifact_uri)
     for _ in range(_ATTEMPTS):
         newest = (await services.models.versions(name))[0].version if existing else 0
-        record = _version(services, name, newest + 1, request.model, public)
+        record = replace(_version(services, name, newest + 1, request.model, public), job=job)
         answer = pool.message_class(_UPLOADED)(
             model=str(name), model_version_id=str(record.version)
         )
@@ -242,6 +243,21 @@ async def _parent_model(
     if (name.project_id, name.location) != (parent.project_id, parent.location):
         return None, (Violation("parent_model", f"{name} does not lie in {parent}."),)
     return name, ()
+
+
+async def _maker(call: Call, project: str, uri: str) -> str:
+    """Name of the job in whose output directory the artifacts lie, else of the one whose program uploads
+    them; "" if there is neither."""
+    reader = call.services.reader
+    uid = await reader.job_of_output(project, uri) if uri else None
+    if uid is None and call.principal.program is not None:
+        uid = JobUid(call.principal.program.job_uid)
+    if uid is None:
+        return ""
+    try:
+        return str((await reader.job_by_uid(uid))[0].name)
+    except NotFound:
+        return ""
 
 
 def _version(

@@ -30,6 +30,7 @@ from trainshed.api.trainshed_v1 import (
     explain,
     jobs,
     logs,
+    models,
     nodes,
     quotas,
     resume,
@@ -98,6 +99,8 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
         "trainshed.v1.DrillPlans.Put", drills.put_plan, most=_PLAN, body=DrillPlan
     ),
     ("DELETE", "drillPlans/{name}"): Method("trainshed.v1.DrillPlans.Delete", drills.delete_plan),
+    ("GET", "models"): Method("trainshed.v1.Models.List", models.list_),
+    ("GET", "models/{model}"): Method("trainshed.v1.Models.Describe", models.describe),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
     ("POST", "secrets"): Method(
         "trainshed.v1.Secrets.Set", secrets.set_, most=_SECRET, body=SecretValue

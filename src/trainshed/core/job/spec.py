@@ -5,6 +5,7 @@ Built only by `core.specs.vertex` and `core.specs.ml`; whoever holds a `JobSpec`
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from trainshed.core.datasets.plans import SplitPlan
 from trainshed.core.names import Api, ReplicaId
@@ -100,6 +101,10 @@ class Scheduling:
     strategy: Strategy = Strategy.STANDARD
 
 
+_SLASHES_OF_A_BUCKET: Final = 2
+"""In `gs://BUCKET`."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """Everything needed to run a job."""
@@ -132,6 +137,13 @@ class JobSpec:
 
     def replicas(self) -> tuple[ReplicaId, ...]:
         return tuple(replica for pool in self.pools for replica in pool.replicas())
+
+    @property
+    def output(self) -> str:
+        """The gs:// directory that is the job's to write below, without a slash at its end; "" if it has none
+        but a whole bucket."""
+        uri = (self.base_output_directory or self.job_dir).rstrip("/")
+        return uri if uri.count("/") > _SLASHES_OF_A_BUCKET else ""
 
     @property
     def runtime_notices(self) -> tuple[str, ...]:

@@ -90,6 +90,9 @@ class ModelVersion:
     labels: tuple[tuple[str, str], ...] = ()
     #: Name of what trained it; "" = it was uploaded.
     pipeline: str = ""
+    #: An uploaded version: name of the job in whose output directory its artifacts lie, or whose program
+    #: uploaded it; "" = neither.
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ _SQL = load_statements("trainshed.store.sqlite", "jobs.sql")
 _OF_A_JOB = (
     *("delete_job", "delete_work", "delete_timeline", "delete_intents"),
     *("delete_trials", "delete_measurements"),
-    *("delete_curve_files", "delete_curve_series", "delete_curve_job"),
+    *("delete_curve_files", "delete_curve_series", "delete_curve_job", "delete_outputs"),
 )
 
 

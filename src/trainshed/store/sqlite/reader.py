@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import FailedPrecondition, NotFound
@@ -29,6 +29,10 @@ from trainshed.store.sqlite.setting_aside import all_set_aside, job_set_aside
 
 _SQL = load_statements("trainshed.store.sqlite", "reader.sql")
 
+_OF_A_BUCKET: Final = 3
+"""Parts between the slashes of `gs://BUCKET`."""
+_DEEPEST: Final = 64
+"""Parts of a URI that are looked at."""
 T = TypeVar("T")
 
 
@@ -45,6 +49,21 @@ class SqliteReader:
     async def job_by_uid(self, uid: JobUid) -> tuple[Work, str]:
         what = f"the job with number {uid}"
         return self._one_job("job_by_uid", {"uid": uid}, what, lambda bad: bad.key == str(uid))
+
+    async def job_of_output(self, project_id: str, uri: str) -> JobUid | None:
+        parts = uri.rstrip("/").split("/")[:_DEEPEST]
+        # From the innermost directory outwards, down to the one below the bucket.
+        places = ["/".join(parts[:end]) for end in range(len(parts), _OF_A_BUCKET, -1)]
+
+        def read(connection: sqlite3.Connection) -> JobUid | None:
+            for place in places:
+                parameters = {"project_id": project_id, "uri": place}
+                row = connection.execute(_SQL["job_of_output"], parameters).fetchone()
+                if row is not None:
+                    return JobUid(row[0])
+            return None
+
+        return self._snapshots.here(read)
 
     async def find(self, job_id: str) -> tuple[Work, str]:
         what = f"a job with the id {job_id!r}"

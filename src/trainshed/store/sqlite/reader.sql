@@ -80,3 +80,6 @@ SELECT project_id, name, drills FROM drill_plans WHERE project_id = :project_id 
 
 -- name: drill_plans
 SELECT project_id, name, drills FROM drill_plans WHERE project_id = :project_id ORDER BY name;
+
+-- name: job_of_output
+SELECT job_uid FROM job_outputs WHERE project_id = :project_id AND uri = :uri ORDER BY job_uid DESC LIMIT 1;

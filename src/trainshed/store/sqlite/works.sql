@@ -14,6 +14,9 @@ ON CONFLICT DO NOTHING;
 INSERT INTO works (uid, project_id, api, location, kind, parent_uid)
 VALUES (:uid, :project_id, :api, :location, :kind, :parent_uid);
 
+-- name: insert_output
+INSERT INTO job_outputs (project_id, uri, job_uid) VALUES (:project_id, :uri, :uid);
+
 -- name: append_timeline
 INSERT INTO timeline (job_uid, seq, at, kind, message, details)
 VALUES (:uid, (SELECT coalesce(max(seq), 0) + 1 FROM timeline WHERE job_uid = :uid),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial
@@ -33,6 +34,7 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
     """
     job = made.job
     parameters = work_parameters(job)
+    output = job.spec.output if isinstance(job, Job) else ""
 
     def store(connection: sqlite3.Connection) -> None:
         if connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1:
@@ -42,6 +44,8 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
         if connection.execute(_WORKS["insert_job"], parameters).rowcount != 1:
             raise Unavailable("two jobs were given one number; send the request again")
         connection.execute(_WORKS["insert_work"], parameters)
+        if output:
+            connection.execute(_WORKS["insert_output"], parameters | {"uri": output})
         append_timeline(connection, job.uid, made.timeline)
 
     return store

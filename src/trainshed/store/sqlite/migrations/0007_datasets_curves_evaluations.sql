@@ -47,3 +47,12 @@ CREATE TABLE model_evaluation_slices (
     record        BLOB NOT NULL,
     PRIMARY KEY (project_id, location, model_id, evaluation_id, slice_id)
 ) STRICT, WITHOUT ROWID;
+
+-- Below which directory of a bucket each job writes, without a slash at its end: what lies there leads to its job.
+CREATE TABLE job_outputs (
+    project_id TEXT NOT NULL,
+    uri        TEXT NOT NULL,
+    job_uid    INTEGER NOT NULL,
+    PRIMARY KEY (project_id, uri, job_uid)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX job_outputs_by_job ON job_outputs (job_uid);

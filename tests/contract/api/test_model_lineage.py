@@ -1,0 +1,186 @@
+"""Which job, which data and which parameters made a model, as `/trainshed/v1/models` says it
+(facts/models#lineage)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.api import test_datasets
+from tests.contract.api.house import LOCATION, START, House
+from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, ok, store_made
+from tests.contract.api.test_metadata import custom_job as job_of_run
+from tests.contract.api.test_models import MODELS, PLACE, fields, uploaded
+from tests.unit.specs_requests import custom_job
+from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
+from trainshed.access.job_tokens import JobClaims
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.lifecycle.states import PipelineState
+from trainshed.core.names import JobName, ModelName
+from trainshed.core.pipelines.records import ModelVersion
+
+pytestmark = pytest.mark.anyio
+OURS = "/trainshed/v1/models"
+QUERY = "project=p1&region=us-central1"
+
+
+async def described(house: House, model: str = "m1") -> list[dict[str, Any]]:
+    return (await ok(house, "GET", f"{OURS}/{model}?{QUERY}"))["versions"]
+
+
+async def job_made(house: House, output: str, location: str = LOCATION, **spec: Any) -> str:
+    body = custom_job(baseOutputDirectory={"outputUriPrefix": output}, **spec)
+    return (await ok(house, "POST", f"{location}/customJobs", body))["name"]
+
+
+async def origin(house: House, uri: str, model: str) -> dict[str, Any]:
+    await uploaded(house, MODEL | {"artifactUri": uri}, modelId=model)
+    (version,) = await described(house, model)
+    return version["origin"]
+
+
+async def test_what_lies_in_a_jobs_output_directory_was_made_by_it(house: House) -> None:
+    outer = await job_made(house, "gs://bucket/runs")
+    inner = await job_made(house, "gs://bucket/runs/7/")
+    await job_made(house, "gs://bucket/runs/8", LOCATION.replace("/p1/", "/p2/"))
+    await job_made(house, "gs://bucket")
+    for number, (uri, job) in enumerate(
+        (
+            ("gs://bucket/runs/7/model", inner),
+            ("gs://bucket/runs/7", inner),
+            ("gs://bucket/runs/70/model", outer),
+            ("gs://bucket/runs/8/model/", outer),
+            ("gs://bucket/other/model", ""),
+            ("gs://bucket/run", ""),
+        )
+    ):
+        assert (await origin(house, uri, f"m{number}"))["job"] == job, uri
+    again = await job_made(house, "gs://bucket/runs/7")
+    found = await origin(house, "gs://bucket/runs/7/model", "later")
+    assert (found["job"], found["state"], found["pipeline"]) == (again, "QUEUED", "")
+
+
+async def test_a_job_that_was_deleted_is_still_named(house: House) -> None:
+    job = await job_made(house, "gs://bucket/out")
+    await uploaded(house, MODEL | {"artifactUri": "gs://bucket/out/model"}, modelId="m1")
+    await house.happen(job, CancelRequested(CancelCause.USER, START))
+    await ok(house, "DELETE", f"/v1/{job}")
+    (version,) = await described(house)
+    assert (version["origin"]["job"], version["origin"]["state"]) == (job, "")
+    assert (await origin(house, "gs://bucket/out/model", "m2"))["job"] == ""
+
+
+async def test_a_program_that_uploads_a_model_is_what_made_it(house: House) -> None:
+    job = await job_made(house, "gs://bucket/out")
+    uid = (await house.store.reader.job(JobName.parse(job)))[0].uid
+    token, _ = house.jobs.mint(JobClaims(uid, 1, "workerpool0-0", "p1", "a@b"))
+    for model, uri in (("m1", "gs://bucket/else"), ("m2", "")):
+        body = {"model": MODEL | ({"artifactUri": uri} if uri else {}), "modelId": model}
+        answer = await house.call("POST", f"{MODELS}:upload", body, token=token)
+        assert answer.status == 200, answer.body
+        (version,) = await described(house, model)
+        assert version["origin"]["job"] == job
+        assert version["origin"]["arguments"] == []
+
+
+async def test_a_pipelines_model_names_its_job_its_data_and_their_split(house: House) -> None:
+    dataset = (await test_datasets.made(house)).removeprefix("/v1/")
+    split = {"trainingFraction": 0.8, "validationFraction": 0.1, "testFraction": 0.1}
+    data = {
+        "datasetId": dataset.rpartition("/")[2],
+        "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"},
+        "fractionSplit": split,
+    }
+    body = pipeline(trainingTaskInputs=inputs(), modelToUpload=MODEL, inputDataConfig=data)
+    view = await ok(house, "POST", f"{LOCATION}/trainingPipelines", body)
+    await house.become(
+        view["name"], {"model": version_of(view["name"])}, state=PipelineState.SUCCEEDED
+    )
+    (version,) = await described(house)
+    job = view["trainingTaskMetadata"]["backingCustomJob"]
+    found = version["origin"]
+    assert (found["pipeline"], found["job"]) == (view["name"], job)
+    assert (found["dataset"], found["datasetDisplayName"]) == (dataset, "d")
+    assert found["split"] == "fraction 0.8/0.1/0.1"
+    (listed,) = (await ok(house, "GET", f"{OURS}?{QUERY}"))["models"]
+    assert (listed["modelId"], listed["madeBy"]) == ("m1", view["name"])
+    await ok(house, "DELETE", f"/v1/{dataset}")
+    (version,) = await described(house)
+    assert (version["origin"]["dataset"], version["origin"]["datasetDisplayName"]) == (dataset, "")
+
+
+async def test_runs_sources_and_evaluations_are_shown(house: House) -> None:
+    """What `log_params`, `assign_input_artifacts` and `assign_output_artifacts` of the SDK record."""
+    await store_made(house)
+    await uploaded(house, modelId="m1")
+    run = {
+        "schemaTitle": "system.ExperimentRun",
+        "displayName": "r1",
+        "metadata": {"_params": {"lr": 0.5}, "_metrics": {"acc": 0.75}, "_state": "COMPLETE"},
+    }
+    await ok(house, "POST", f"{CONTEXTS}?contextId=e-r1", run)
+    model = {
+        "schemaTitle": "google.VertexModel",
+        "metadata": {"resourceName": f"{PLACE}/models/m1@1"},
+    }
+    rows = {"schemaTitle": "system.Dataset", "displayName": "rows", "uri": "gs://bucket/a.csv"}
+    for node, content in (("model", model), ("rows", rows), ("other", rows)):
+        await ok(house, "POST", f"{ARTIFACTS}?artifactId={node}", content)
+    await ok(house, "POST", f"{EXECUTIONS}?executionId=x", {"displayName": "train"})
+    place = f"{PLACE}/metadataStores/default"
+    events = [
+        {"artifact": f"{place}/artifacts/rows", "type": "INPUT"},
+        {"artifact": f"{place}/artifacts/model", "type": "OUTPUT"},
+    ]
+    await ok(house, "POST", f"{EXECUTIONS}/x:addExecutionEvents", {"events": events})
+    members = {"executions": [f"{place}/executions/x"]}
+    await ok(house, "POST", f"{CONTEXTS}/e-r1:addContextArtifactsAndExecutions", members)
+    evaluation = {"displayName": "holdout", "metrics": {"auPrc": 0.5}}
+    await ok(house, "POST", f"{MODELS}/m1/evaluations:import", {"modelEvaluation": evaluation})
+    (version,) = await described(house)
+    (shown,) = version["runs"]
+    assert (shown["displayName"], shown["state"]) == ("r1", "COMPLETE")
+    assert (shown["parameters"], shown["metrics"]) == ({"lr": 0.5}, {"acc": 0.75})
+    assert [each["displayName"] for each in version["sources"]] == ["rows"]
+    assert version["sources"][0]["uri"] == "gs://bucket/a.csv"
+    (measured,) = version["evaluations"]
+    assert (measured["displayName"], measured["metrics"]) == ("holdout", {"auPrc": 0.5})
+
+
+async def test_the_run_of_a_job_is_the_run_of_its_model(house: House) -> None:
+    await store_made(house)
+    place = f"{PLACE}/metadataStores/default/contexts"
+    for node in ("e", "e-r"):
+        await ok(house, "POST", f"{CONTEXTS}?contextId={node}", {"displayName": node})
+    spec = job_of_run(
+        experiment=f"{place}/e",
+        experimentRun=f"{place}/e-r",
+        baseOutputDirectory={"outputUriPrefix": "gs://bucket/out"},
+    )
+    await ok(house, "POST", f"{LOCATION}/customJobs", spec)
+    await uploaded(house, MODEL | {"artifactUri": "gs://bucket/out/model"}, modelId="m1")
+    (version,) = await described(house)
+    assert [each["name"] for each in version["runs"]] == [f"{place}/e-r"]
+
+
+async def test_what_is_asked_wrongly_is_told(house: House) -> None:
+    assert fields(await house.call("GET", OURS)) == {"project", "region"}
+    assert (await house.call("GET", f"{OURS}/none?{QUERY}")).status == 404
+    other = await house.call("GET", f"{OURS}?project=p2&region=us-central1")
+    assert other.json["models"] == []
+    await uploaded(house, modelId="m1")
+    assert (await house.call("GET", f"{OURS}/m1?project=p2&region=us-central1")).status == 404
+
+
+def version_of(name: str) -> ModelVersion:
+    return ModelVersion(
+        name=ModelName("p1", "us-central1", "m1"),
+        version=1,
+        display_name="model",
+        public_json=json.dumps(MODEL),
+        artifact_uri="gs://bucket/out/model",
+        created=START,
+        updated=START,
+        aliases=("default",),
+        pipeline=name,
+    )
