@@ -198,6 +198,14 @@ def answering(endpoint: Endpoint) -> Endpoint:
     )
 
 
+def place_of(endpoint: Endpoint, project: str | None, region: str | None) -> dict[str, str]:
+    """The project and region that are meant; the service's own where neither the command nor the environment
+    says."""
+    if not (project or endpoint.project) or not (region or endpoint.region):
+        endpoint = answering(endpoint)
+    return {"project": project or endpoint.project, "region": region or endpoint.region}
+
+
 def _is_alive(pid: int, since: int) -> bool:
     """`since`: when it started (`protocol.process_start`), 0 = not known: after a reboot the number is
     somebody else's."""

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
 from trainshed.cli.output_format import takes_form
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import local_moment, parse_moment
@@ -43,7 +43,7 @@ def command(context: click.Context) -> None:
 @takes_endpoint
 def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: str) -> None:
     """List models, the newest first, each with what made its default version."""
-    answer = endpoint.client(raw=form == "json").get(_MODELS, **_place(endpoint, project, region))
+    answer = endpoint.client(raw=form == "json").get(_MODELS, **place_of(endpoint, project, region))
     if form == "json":
         click.echo(json.dumps(answer["models"], indent=2))
         return
@@ -76,7 +76,7 @@ def describe(
         case parts:
             model_id = "/".join(parts)
     answer = endpoint.client(raw=form == "json").get(
-        f"{_MODELS}/{quote(model_id, safe='')}", **_place(endpoint, project, region)
+        f"{_MODELS}/{quote(model_id, safe='')}", **place_of(endpoint, project, region)
     )
     if form == "json":
         click.echo(json.dumps(answer, indent=2))
@@ -191,11 +191,3 @@ def _short(name: str) -> str:
 
 def _moment(text: str) -> str:
     return local_moment(parse_moment(text)) if text else ""
-
-
-def _place(endpoint: Endpoint, project: str | None, region: str | None) -> dict[str, str]:
-    """The project and region that are meant; the service's own where neither the command nor the environment
-    says."""
-    if not (project or endpoint.project) or not (region or endpoint.region):
-        endpoint = answering(endpoint)
-    return {"project": project or endpoint.project, "region": region or endpoint.region}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
 from trainshed.cli.output_format import takes_form
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.tables import Column, joined, table
@@ -54,7 +54,7 @@ def list_(
     endpoint: Endpoint, *, project: str | None, region: str | None, every: bool, form: str
 ) -> None:
     """List the quotas that are set, used or waited for."""
-    place = _place(endpoint, project, region)
+    place = place_of(endpoint, project, region)
     answer = endpoint.client(raw=form == "json").get(
         _QUOTAS, **place, all="true" if every else None
     )
@@ -92,7 +92,7 @@ def set_(
     region: str | None,
 ) -> None:
     """Let jobs use at most LIMIT of METRIC at a time: a number, or `unlimited`."""
-    asked = {**_place(endpoint, project, region), "metric": metric, "limit": limit}
+    asked = {**place_of(endpoint, project, region), "metric": metric, "limit": limit}
     _tell(read(endpoint.client().post(f"{_QUOTAS}:set", asked), PlacedQuota))
 
 
@@ -103,7 +103,7 @@ def set_(
 @takes_endpoint
 def clear(endpoint: Endpoint, metric: str, project: str | None, region: str | None) -> None:
     """Go back to the default of METRIC."""
-    asked = {**_place(endpoint, project, region), "metric": metric}
+    asked = {**place_of(endpoint, project, region), "metric": metric}
     _tell(read(endpoint.client().post(f"{_QUOTAS}:clear", asked), PlacedQuota))
 
 
@@ -135,14 +135,6 @@ def quota_table(quotas: Sequence[Quota]) -> list[str]:
             row[3] = click.style(row[3], fg="yellow")
         lines.append(joined(row))
     return lines
-
-
-def _place(endpoint: Endpoint, project: str | None, region: str | None) -> dict[str, str]:
-    """The project and region that are meant; the service's own where neither the command nor the environment
-    says."""
-    if not (project or endpoint.project) or not (region or endpoint.region):
-        endpoint = answering(endpoint)
-    return {"project": project or endpoint.project, "region": region or endpoint.region}
 
 
 def _tell(quota: PlacedQuota) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
-from trainshed.api.trainshed_v1.drills import read_project
+from trainshed.api.trainshed_v1.places import read_place
 from trainshed.core.datasets.records import DatasetName
 from trainshed.core.errors import InvalidRequest, NotFound
 from trainshed.core.lifecycle.records import Job
@@ -102,10 +102,7 @@ def split_text(config: Mapping[str, Any]) -> str:
 
 def _place(call: JsonCall) -> tuple[str, str]:
     fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
-    project = read_project(call, fields, "models")
-    region = fields.text("region") or call.services.settings.region
-    if not region:
-        fields.fault("region", "Which region's models? Give its name, such as us-central1.")
+    project, region = read_place(call, fields, "models")
     fields.refuse()
     return project, region
 
