@@ -1,6 +1,7 @@
 """Experiments by the Vertex SDK, unmodified, over gRPC with TLS and over REST (facts/experiments)."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.gcloud import Gcloud, needs_gcloud
-from tests.e2e.running import Service, given_by_env, seen_by
+from tests.e2e.running import Service, command, environment, given_by_env, seen_by
 
 _HEAD = """
 import json, sys
@@ -138,7 +139,38 @@ def ran(service: Service, tmp_path: Path, program: str, name: str) -> dict[str, 
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     directory = tmp_path_factory.mktemp("experiments")
     ran(service, directory, _LOG + "print('SEEN {}')", "log")
-    yield ran(service, directory, _READ, "read")
+    told = {transport: told_by_cli(service, f"trial-{transport}") for transport in TRANSPORTS}
+    answers = ran(service, directory, _READ, "read")
+    yield {transport: answers[transport] | told[transport] for transport in TRANSPORTS}
+
+
+def told_by_cli(service: Service, experiment: str) -> dict[str, Any]:
+    """What `trainshed experiments` says while the experiment is there."""
+
+    def run(*arguments: str) -> str:
+        line, environ = command("experiments", *arguments), environment(service.data)
+        return subprocess.run(line, env=environ, capture_output=True, text=True, check=True).stdout
+
+    return {
+        "table": run("list"),
+        "description": json.loads(run("describe", experiment, "--format", "json")),
+        "comparison": run("compare", experiment, "--by", "acc"),
+    }
+
+
+@transports
+def test_the_command_tells_what_the_sdk_logged(seen: dict[str, Any], transport: str) -> None:
+    assert f"trial-{transport}  " in seen[transport]["table"]
+    second, first = seen[transport]["description"]["runs"]
+    assert (first["name"], second["name"], first["state"]) == ("r1", "r2", "COMPLETE")
+    assert first["parameters"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
+    assert first["metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
+    (curve,) = first["curves"]
+    assert (curve["name"], curve["steps"]) == ("loss", [1, 2, 3, 4, 5, 6])
+    assert curve["values"] == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 0.125]
+    head, best, other = seen[transport]["comparison"].splitlines()
+    assert head.split()[:2] == ["RUN", "STATE"] and "param.lr" in head and "metric.acc" in head
+    assert best.startswith("r2  ") and "★ 0.9" in best and other.startswith("r1  ")
 
 
 @transports
