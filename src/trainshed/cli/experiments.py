@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.client import Client
-from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
 from trainshed.cli.output_format import takes_form, terminal_width
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import counted, local_moment, parse_moment
@@ -400,19 +400,16 @@ class _Place:
     """Whose experiments are asked for, and where."""
 
     client: Client
-    project: str | None
-    region: str | None
+    #: As the service takes it: `project` and `region`.
+    query: Mapping[str, str]
 
     @staticmethod
     def of(endpoint: Endpoint, project: str | None, region: str | None, *, raw: bool) -> "_Place":
-        if not (project or endpoint.project) or not (region or endpoint.region):
-            endpoint = answering(endpoint)
-        return _Place(
-            endpoint.client(raw=raw), project or endpoint.project, region or endpoint.region
-        )
+        query = place_of(endpoint, project, region)
+        return _Place(endpoint.client(raw=raw), query)
 
     def __str__(self) -> str:
-        return f"{self.project}, {self.region}"
+        return ", ".join(self.query.values())
 
     def pages(self, path: str, limit: int | None, **query: str | None) -> Iterator[dict[str, Any]]:
         """The pages of a list; `limit`: entries of the first one, None: as many as the service gives."""
@@ -420,11 +417,10 @@ class _Place:
         while True:
             answer: dict[str, Any] = self.client.get(
                 path,
-                project=self.project,
-                region=self.region,
+                **self.query,
+                **query,
                 limit=limit,
                 pageToken=token,
-                **query,
             )
             yield answer
             token = answer["nextPageToken"]

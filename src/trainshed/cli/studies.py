@@ -15,7 +15,7 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
-from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
 from trainshed.cli.output_format import takes_form, terminal_width
 from trainshed.cli.text.colours import faint, study_colour
 from trainshed.cli.text.moments import local_moment, parse_moment
@@ -220,9 +220,8 @@ def _pages(client: Client, path: str, field: str) -> Iterator[dict[str, Any]]:
 def _place(
     endpoint: Endpoint, project: str | None, region: str | None, *, raw: bool
 ) -> tuple[Client, str]:
-    if not (project or endpoint.project) or not (region or endpoint.region):
-        endpoint = answering(endpoint)
-    project, region = project or endpoint.project, region or endpoint.region
+    place = place_of(endpoint, project, region)
+    project, region = place["project"], place["region"]
     if not project or not region:
         raise click.UsageError("Whose studies, and where? Give --project and --region.")
     return endpoint.client(raw=raw), f"/v1/projects/{quote(project)}/locations/{quote(region)}"
