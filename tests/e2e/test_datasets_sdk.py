@@ -60,6 +60,7 @@ seen = {
     "name": found.display_name,
     "schema": found.metadata_schema_uri,
     "same": found.resource_name == table.resource_name,
+    "exported": list(photos.export_data(f"gs://trainshed/exported/{transport}/")),
     "kinds": [type(each).__name__ for each in (series, photos, texts)],
 }
 path = pathlib.Path(scratch, f"{transport}.py")
@@ -122,12 +123,19 @@ def found(service: Service, job_id: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("transport", ["grpc", "rest"])
 def test_datasets_of_each_kind_are_made_listed_and_changed(
-    seen: dict[str, Any], transport: str
+    service: Service, seen: dict[str, Any], transport: str
 ) -> None:
     told = seen[transport]
     assert told["name"] == f"rows {transport}"
     assert told["schema"].endswith("/tabular_1.0.0.yaml")
     assert told["same"]
+    (exported,) = told["exported"]
+    path = exported.removeprefix("gs://trainshed/").replace("/", "%2F")
+    item = service.call("GET", f"/storage/v1/b/trainshed/o/{path}?alt=media")
+    assert item == {
+        "imageGcsUri": "gs://trainshed/data/1.jpg",
+        "classificationAnnotation": {"displayName": "daisy"},
+    }
     assert told["kinds"] == ["TimeSeriesDataset", "ImageDataset", "TextDataset"]
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -203,6 +204,13 @@ def test_borders_of_many_rows_are_found_in_a_part_of_them(monkeypatch: pytest.Mo
 )
 def test_times_are_those_of_rfc_3339_with_a_z(text: str, found: int | None) -> None:
     assert moment(text) == found
+
+
+def test_a_whole_dataset_is_one_set_of_files() -> None:
+    buckets = Memory({"gs://b/in/a.csv": numbered(30), "gs://b/in/b.csv": numbered(5)})
+    counts = written(replace(table_plan(), is_whole=True), buckets)
+    assert len(rows(shards(buckets, "data"))) == counts.training.rows == 35
+    assert shards(buckets, "training") == shards(buckets, "test") == []
 
 
 def test_many_rows_take_little_memory() -> None:

@@ -58,6 +58,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_DATASETS}.UpdateDataset": "aiplatform.datasets.update",
     f"{_DATASETS}.DeleteDataset": "aiplatform.datasets.delete",
     f"{_DATASETS}.ImportData": "aiplatform.datasets.import",
+    f"{_DATASETS}.ExportData": "aiplatform.datasets.export",
     f"{_MODELS}.ImportModelEvaluation": "aiplatform.modelEvaluations.import",
     f"{_MODELS}.GetModelEvaluation": "aiplatform.modelEvaluations.get",
     f"{_MODELS}.ListModelEvaluations": "aiplatform.modelEvaluations.list",
@@ -252,7 +253,10 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
             )
             for verb in ("create", "cancel")
         ),
-        *(f"aiplatform.datasets.{verb}" for verb in ("create", "update", "delete", "import")),
+        *(
+            f"aiplatform.datasets.{verb}"
+            for verb in ("create", "update", "delete", "import", "export")
+        ),
         "aiplatform.models.upload",
         "aiplatform.models.update",
         "aiplatform.models.delete",

@@ -17,6 +17,7 @@ from trainshed.api.aiplatform_v1 import (
 from trainshed.api.aiplatform_v1 import locations as vertex_locations
 from trainshed.api.aiplatform_v1 import operations as vertex_operations
 from trainshed.api.aiplatform_v1 import studies as vertex_studies
+from trainshed.api.aiplatform_v1.datasets import exports as dataset_exports
 from trainshed.api.aiplatform_v1.datasets import resources as dataset_resources
 from trainshed.api.aiplatform_v1.metadata import lineage as metadata_lineage
 from trainshed.api.aiplatform_v1.metadata import nodes as metadata_nodes
@@ -47,6 +48,7 @@ def handlers() -> Handlers:
             metadata_nodes,
             metadata_lineage,
             dataset_resources,
+            dataset_exports,
             tensorboard_resources,
             tensorboard_points,
             persistent_resources,

@@ -13,7 +13,7 @@ from trainshed.core.datasets import items, tables
 from trainshed.core.datasets.lines import BadData
 from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitPlan
 from trainshed.core.datasets.records import DataFiles
-from trainshed.datasets.port import DataRefused, Written
+from trainshed.datasets.port import DataRefused, SplitCounts, Written
 from trainshed.datasets.shards import SHARD, Shards, Uploads
 from trainshed.datasets.storage import Found
 
@@ -50,10 +50,12 @@ def write_splits(
     meter = _Meter(total * (2 if plan.rule.method is SplitMethod.TIMESTAMP else 1), tell)
     try:
         header, rows = _rows(plan, sources, buckets, meter)
-        shards = {split: Shards(plan, split, header, buckets, size=shard) for split in SPLITS}
+        shards = {split: Shards(plan, split, header, buckets, size=shard) for split in plan.splits}
         ignored = 0
         for row, split in rows:
-            if split is None:
+            if plan.is_whole:
+                shards[Split.TRAINING].add(row)
+            elif split is None:
                 ignored += 1
             else:
                 shards[split].add(row)
@@ -61,7 +63,9 @@ def write_splits(
             raise BadData(_nothing(plan, ignored))
     except BadData as bad:
         raise DataRefused(f"{plan.dataset}: {bad}") from None
-    training, validation, test = (shards[split].close() for split in SPLITS)
+    training, validation, test = (
+        shards[split].close() if split in shards else SplitCounts() for split in SPLITS
+    )
     written = Written(
         str(plan.dataset),
         total,
@@ -126,6 +130,8 @@ def _tidy(plan: SplitPlan, buckets: Buckets, written: Written) -> None:
     for split, counts in zip(
         SPLITS, (written.training, written.validation, written.test), strict=True
     ):
+        if split not in plan.splits:
+            continue
         for found in buckets.named(plan.pattern(split)):
             if found.uri not in counts.shards:
                 buckets.delete(found.uri)

@@ -13,6 +13,7 @@ from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.calls.view_links import ViewLinks
 from trainshed.buckets.local import LocalStore
 from trainshed.controller.controller import Controller
+from trainshed.controller.data_exports import DataExports
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.model_exports import ModelExports
 from trainshed.controller.parents import ParentStores
@@ -68,6 +69,7 @@ class App:
     controller: Controller
     suggesting: StudyOperations
     exports: ModelExports
+    data_exports: DataExports
     advisor: ProcessAdvisor
     runtimes: LocalRuntimes
     services: Services
@@ -103,6 +105,8 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     exports = ModelExports(
         bootstrap.store.operations, BucketCopies(bootstrap.gateway_socket), notices, clock.now
     )
+    splits = SplitProcesses(bootstrap.bucket_socket.resolve())
+    data_exports = DataExports(bootstrap.store.operations, splits, notices, clock.now)
     controller = Controller(
         ledger=bootstrap.store.ledger,
         reader=bootstrap.store.reader,
@@ -110,7 +114,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         ports=lambda report: Ports(
             engine=engine,
             runtimes=runtimes,
-            datasets=SplitProcesses(bootstrap.bucket_socket.resolve()),
+            datasets=splits,
             buckets=adapter,
             log=ServiceLog(data / "logs", notices.publish),
             launch_defaults=LaunchDefaults(
@@ -161,11 +165,14 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         suggest=suggesting.wake,
         operations=bootstrap.store.operations,
         exports=exports,
+        data_exports=data_exports,
         capacity=controller,
         settings=_api_settings(settings),
         closing=stopping,
     )
-    return App(controller, suggesting, exports, advisor, runtimes, services, lag, viewers)
+    return App(
+        controller, suggesting, exports, data_exports, advisor, runtimes, services, lag, viewers
+    )
 
 
 def _engine(bootstrap: Bootstrap) -> Engine:

@@ -3,6 +3,7 @@
 import enum
 from dataclasses import dataclass
 
+from trainshed.core.datasets.plans import DataExport
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.pipelines.records import ModelExport
@@ -12,12 +13,14 @@ from trainshed.core.study.records import StudyUid
 class OperationKind(enum.StrEnum):
     """DELETE: of any resource, done when it is answered. SUGGEST, CHECK_STOPPING: of a study. CREATE, UPDATE:
     of a resource that is done when it is answered, and which the response shows. EXPORT: of a version of a
-    model, copied beside requests. IMPORT: of files into a dataset, done at once."""
+    model, copied beside requests. IMPORT: of files into a dataset, done at once.
+    EXPORT_DATA: of a dataset into files, beside requests."""
 
     DELETE = "delete"
     CREATE = "create"
     UPDATE = "update"
     IMPORT = "import"
+    EXPORT_DATA = "export_data"
     SUGGEST = "suggest"
     CHECK_STOPPING = "check_stopping"
     EXPORT = "export"
@@ -46,13 +49,16 @@ class Operation:
     trials: tuple[int, ...] = ()
     #: CHECK_STOPPING: the answer.
     should_stop: bool = False
-    #: CREATE, UPDATE: the resource in public JSON; IMPORT: the answer.
+    #: CREATE, UPDATE: the resource in public JSON; IMPORT, EXPORT_DATA: the answer.
     response: str = ""
     #: Its message.
     response_type: str = ""
     error: JobError | None = None
     #: EXPORT: what is copied where.
     export: ModelExport | None = None
+
+    #: EXPORT_DATA: what is written.
+    data: DataExport | None = None
 
     @property
     def subject(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.contract.api.copying import Copies
 from tests.contract.api.rooms import ValueRoom
+from tests.sim.scripted import ScriptedDatasets
 from tests.unit.specs_requests import FakeRuntimes
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.principals import Principal
@@ -20,6 +21,7 @@ from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.services import ApiSettings, Services
 from trainshed.api.rest import ApiApplication
+from trainshed.controller.data_exports import DataExports
 from trainshed.controller.model_exports import ModelExports
 from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
@@ -90,6 +92,8 @@ class House:
         self.notices = Notices()
         self.copies = Copies()
         self.exports = ModelExports(self.store.operations, self.copies, self.notices, self.now)
+        self.splits = ScriptedDatasets()
+        self.data_exports = DataExports(self.store.operations, self.splits, self.notices, self.now)
         self._uids = iter(range(1_000, 10**9))
         self.services = Services(
             intake=self.store.intake,
@@ -113,6 +117,7 @@ class House:
             suggest=self.asked.append,
             operations=self.store.operations,
             exports=self.exports,
+            data_exports=self.data_exports,
             capacity=self.capacity,
             program_logs=self,
             settings=ApiSettings(version="0.0.1"),

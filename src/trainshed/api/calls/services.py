@@ -152,14 +152,14 @@ class Shells(Protocol):
 
 
 class Exports(Protocol):
-    """Where exports of models are carried out, beside requests."""
+    """Where exports, of models or of datasets, are carried out beside requests."""
 
     def begin(self, operation: Operation) -> None:
         """Carry out an operation that is stored; its end is a notice of its subject."""
         ...
 
     def stop(self, name: str) -> None:
-        """Copy nothing more for an operation that was cancelled; nothing if it is no export."""
+        """Write nothing more for an operation that was cancelled; nothing if it is no such export."""
         ...
 
 
@@ -266,6 +266,7 @@ class Services:
     suggest: Callable[[StudyUid], None]
     operations: Operations
     exports: Exports
+    data_exports: Exports
     capacity: CapacityView
     settings: ApiSettings = ApiSettings()
     #: None: reports say that accesses are not known.

@@ -421,10 +421,14 @@ async def cancel_operation(services: Services, name: str) -> None:
     if record.export is not None:
         text = f"The export was cancelled; delete what it had copied to {record.export.output} by then."
     error = JobError(CANCELLED, text)
+    if record.data is not None:
+        where = record.data.plan.directory
+        text = f"The export was cancelled; delete what it had written to {where} by then."
     # It may be done in this moment, which is as good.
     with contextlib.suppress(StaleCommit):
         await services.studies.finish_operation(
             replace(record, state=ended, error=error, updated=services.now())
         )
     services.exports.stop(name)
+    services.data_exports.stop(name)
     services.notices.publish(JobUid(record.subject))

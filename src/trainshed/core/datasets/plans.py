@@ -60,6 +60,13 @@ class SplitPlan:
     rule: SplitRule
     #: gs:// URI of the directory that the files are written to, without a `/` at its end.
     directory: str
+    #: All rows are written, as one set that is called `data`.
+    is_whole: bool = False
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Those that are written."""
+        return (Split.TRAINING,) if self.is_whole else SPLITS
 
     @property
     def format(self) -> str:
@@ -68,7 +75,7 @@ class SplitPlan:
 
     def pattern(self, split: Split) -> str:
         """What programs find in AIP_TRAINING_DATA_URI and its like."""
-        return f"{self.directory}/{split}-*.{self.format}"
+        return f"{self.directory}/{self._begins(split)}-*.{self.format}"
 
     @property
     def env(self) -> tuple[tuple[str, str], ...]:
@@ -78,12 +85,25 @@ class SplitPlan:
 
     def shard(self, split: Split, number: int) -> str:
         """URI of a split's file; counts from 0."""
-        return f"{self.directory}/{split}-{number:05}.{self.format}"
+        return f"{self.directory}/{self._begins(split)}-{number:05}.{self.format}"
+
+    def _begins(self, split: Split) -> str:
+        return "data" if self.is_whole else split
 
     @property
     def manifest(self) -> str:
         """URI of the file that says that all others are written."""
         return f"{self.directory}/manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DataExport:
+    """What an export is to write, with whose rights."""
+
+    plan: SplitPlan
+    project: str
+    #: The service account, or the person.
+    email: str
 
 
 def completed(given: Sequence[float]) -> tuple[float, float, float]:

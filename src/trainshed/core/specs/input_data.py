@@ -2,6 +2,7 @@
 wrong with it (facts/datasets#splits)."""
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from trainshed.core.datasets.label_filters import NOTHING, BadFilter, compiled
@@ -52,6 +53,16 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: int) -> SplitPlan 
     return read_plan(config, dataset, at)
 
 
+def read_export(config: Section, dataset: Dataset, at: int) -> SplitPlan | None:
+    """`exportConfig`; without a split all rows are one set. See `read_plan`."""
+    if not config.has("gcsDestination"):
+        config.fault("gcsDestination", "The destination must be set; the files are written there.")
+    plan = read_plan(config, dataset, at)
+    if plan is None or any(map(config.has, _METHODS)):
+        return plan
+    return replace(plan, is_whole=True)
+
+
 def dataset_id_fault(dataset: str) -> str:
     """What is wrong with a dataset's id; "" = nothing."""
     if _DATASET_ID.fullmatch(dataset):
@@ -83,8 +94,9 @@ def read_plan(config: Section, dataset: Dataset | None, at: int) -> SplitPlan | 
     files = _fitting(dataset, annotation)
     if not files:
         wanted = f" with annotations of {annotation}" if annotation and dataset.files else ""
+        field = "datasetId" if config.has("datasetId") else ""
         config.fault(
-            "datasetId",
+            field,
             f"{dataset.name} has no files{wanted}; import some, or name another dataset.",
         )
     if fault or not files:
