@@ -78,7 +78,7 @@ class Answer:
 class House:
     """One data directory with everything the API needs; `clock` stands still until it is moved."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, first_uid: int = 1_000) -> None:
         self.clock = START
         self.woken: list[JobUid] = []
         self.asked: list[StudyUid] = []
@@ -94,7 +94,7 @@ class House:
         self.exports = ModelExports(self.store.operations, self.copies, self.notices, self.now)
         self.splits = ScriptedDatasets()
         self.data_exports = DataExports(self.store.operations, self.splits, self.notices, self.now)
-        self._uids = iter(range(1_000, 10**9))
+        self._uids = iter(range(first_uid, 10**9))
         self.services = Services(
             intake=self.store.intake,
             reader=self.store.reader,

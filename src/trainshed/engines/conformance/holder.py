@@ -21,7 +21,7 @@ from typing import Any
 from trainshed.engines.port import Engine
 from trainshed.eventloop.background import begin
 
-_OUTSIDE = frozenset(("posix", "fcntl", "_io", "_posixsubprocess", "_socket", "socket", "sqlite3"))
+OUTSIDE = frozenset(("posix", "fcntl", "_io", "_posixsubprocess", "_socket", "socket", "sqlite3"))
 """Modules whose functions, or whose types' methods, are steps: they are written in C and call the system."""
 
 
@@ -99,7 +99,7 @@ async def _die_in(build: Callable[[], Engine], call: Call, report: int) -> None:
 
     def count(_frame: FrameType, event: str, function: Any) -> None:
         nonlocal steps
-        if steps is not None and event == "c_call" and _module(function) in _OUTSIDE:
+        if steps is not None and event == "c_call" and module_of(function) in OUTSIDE:
             steps += 1
             if steps == call.step:
                 signal.raise_signal(signal.SIGKILL)
@@ -117,7 +117,7 @@ async def _die_in(build: Callable[[], Engine], call: Call, report: int) -> None:
     signal.raise_signal(signal.SIGKILL)
 
 
-def _module(function: Any) -> str:
+def module_of(function: Any) -> str:
     """Where a function that is written in C comes from, or the type whose method it is."""
     return function.__module__ or type(function.__self__).__module__
 
