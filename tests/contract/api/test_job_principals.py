@@ -9,9 +9,11 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.contract.api.studying import OWN, SPEC, house_over
 from tests.unit.specs_requests import custom_job, ml_job
+from tests.unit.test_specs_pipeline import inputs, pipeline
 from trainshed.access.job_tokens import JobClaims
 from trainshed.api.calls.call import projects_of
 from trainshed.api.registry import handlers
@@ -200,6 +202,54 @@ async def test_a_program_writes_points_of_its_project_alone(house: House) -> Non
     several = {"writeRunDataRequests": [points]}
     answer = await asked(house, "POST", f"/v1/{own}/experiments/e:write", several)
     assert (answer.status, b"does not stand below" in answer.body) == (400, True)
+
+
+async def test_a_program_learns_nothing_of_models_and_datasets_of_others(house: House) -> None:
+    """Whether they are there or not, it is told the same."""
+    model, place = {"displayName": "m"}, OTHER.removeprefix("/v1/")
+    for location, call in ((LOCATION, asked), (OTHER, _by_a_person)):
+        body = {"model": model, "modelId": "there"}
+        assert (await call(house, "POST", f"{location}/models:upload", body)).status == 200
+    evaluation = {"modelEvaluation": {"displayName": "e"}}
+    path = f"{OTHER}/models/there/evaluations:import"
+    imported = (await _by_a_person(house, "POST", path, evaluation)).json["name"]
+    own = (await asked(house, "POST", path.replace("/p2/", "/p1/"), evaluation)).json["name"]
+    assert (await asked(house, "GET", f"/v1/{own}/slices")).json == {}
+    dataset = {"displayName": "d", "metadataSchemaUri": test_datasets.schema("text")}
+    done = (await _by_a_person(house, "POST", f"{OTHER}/datasets", dataset)).json
+    export = {"outputConfig": {"artifactDestination": {"outputUriPrefix": "gs://bucket/x"}}}
+    number = imported.rpartition("/")[2]
+    data = done["response"]["name"].rpartition("/")[2]
+    operation = done["name"].rpartition("/")[2]
+    asks: list[tuple[str, str, str, Any]] = [
+        ("GET", "models/there", "there", None),
+        ("GET", "models/there:listVersions", "there", None),
+        ("POST", "models/there:export", "there", export),
+        ("POST", "models/there/evaluations:import", "there", evaluation),
+        ("GET", "models/there/evaluations", "there", None),
+        ("GET", f"models/there/evaluations/{number}", number, None),
+        ("POST", f"models/there/evaluations/{number}/slices:batchImport", number, {}),
+        ("GET", f"datasets/{data}", data, None),
+        ("GET", f"operations/{operation}", operation, None),
+    ]
+    for verb, path, there, body in asks:
+        told = {
+            (await asked(house, verb, f"{OTHER}/{where}", body)).body.replace(b"/99", b"/x")
+            for where in (path, path.replace(there, "99"))
+        }
+        assert len(told) == 1 and b"names p2" in told.pop(), path
+    # In the middle of a request as well.
+    said: set[str] = set()
+    for there in ("there", "none"):
+        body = pipeline(
+            trainingTaskInputs=inputs(),
+            modelToUpload=model,
+            parentModel=f"{place}/models/{there}",
+        )
+        answer = await asked(house, "POST", f"{LOCATION}/trainingPipelines", body)
+        assert answer.status == 400, answer.body
+        said.add(answer.error["message"].replace("/none", "/there"))
+    assert len(said) == 1
 
 
 async def test_a_program_reads_the_log_of_its_project_alone(house: House) -> None:

@@ -306,13 +306,15 @@ async def _unfit_parent_model(services: Services, asked: Any, place: str) -> tup
     project; the spec reports what is no name, and another location."""
     try:
         model, _ = ModelName.parse(asked.parent_model)
+        if place.split("/")[1:2] != [model.project_id]:
+            # Nor is it told whether that project has it.
+            text = f"{model} lies in another project than the pipeline."
+            return (Violation("parent_model", text),)
         await services.models.version(model, "")
     except ValueError:
         return ()
     except NotFound as error:
         return (Violation("parent_model", str(error)),)
-    if place.split("/")[1:2] != [model.project_id]:
-        return (Violation("parent_model", f"{model} lies in another project than the pipeline."),)
     return ()
 
 
