@@ -183,3 +183,16 @@ def test_what_is_no_archive_is_for_the_installer_to_tell(tmp_path: Path, content
         path = tmp_path / name
         path.write_bytes(content)
         look_at(path)
+
+
+def test_of_wheels_their_own_words_are_read(tmp_path: Path) -> None:
+    """And of nothing that lies deeper, nor of what cannot be read."""
+    wheel = _zip(tmp_path / "a.whl", {"b.dist-info/METADATA": b"Name: b", "x/METADATA": b"no"})
+    source = _zip(tmp_path / "a.zip", {"b.dist-info/METADATA": b"Name: b"})
+    broken = tmp_path / "b.whl"
+    broken.write_bytes(b"PK")
+    paths = map(str, (wheel, source, broken))
+    assert archives.metadata_of_wheels(paths) == ["Name: b", ""]
+    _zip(wheel, {"b.dist-info/METADATA": bytes(MOST_METADATA + 1)})
+    with pytest.raises(Refused, match="the limit of metadata files"):
+        archives.metadata_of_wheels([str(wheel)])

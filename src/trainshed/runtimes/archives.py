@@ -33,6 +33,7 @@ _PLAIN_REQUIREMENT = re.compile(
     r"(wheel\s*(>=[\d.\s]+)?|setuptools\s*(>=\s*([1-5]?\d|6[0-8])(\.[\d.]*)?\s*)?)"
 )
 """Build requirements that the setuptools and wheel of every runtime meet."""
+_WHEEL_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _ZIPS = (".zip", ".whl")
 _END = b"PK\5\6"
 _END_64 = b"PK\6\7"
@@ -63,6 +64,13 @@ def look_at_all(paths: Iterable[str], most_unpacked: int = MOST_UNPACKED) -> boo
     with _bounded():
         plain = [look_at(Path(path), most_unpacked) for path in paths]
     return all(plain)
+
+
+def metadata_of_wheels(paths: Iterable[str]) -> list[str]:
+    """What those among them that are wheels say of themselves. For archives that were looked at before.
+    Raises Refused."""
+    with _bounded():
+        return [_wheel_metadata(Path(path)) for path in paths if path.endswith(".whl")]
 
 
 def look_at(path: Path, most_unpacked: int = MOST_UNPACKED) -> bool:
@@ -134,6 +142,18 @@ def _zip_members(file: IO[bytes]) -> int:
         file.seek(place + 32)
         (count,) = struct.unpack("<Q", file.read(8))
     return int(count)
+
+
+def _wheel_metadata(path: Path) -> str:
+    """Empty if it cannot be read: installers say more of that."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if _WHEEL_METADATA.fullmatch(name):
+                    return _read(path, name, archive.open(name)).decode(errors="replace")
+    except _BROKEN:
+        pass
+    return ""
 
 
 # --- tar ---

@@ -124,6 +124,8 @@ class Confinement:
     archives: tuple[str, ...] = ()
     #: What is added to the command if the runtime's own setuptools can build all of them.
     when_plain: tuple[str, ...] = ()
+    #: Whether requirements are added that the wheels among them should have (`runtimes.corrections`).
+    corrected: bool = False
     #: A download cache that others use as well, only where no script of a user runs; "" = downloads of its
     #: own.
     cache: str = ""

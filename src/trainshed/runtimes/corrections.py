@@ -1,8 +1,10 @@
-"""What published packages say wrongly about what they need, put right for uv: its settings, in TOML.
+"""What published packages say wrongly about what they need, put right for uv. Pure.
 
-Only the versions that are wrong are named, so that whoever asks for another one gets it as it is.
+Whoever asks for a certain version gets it as it is.
 """
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
 _OLD_PANDAS = (
@@ -59,3 +61,17 @@ SETTINGS: Final = "".join(
     )
 )
 """A `uv.toml`."""
+
+_AUTOLOGGING = re.compile(
+    r"^Requires-Dist: *google[-_.]cloud[-_.]aiplatform *\[[^\]]*autologging",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NAMES_MLFLOW = re.compile(r"^Requires-Dist: *mlflow *(?![-_.\w])", re.IGNORECASE | re.MULTILINE)
+_AUTOLOGGED = "mlflow<3"
+"""From Python 3.13 on the extra takes any MLflow, and with MLflow 3 logs nothing, without a word."""
+
+
+def also_needed(metadata: Sequence[str]) -> tuple[str, ...]:
+    """Requirements that packages should have besides their own. `metadata`: what their wheels say."""
+    asks = any(map(_AUTOLOGGING.search, metadata)) and not any(map(_NAMES_MLFLOW.search, metadata))
+    return (_AUTOLOGGED,) if asks else ()

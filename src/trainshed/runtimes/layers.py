@@ -314,6 +314,7 @@ class Installation:
             workspace=workspace,
             shown=(*self.apart.shown, self.apart.workspace, *self.installer.secrets),
             archives=tuple(paths),
+            corrected=True,
             cache=str(self.installer.cache),
         )
         apart.prepare()

@@ -1,0 +1,33 @@
+"""What packages should ask for besides what they do (facts/experiments#autologging)."""
+
+import pytest
+
+from trainshed.runtimes.corrections import also_needed
+
+_ASKS = "Requires-Dist: google-cloud-aiplatform[autologging]==2.7.0"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        [_ASKS],
+        ["Name: a\nRequires-Dist: pandas", f"Name: b\n{_ASKS}\nRequires-Dist: mlflow-export"],
+        ["Requires-Dist: Google_Cloud_AIPlatform [autologging,ray] (>=1.38)"],
+    ],
+)
+def test_autologging_needs_an_mlflow_that_it_works_with(metadata: list[str]) -> None:
+    assert also_needed(metadata) == ("mlflow<3",)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        [],
+        ["Requires-Dist: google-cloud-aiplatform==2.7.0"],
+        ["Requires-Dist: mlflow"],
+        [_ASKS, "Requires-Dist: mlflow (==1.27.0)"],
+        [f"{_ASKS}\nRequires-Dist: mlflow[extras]>=3"],
+    ],
+)
+def test_whoever_names_an_mlflow_gets_that(metadata: list[str]) -> None:
+    assert also_needed(metadata) == ()
