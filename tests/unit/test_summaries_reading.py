@@ -1,0 +1,245 @@
+"""Event files that are read on by what is stored of them alone (facts/experiments#curves)."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.e2e.programs.event_writer import EventWriter
+from tests.summary_writers import GOLDEN, WRITERS
+from trainshed.summaries import reading
+from trainshed.summaries.directories import LocalDirectory
+from trainshed.summaries.following import EventFile
+from trainshed.summaries.reading import FileProgress, read_on, run_of
+
+BEGUN = 1000.0
+
+
+class Clock:
+    """Seconds; one more at each look."""
+
+    def __init__(self, at: float = BEGUN) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        self.at += 1
+        return self.at
+
+
+class Counted(LocalDirectory):
+    """Counts the files that are opened."""
+
+    opened = 0
+
+    def open(self, file: EventFile) -> BinaryIO:
+        self.opened += 1
+        return super().open(file)
+
+
+class Reader:
+    """What a service that is killed now and then has of a directory."""
+
+    def __init__(self, place: Path) -> None:
+        self.directory = Counted(place, ())
+        self.known: dict[str, FileProgress] = {}
+        self.points: list[tuple[str, str, int, float]] = []
+        """Run, tag, step and value, in the order in which they were read."""
+
+    def read(self, pieces: int = 2**30, since: float = BEGUN) -> list[tuple[str, int, float]]:
+        """Of the new points tag, step and value. `pieces`: it is killed after so many."""
+        before = len(self.points)
+        for number, piece in enumerate(read_on(self.directory, self.known, since)):
+            if number == pieces:
+                break
+            run = run_of(piece.progress.path)
+            self.points += [(run, one.tag, one.step, one.value) for one in piece.scalars]
+            self.known[piece.progress.path] = piece.progress
+        return [point[1:] for point in self.points[before:]]
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return Reader(tmp_path)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def event_file(directory: Path) -> Path:
+    (path,) = directory.glob("*tfevents*")
+    return path
+
+
+def test_each_point_is_read_once(tmp_path: Path, reader: Reader, clock: Clock) -> None:
+    writers = {run: EventWriter(tmp_path / run, clock) for run in ("", "eval", "a/b")}
+    for step in range(5):
+        for run, writer in writers.items():
+            writer.scalar(f"loss{run}", step / 4, step)
+        found = sorted(reader.read())
+        assert found == sorted((f"loss{run}", step, step / 4) for run in writers)
+        opened = reader.directory.opened
+        assert reader.read() == []
+        assert reader.directory.opened == opened, "what has not changed is not opened"
+    assert {point[0] for point in reader.points} == set(writers)
+
+
+@given(cuts=st.lists(st.integers(0, 400), max_size=6).map(sorted))
+def test_a_file_may_end_anywhere_while_it_is_written(cuts: list[int], whole: bytes) -> None:
+    check_cuts(cuts, whole)
+
+
+def test_a_file_may_end_at_every_byte(whole: bytes) -> None:
+    for cut in range(len(whole)):
+        check_cuts([cut], whole)
+
+
+def check_cuts(cuts: list[int], whole: bytes) -> None:
+
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "events.out.tfevents.1"
+        reader = Reader(Path(place))
+        for cut in [*cuts, len(whole)]:
+            path.write_bytes(whole[:cut])
+            reader.read()
+        assert [point[1:] for point in reader.points] == [("acc", n, n / 8) for n in range(4)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    place = tmp_path_factory.mktemp("whole")
+    writer = EventWriter(place, Clock())
+    for step in range(4):
+        writer.scalar("acc", step / 8, step)
+    return event_file(place).read_bytes()
+
+
+def test_an_object_that_is_replaced_by_a_longer_one_goes_on(
+    tmp_path: Path, reader: Reader, clock: Clock
+) -> None:
+    """As storage clients do at each flush."""
+    elsewhere = EventWriter(tmp_path.with_name("elsewhere"), clock)
+    source = event_file(tmp_path.with_name("elsewhere"))
+    for step in range(4):
+        elsewhere.scalar("acc", step, step)
+        staged = tmp_path / "staged"
+        staged.write_bytes(source.read_bytes())
+        staged.rename(tmp_path / source.name)
+        assert reader.read() == [("acc", step, step)]
+
+
+def test_a_file_that_begins_otherwise_is_read_anew_and_those_behind_it_too(
+    tmp_path: Path, reader: Reader, clock: Clock
+) -> None:
+    """What was written later comes later again."""
+    first = EventWriter(tmp_path, clock)
+    first.scalar("acc", 1, 1)
+    path = event_file(tmp_path)
+    EventWriter(tmp_path / "other", clock).scalar("acc", 9, 9)
+    second = tmp_path / f"{path.name}.v2"
+    written = EventWriter(tmp_path / "scratch", clock)
+    written.scalar("acc", 2, 1)
+    event_file(tmp_path / "scratch").rename(second)
+    (tmp_path / "scratch").rmdir()
+    assert reader.read() == [("acc", 1, 1), ("acc", 1, 2), ("acc", 9, 9)]
+    another = EventWriter(tmp_path / "scratch", clock)
+    another.scalar("acc", 3, 1)
+    another.scalar("acc", 3, 2)
+    event_file(tmp_path / "scratch").replace(path)
+    (tmp_path / "scratch").rmdir()
+    assert reader.read() == [("acc", 1, 3), ("acc", 2, 3), ("acc", 1, 2)]
+
+
+def test_a_file_that_became_shorter_is_read_anew(
+    tmp_path: Path, reader: Reader, clock: Clock
+) -> None:
+    writer = EventWriter(tmp_path, clock)
+    writer.scalar("acc", 1, 1)
+    kept = event_file(tmp_path).read_bytes()
+    writer.scalar("acc", 2, 2)
+    assert len(reader.read()) == 2
+    event_file(tmp_path).write_bytes(kept)
+    assert reader.read() == [("acc", 1, 1)]
+
+
+def test_steps_of_a_restart_come_last(tmp_path: Path, reader: Reader) -> None:
+    for begun in (2000.0, 3000.0):
+        writer = EventWriter(tmp_path, Clock(begun))
+        for step in (1, 2):
+            writer.scalar("acc", begun, step)
+    assert [value for *_, value in reader.read()] == [2000, 2000, 3000, 3000]
+
+
+def test_a_kill_between_two_pieces_loses_and_doubles_nothing(
+    tmp_path: Path, reader: Reader, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_AT_ONCE", 3)
+    writer = EventWriter(tmp_path, clock)
+    for step in range(10):
+        writer.scalar("acc", step, step)
+    while reader.read(1):
+        pass
+    assert [step for _, _, step, _ in reader.points] == list(range(10))
+
+
+def test_what_others_left_there_is_not_read(tmp_path: Path, reader: Reader) -> None:
+    old = EventWriter(tmp_path / "old", Clock(10.0))
+    old.scalar("acc", 1, 1)
+    os.utime(event_file(tmp_path / "old"), (20.0, 20.0))
+    live = EventWriter(tmp_path / "live", Clock(BEGUN - 4))
+    for step in range(1, 6):
+        live.scalar("acc", step, step)
+    assert reader.read() == [("acc", step, step) for step in (2, 3, 4, 5)]
+    assert reader.directory.opened == 1, "nobody has written to the first since then"
+
+
+def test_own_times_of_a_program_count(tmp_path: Path, reader: Reader) -> None:
+    """As `add_scalar(walltime=…)`: its file was begun after the job was."""
+    clock = Clock()
+    writer = EventWriter(tmp_path, clock)
+    clock.at = 0.0
+    writer.scalar("acc", 0.5, 7)
+    assert reader.read() == [("acc", 7, 0.5)]
+
+
+def test_names_that_are_no_text_and_files_beyond_the_limit_are_passed_over(
+    tmp_path: Path, reader: Reader, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("b", "c", "d"):
+        EventWriter(tmp_path / run, clock).scalar("acc", 1, 1)
+    (tmp_path / "b").rename(tmp_path / os.fsdecode(b"\xff"))
+    monkeypatch.setattr(reading, "MOST_FILES", 1)
+    assert len(reader.read()) == 1
+    assert [point[0] for point in reader.points] == ["c"]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_the_libraries_write(tmp_path: Path, reader: Reader, name: str) -> None:
+    """Histograms, texts and graphs beside it are passed over."""
+    (tmp_path / f"{name}.tfevents").write_bytes((GOLDEN / f"{name}.tfevents").read_bytes())
+    found: dict[str, dict[int, float]] = {}
+    for tag, step, value in reader.read(since=0.0):
+        found.setdefault(tag, {})[step] = value
+    expected = WRITERS[name].scalars
+    assert {tag: found[tag] for tag in expected} == expected
+    assert not {"weights", "said", "vector"} & found.keys()
+
+
+def test_damage_ends_a_file_and_its_repair_goes_on(
+    tmp_path: Path, reader: Reader, clock: Clock
+) -> None:
+    writer = EventWriter(tmp_path, clock)
+    writer.scalar("acc", 1, 1)
+    path = event_file(tmp_path)
+    at = path.stat().st_size
+    writer.scalar("acc", 2, 2)
+    right = path.read_bytes()
+    path.write_bytes(right[:at] + b"\0" * (len(right) - at))
+    assert reader.read() == [("acc", 1, 1)]
+    path.write_bytes(right)
+    assert reader.read() == [("acc", 2, 2)]
