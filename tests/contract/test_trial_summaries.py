@@ -11,7 +11,8 @@ import pytest
 from tests.e2e.programs.event_writer import EventWriter
 from tests.unit.jobs import CREATED, job
 from trainshed.controller import trial_summaries
-from trainshed.controller.trial_summaries import DirectoryWatches, TrialSummaries
+from trainshed.controller.directory_watches import DirectoryWatches
+from trainshed.controller.trial_summaries import TrialSummaries
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
@@ -211,3 +212,26 @@ def test_a_trial_without_a_directory_has_no_summaries(following: Following) -> N
 
     asyncio.run(play())
     assert following.places.asked == []
+
+
+def test_on_the_way_to_a_place_only_its_own_directory_counts(tmp_path: Path) -> None:
+    """Others may come and go in the bucket: who waits is not woken by them."""
+
+    async def play() -> list[str]:
+        woken: list[str] = []
+        last = asyncio.Event()
+        watches = DirectoryWatches[str]("tfevents", lambda key: (woken.append(key), last.set()))
+        watches.begin()
+        handle = os.open(tmp_path, os.O_RDONLY)
+        assert watches.watch(handle, "job 1", "logs-1") is not None
+        assert watches.watch(handle, "job 2", "logs-2") is not None
+        os.close(handle)
+        (tmp_path / "logs-3").mkdir()
+        (tmp_path / "tfevents").touch()
+        (tmp_path / "logs-2").mkdir()
+        watches.hear()
+        watches.close()
+        assert last.is_set()
+        return woken
+
+    assert asyncio.run(play()) == ["job 2"]

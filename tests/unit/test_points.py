@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.tensorboards.records import Point, thinned
+from trainshed.store import points as store_points
 from trainshed.store.points import PointFiles
 
 pytestmark = pytest.mark.anyio
@@ -147,3 +149,21 @@ def test_a_thinned_series_keeps_its_first_and_its_last_point() -> None:
         assert (some[0], some[-1], len(some)) == (many[0], many[-1], most)
         assert list(some) == sorted(set(some), key=lambda point: point.step)
     assert thinned(many, 10_000) == many
+
+
+async def test_a_full_run_that_thins_keeps_its_whole_course(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_points, "MOST_BYTES", 200_000)
+    monkeypatch.setattr(store_points, "_FEWEST", 10)
+    files = PointFiles(tmp_path)
+    for begin in range(0, 100_000, 1000):
+        await files.append(7, [(1, points(*range(begin, begin + 1000)))], thins=True)
+    assert (tmp_path / "7.points").stat().st_size <= 200_000
+    await files.append(7, [(2, points(3))], thins=True)
+    kept = await PointFiles(tmp_path).read(7, [1, 2])
+    assert kept[2] == points(3)
+    steps = [point.step for point in kept[1]]
+    assert (steps[0], steps[-1]) == (0, 99_999)
+    assert len(steps) > 3000
+    assert max(b - a for a, b in pairwise(steps)) < 1000

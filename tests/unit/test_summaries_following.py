@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.e2e.programs.event_writer import EventWriter
 from trainshed.summaries import following
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import EventFile, Follower, Point, representative
+from trainshed.summaries.following import EventFile, Follower, Met, Point, representative
 
 
 class Clock:
@@ -248,27 +248,31 @@ def test_points_are_bounded_and_the_last_is_kept(
 def test_directories_are_told_before_they_are_read(
     place: Path, directory: Counted, clock: Clock
 ) -> None:
-    """So that what appears in between is not missed; those above until the directory is there."""
+    """So that what appears in between is not missed; of those above it is told what counts there."""
 
-    def told() -> list[str]:
-        found: list[str] = []
-        for _ in directory.files(
-            lambda fd: found.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
-        ):
+    def told() -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+
+        def met(handle: int, awaited: str) -> None:
+            path = str(Path(f"/proc/self/fd/{handle}").readlink())
+            found.append((path.removeprefix(str(place.parents[1])), awaited))
+
+        for _ in directory.files(met):
             pass
-        return [path.removeprefix(str(place.parents[1])) for path in found]
+        return found
 
-    assert told() == [""]
+    above = [("", "jobs"), ("/jobs", "3")]
+    assert told() == above[:1]
     place.parent.mkdir()
-    assert told() == ["", "/jobs"]
+    assert told() == above
     EventWriter(place / "eval", clock)
-    assert told() == ["", "/jobs", "/jobs/3", "/jobs/3/eval"]
+    assert told() == [*above, ("/jobs/3", ""), ("/jobs/3/eval", "")]
 
 
 class Vanishing:
     """Files that are gone before they can be read."""
 
-    def files(self, met: Callable[[int], None]) -> Iterator[EventFile]:
+    def files(self, met: Met) -> Iterator[EventFile]:
         del met
         yield EventFile("a.tfevents", "1", "1")
         yield EventFile("b.tfevents", "2", "2")

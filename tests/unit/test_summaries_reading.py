@@ -40,6 +40,10 @@ class Counted(LocalDirectory):
         return super().open(file)
 
 
+def ignore(handle: int, awaited: str) -> None:
+    """Nobody watches."""
+
+
 class Reader:
     """What a service that is killed now and then has of a directory."""
 
@@ -52,7 +56,7 @@ class Reader:
     def read(self, pieces: int = 2**30, since: float = BEGUN) -> list[tuple[str, int, float]]:
         """Of the new points tag, step and value. `pieces`: it is killed after so many."""
         before = len(self.points)
-        for number, piece in enumerate(read_on(self.directory, self.known, since)):
+        for number, piece in enumerate(read_on(self.directory, self.known, since, ignore)):
             if number == pieces:
                 break
             run = run_of(piece.progress.path)

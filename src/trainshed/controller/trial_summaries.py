@@ -8,16 +8,13 @@ changes (a bucket in a store elsewhere, a user who has no inotify left) it is lo
 
 import asyncio
 import logging
-import os
-import struct
-import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
 
+from trainshed.controller.directory_watches import DirectoryWatches
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
-from trainshed.replica.system import kernel
 from trainshed.summaries.following import MARK, Directory, Follower, Point, Points, representative
 from trainshed.telemetry.lines import about
 
@@ -126,9 +123,9 @@ class TrialSummaries:
         watches: set[int] = set()
         is_watched, is_all = True, False
 
-        def met(directory: int) -> None:
+        def met(directory: int, awaited: str) -> None:
             nonlocal is_watched
-            number = self._watches.watch(directory, job.uid)
+            number = self._watches.watch(directory, job.uid, awaited)
             if number is None:
                 is_watched = False
             else:
@@ -177,96 +174,3 @@ def directory_of(job: Job) -> str:
     """Where a trial's program writes: its own directory of each; "" if it was given none."""
     spec = job.spec
     return spec.job_dir if spec.api is Api.ML else spec.base_output_directory
-
-
-K = TypeVar("K", bound=Hashable)
-
-_EVENT: Final = struct.Struct("iIII")
-_LEFT: Final = kernel.IN_DELETE_SELF | kernel.IN_MOVE_SELF
-_WRITTEN: Final = kernel.IN_MODIFY | kernel.IN_CLOSE_WRITE | kernel.IN_MOVED_TO | kernel.IN_CREATE
-_GONE: Final = _LEFT | kernel.IN_UNMOUNT | kernel.IN_IGNORED
-
-
-class DirectoryWatches(Generic[K]):
-    """`mark`: part of the names of the files that count; `changed`: called on the event loop with each key
-    whose directories have changed, for every event anew. Whatever else is written there wakes nobody."""
-
-    def __init__(self, mark: str, changed: Callable[[K], None]) -> None:
-        self._mark = os.fsencode(mark)
-        self._changed = changed
-        self._lock = threading.Lock()
-        self._handle = -1
-        self._keys: dict[int, set[K]] = {}
-        """By number of a watch."""
-
-    def begin(self) -> None:
-        """On the event loop, before anything is watched."""
-        if self._handle < 0:
-            try:
-                self._handle = kernel.inotify_handle()
-            except OSError:
-                return  # Then nothing can be watched, which `watch` says each time.
-            asyncio.get_running_loop().add_reader(self._handle, self._hear)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._handle >= 0:
-                asyncio.get_running_loop().remove_reader(self._handle)
-                os.close(self._handle)
-                self._handle = -1
-            self._keys.clear()
-
-    def watch(self, directory: int, key: K) -> int | None:
-        """Watch an open directory for a key; the watch's number, None if it cannot be watched. From any
-        thread."""
-        with self._lock:
-            if self._handle < 0:
-                return None
-            try:
-                # By its handle: what its name leads to may be another thing by now.
-                number = kernel.add_watch(
-                    self._handle,
-                    f"/proc/self/fd/{directory}",
-                    _WRITTEN | _LEFT | kernel.IN_ONLYDIR,
-                )
-            except OSError:
-                return None
-            self._keys.setdefault(number, set()).add(key)
-            return number
-
-    def release(self, key: K, numbers: set[int]) -> None:
-        """Those of a key that it does not need any more. From any thread."""
-        with self._lock:
-            for number in numbers:
-                keys = self._keys.get(number)
-                if keys is None:
-                    continue
-                keys.discard(key)
-                if not keys:
-                    del self._keys[number]
-                    try:
-                        kernel.remove_watch(self._handle, number)
-                    except OSError:
-                        continue  # The directory is gone, and its watch with it.
-
-    def _hear(self) -> None:
-        try:
-            data = os.read(self._handle, 65536)
-        except (BlockingIOError, OSError):
-            return
-        woken: set[K] = set()
-        at = 0
-        with self._lock:
-            while at < len(data):
-                number, mask, _, length = _EVENT.unpack_from(data, at)
-                at += _EVENT.size
-                name = data[at : at + length]
-                at += length
-                if mask & kernel.IN_Q_OVERFLOW:
-                    woken.update(*self._keys.values())
-                elif mask & (_GONE | kernel.IN_ISDIR) or self._mark in name:
-                    woken |= self._keys.get(number, set())
-                if mask & kernel.IN_IGNORED:
-                    self._keys.pop(number, None)
-        for key in woken:
-            self._changed(key)

@@ -1,7 +1,7 @@
 """Fits the bucket store to what other packages ask of it: packages, job directories, bucket names, accesses,
 summaries, copies."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -27,7 +27,7 @@ from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.resume.traffic import Access
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import MARK, Directory, EventFile
+from trainshed.summaries.following import MARK, Directory, EventFile, Met
 from trainshed.summaries.places import LogDirectory
 from trainshed.viewers.process import ShownDirectory
 
@@ -222,7 +222,7 @@ class _RemoteDirectory:
         self._bucket = bucket
         self._prefix = prefix
 
-    def files(self, met: Callable[[int], None]) -> Iterator[EventFile]:
+    def files(self, met: Met) -> Iterator[EventFile]:
         try:
             for name, record in self._store.objects(self._bucket, self._prefix):
                 if MARK in name.rpartition("/")[2] and record.size <= _LARGEST:

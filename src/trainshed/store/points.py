@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
-from trainshed.core.tensorboards.records import Point, thinned
+from trainshed.core.tensorboards.records import Point, spread, thinned
 from trainshed.eventloop.background import Crew
 from trainshed.replica.system import durable
 
@@ -38,6 +38,8 @@ _decoder = msgspec.msgpack.Decoder(_Frame)
 
 _Waiting = list[tuple[bytes, "asyncio.Future[None]"]]
 """Frames to be written, and who is told."""
+_FEWEST: Final = 1000
+"""Points of a series that thinning leaves."""
 
 
 class RunIsFull(Exception):
@@ -83,10 +85,13 @@ class PointFiles:
         self._writing = Crew()
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
 
-    async def append(self, run: int, points: Iterable[tuple[int, Sequence[Point]]]) -> None:
+    async def append(
+        self, run: int, points: Iterable[tuple[int, Sequence[Point]]], *, thins: bool = False
+    ) -> None:
         """Add points, each with the uid of its series; all are durable when it returns. Raises
         FailedPrecondition (the run is full), Unavailable: then none is there, or all are, and to write them
-        again does no harm."""
+        again does no harm. `thins`: of a run that is full half of the points are forgotten instead; the same for
+        all who write to the run."""
         data = b"".join(_frame(series, some) for series, some in points if some)
         if not data:
             return
@@ -96,7 +101,7 @@ class PointFiles:
         else:
             self._waiting[run] = [(data, done)]
             # Not by the caller itself: if he goes away, the others' points are written all the same.
-            self._writing.begin(self._write_all(run), f"writing points of run {run}")
+            self._writing.begin(self._write_all(run, thins), f"writing points of run {run}")
         await done
 
     async def read(
@@ -120,13 +125,15 @@ class PointFiles:
             self._lengths.pop(run, None)
             await asyncio.to_thread(self._path(run).unlink, missing_ok=True)
 
-    async def _write_all(self, run: int) -> None:
+    async def _write_all(self, run: int, thins: bool) -> None:
         """Write what waits, and what comes meanwhile."""
         while batch := self._waiting[run]:
             self._waiting[run] = []
             failure: Unavailable | FailedPrecondition | None = None
             try:
-                await asyncio.to_thread(self._write, run, b"".join(data for data, _ in batch))
+                await asyncio.to_thread(
+                    self._write, run, b"".join(data for data, _ in batch), thins
+                )
             except RunIsFull:
                 failure = FailedPrecondition(
                     f"The run has {MOST_BYTES >> 20} MiB of points, and takes no more; log less often, or "
@@ -146,12 +153,14 @@ class PointFiles:
                     done.set_exception(failure)
         del self._waiting[run]
 
-    def _write(self, run: int, data: bytes) -> None:
+    def _write(self, run: int, data: bytes, thins: bool) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         path = self._path(run)
         length = self._lengths.pop(run, None)
         if length is None:
             length = _whole_length(path.read_bytes()) if path.exists() else 0
+        if length + len(data) > MOST_BYTES and thins:
+            length = self._thin(path)
         if length + len(data) > MOST_BYTES:
             self._lengths[run] = length
             raise RunIsFull
@@ -165,6 +174,15 @@ class PointFiles:
             durable.sync_directory(str(self._directory))
         self._lengths[run] = length + len(data)
 
+    def _thin(self, path: Path) -> int:
+        """Forget half of the points of each series; returns the length of what is left."""
+        kept = bytearray()
+        for uid, column in _columns(path.read_bytes()).items():
+            points = column.points(None, None)
+            kept += _frame(uid, spread(points, max(_FEWEST, len(points) // 2)))
+        durable.write(str(path), bytes(kept))
+        return len(kept)
+
     def _read(
         self,
         run: int,
@@ -172,21 +190,28 @@ class PointFiles:
         most: int | None,
         passes: Callable[[int, int], bool] | None,
     ) -> dict[int, list[Point]]:
-        columns = {uid: _Columns() for uid in series}
         try:
             data = self._path(run).read_bytes()
         except FileNotFoundError:
             data = b""
-        for payload in _payloads(data):
-            uid, steps, times, values = _decoder.decode(payload)
-            if (column := columns.get(uid)) is not None:
-                column.steps.extend(steps)
-                column.times.extend(times)
-                column.values += values
+        columns = {uid: _Columns() for uid in series} | _columns(data, series)
         return {uid: column.points(most, passes) for uid, column in columns.items()}
 
     def _path(self, run: int) -> Path:
         return self._directory / f"{run}.points"
+
+
+def _columns(data: bytes, series: Collection[int] | None = None) -> dict[int, _Columns]:
+    """The points of these series (None: of all) as they were written."""
+    columns: dict[int, _Columns] = {}
+    for payload in _payloads(data):
+        uid, steps, times, values = _decoder.decode(payload)
+        if series is None or uid in series:
+            column = columns.setdefault(uid, _Columns())
+            column.steps.extend(steps)
+            column.times.extend(times)
+            column.values += values
+    return columns
 
 
 def _frame(series: int, points: Sequence[Point]) -> bytes:

@@ -6,12 +6,12 @@ are read, and how much is looked at is bounded. Blocks.
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from trainshed.summaries.following import MARK, EventFile
+from trainshed.summaries.following import MARK, EventFile, Met
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Opening a pipe must not wait for who writes to it.
@@ -29,11 +29,11 @@ class LocalDirectory:
         self._base = base
         self._below = below
 
-    def files(self, met: Callable[[int], None]) -> Iterator[EventFile]:
+    def files(self, met: Met) -> Iterator[EventFile]:
         """See the port. In the order of the directories' names."""
         handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in self._below:
-            met(handle)
+            met(handle, name)
             try:
                 below = os.open(name, _DIRECTORY, dir_fd=handle)
             except OSError:
@@ -70,14 +70,14 @@ class LocalDirectory:
 
 
 class _Walk:
-    def __init__(self, met: Callable[[int], None]) -> None:
+    def __init__(self, met: Met) -> None:
         self._met = met
         self._directories = 0
         self._entries = 0
 
     def directory(self, handle: int, path: str, depth: int) -> Iterator[EventFile]:
         self._directories += 1
-        self._met(handle)
+        self._met(handle, "")
         below: list[str] = []
         names: list[str] = []
         with os.scandir(handle) as entries:

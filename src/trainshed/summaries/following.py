@@ -41,12 +41,20 @@ class EventFile:
     written: float = 0.0
 
 
+Met = Callable[[int, str], None]
+
+
+def _nobody(handle: int, awaited: str) -> None:
+    """Who watches nothing."""
+
+
 class Directory(Protocol):
     """A place with event files in it. Blocks."""
 
-    def files(self, met: Callable[[int], None]) -> Iterator[EventFile]:
+    def files(self, met: Met) -> Iterator[EventFile]:
         """All below it. `met`: called with a handle of every directory before it is read, where there are
-        directories; also of those above, as long as the place itself is not there. Raises OSError."""
+        directories, and ""; also of each of those above, with the name of the one that leads to the place.
+        Raises OSError."""
         ...
 
     def open(self, file: EventFile) -> BinaryIO:
@@ -79,7 +87,7 @@ class Follower:
         self.tags: set[str] = set()
         """All tags of scalars that were seen."""
 
-    def look(self, met: Callable[[int], None] = lambda handle: None) -> bool:
+    def look(self, met: Met = _nobody) -> bool:
         """Take in what is new; `met` as in `Directory.files`. False: there is more to read than one look
         takes. Raises OSError."""
         left = _MOST_BYTES

@@ -6,13 +6,13 @@ also when it was replaced by a longer one, as storage clients do at each flush; 
 begin as it did is read anew.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from typing import BinaryIO, Final
 
-from trainshed.summaries.following import Directory, EventFile
+from trainshed.summaries.following import Directory, EventFile, Met
 from trainshed.summaries.framing import NotEvents, read_records
 from trainshed.summaries.scalars import Scalar, read_scalars, written_at
 
@@ -59,7 +59,7 @@ def read_on(
     directory: Directory,
     known: Mapping[str, FileProgress],
     since: float,
-    met: Callable[[int], None] = lambda handle: None,
+    met: Met,
 ) -> Iterator[Piece]:
     """What is new since the readings that led to `known` (by path). Blocks; raises OSError.
 

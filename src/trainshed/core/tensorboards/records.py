@@ -129,3 +129,19 @@ def thinned(items: Sequence[T], most: int) -> Sequence[T]:
     if most == 1:
         return items[last:]
     return [items[round(number * last / (most - 1))] for number in range(most)]
+
+
+def spread(points: Sequence[Point], most: int) -> list[Point]:
+    """At most about so many of the points, which ascend by step, spread evenly over the steps rather than
+    over the points: what was spread before stays as it is when more are behind it. The first and the last
+    are among them."""
+    if len(points) <= most:
+        return list(points)
+    first, last = points[0], points[-1]
+    stride = (last.step - first.step) / most
+    kept, due = [first], first.step + stride
+    for point in points[1:-1]:
+        if point.step >= due:
+            kept.append(point)
+            due = max(due + stride, point.step + stride / 2)
+    return [*kept, last]

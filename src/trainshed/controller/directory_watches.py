@@ -1,0 +1,118 @@
+"""Watches on directories (inotify): who is told when something changes in them.
+
+Costs nothing while nothing changes; what happens to other files, and beside the one name that is waited for,
+wakes nobody.
+"""
+
+import asyncio
+import os
+import struct
+import threading
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+from trainshed.replica.system import kernel
+
+K = TypeVar("K", bound=Hashable)
+
+_EVENT: Final = struct.Struct("iIII")
+_LEFT: Final = kernel.IN_DELETE_SELF | kernel.IN_MOVE_SELF
+_WRITTEN: Final = kernel.IN_MODIFY | kernel.IN_CLOSE_WRITE | kernel.IN_MOVED_TO | kernel.IN_CREATE
+_GONE: Final = _LEFT | kernel.IN_UNMOUNT | kernel.IN_IGNORED
+
+
+class DirectoryWatches(Generic[K]):
+    """`mark`: part of the names of the files that count; `changed`: called on the event loop with each key
+    whose directories have changed, for every event anew. Whatever else is written there wakes nobody."""
+
+    def __init__(self, mark: str, changed: Callable[[K], None]) -> None:
+        self._mark = os.fsencode(mark)
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._handle = -1
+        self._keys: dict[int, dict[K, bytes]] = {}
+        """By number of a watch, each with the one name that counts, b"" = all."""
+
+    def begin(self) -> None:
+        """On the event loop, before anything is watched."""
+        if self._handle < 0:
+            try:
+                self._handle = kernel.inotify_handle()
+            except OSError:
+                return  # Then nothing can be watched, which `watch` says each time.
+            asyncio.get_running_loop().add_reader(self._handle, self._hear)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._handle >= 0:
+                asyncio.get_running_loop().remove_reader(self._handle)
+                os.close(self._handle)
+                self._handle = -1
+            self._keys.clear()
+
+    def watch(self, directory: int, key: K, awaited: str = "") -> int | None:
+        """Watch an open directory for a key; the watch's number, None if it cannot be watched. `awaited`: the
+        only directory in it that counts, and no file does; "" = all count. From any thread."""
+        with self._lock:
+            if self._handle < 0:
+                return None
+            try:
+                # By its handle: what its name leads to may be another thing by now.
+                number = kernel.add_watch(
+                    self._handle,
+                    f"/proc/self/fd/{directory}",
+                    _WRITTEN | _LEFT | kernel.IN_ONLYDIR,
+                )
+            except OSError:
+                return None
+            self._keys.setdefault(number, {})[key] = os.fsencode(awaited)
+            return number
+
+    def release(self, key: K, numbers: set[int]) -> None:
+        """Those of a key that it does not need any more. From any thread."""
+        with self._lock:
+            for number in numbers:
+                keys = self._keys.get(number)
+                if keys is None:
+                    continue
+                keys.pop(key, None)
+                if not keys:
+                    del self._keys[number]
+                    try:
+                        kernel.remove_watch(self._handle, number)
+                    except OSError:
+                        continue  # The directory is gone, and its watch with it.
+
+    def hear(self) -> None:
+        """Take in what has happened until now: the kernel knows of it at once. On the event loop."""
+        while self._handle >= 0 and self._hear():
+            pass
+
+    def _hear(self) -> bool:
+        """Whether there was anything."""
+        try:
+            data = os.read(self._handle, 65536)
+        except OSError:
+            return False
+        woken: set[K] = set()
+        at = 0
+        with self._lock:
+            while at < len(data):
+                number, mask, _, length = _EVENT.unpack_from(data, at)
+                at += _EVENT.size
+                name = data[at : at + length].rstrip(b"\0")
+                at += length
+                if mask & kernel.IN_Q_OVERFLOW:
+                    woken.update(*self._keys.values())
+                elif mask & (_GONE | kernel.IN_ISDIR) or self._mark in name:
+                    keys = self._keys.get(number, {})
+                    woken |= {
+                        key
+                        for key, awaited in keys.items()
+                        if mask & _GONE or not awaited or awaited == name
+                    }
+                if mask & kernel.IN_IGNORED:
+                    self._keys.pop(number, None)
+        for key in woken:
+            self._changed(key)
+        return True
