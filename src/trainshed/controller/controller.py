@@ -15,6 +15,7 @@ from functools import partial
 
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.controller.carrier import JobCarrier, preparation_message, ready
+from trainshed.controller.curves import JobCurves
 from trainshed.controller.leftovers import (
     lost_without_slots,
     settle_leftovers,
@@ -224,6 +225,7 @@ class Controller:
         stores: ParentStores,
         scheduling: Policy,
         failures: FailurePolicy | None = None,
+        curves: JobCurves | None = None,
     ) -> None:
         """`ports`: makes the carrier's ports, given where they report events to. `now`: ns since the epoch.
         `owner`: names this service in the ledger."""
@@ -247,6 +249,7 @@ class Controller:
             set_alarm=self._alarms.set,
         )
         self._tracked: dict[JobUid, _Tracked] = {}
+        self._curves = curves
         self._mailboxes = Mailboxes(self._apply, self._more_starts_to_come)
         self._watchers = Watchers(logs, self._ports.buckets, now, self.report)
         self._measured: dict[JobUid, asyncio.TimerHandle] = {}
@@ -279,6 +282,8 @@ class Controller:
             "clearing up after jobs of earlier services",
         )
         self._watching = keep(self._watch, "hearing the engine")
+        if self._curves is not None:
+            self._curves.start()
         for uid in (*self._tracked, *parents):
             self.wake(uid)
 
@@ -311,6 +316,8 @@ class Controller:
         for tracked in self._tracked.values():
             tracked.carrier.cancel()
         await asyncio.gather(*busy, *carrying, return_exceptions=True)
+        if self._curves is not None:
+            await self._curves.close()
         await self._ports.engine.close()
 
     def running(self) -> tuple[Job, ...]:
@@ -418,6 +425,8 @@ class Controller:
         """Commit what the events lead to, then act on what is stored."""
         live = tracked.live
         job, entries = self._advanced(live, events)
+        if job.state.is_final and self._curves is not None:
+            await self._curves.finish(job)
         if job != live.job or live.intents or entries:
             consumed = live.intents[-1].seq if live.intents else 0
             commit = Commit(job, live.generation, entries, consumed)
@@ -425,6 +434,8 @@ class Controller:
             tracked.live = LiveJob(job, generation)
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
+        if self._curves is not None:
+            self._curves.follow(job)
         self._capacity.put(job)
         self._decide()
         self._alarms.set(job.uid, deadlines(job))
@@ -442,6 +453,8 @@ class Controller:
         """Its record was set aside while it ran: nobody could end it later, so what runs of it ends now."""
         job = tracked.live.job
         await self._ports.engine.stop(job.uid, job.attempt, self._ports.grace)
+        if self._curves is not None:
+            await self._curves.finish(job)
         tracked.carrier.cancel()
         self._forget(job.uid)
 

@@ -12,7 +12,9 @@ from trainshed.api.calls.services import ApiSettings, Services, Views
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.calls.view_links import ViewLinks
 from trainshed.buckets.local import LocalStore
+from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
+from trainshed.controller.curves import CurveStores, JobCurves
 from trainshed.controller.data_exports import DataExports
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.model_exports import ModelExports
@@ -87,6 +89,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         buckets.ensure_bucket(table.name, settings.region, table.project)
     adapter, notices = BucketAdapter(buckets), Notices()
     new_uid, lag = clock.JobUids(), LagMeter(clock.now)
+    points = PointFiles(data / POINTS)
     engine = _engine(bootstrap)
     logs = LogReader(engine.streams, ServiceStreams(data / "logs"))
     choosing = RuntimeSettings(
@@ -135,6 +138,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
             public_quotas=settings.quotas == "public",
         ),
         failures=FailurePolicy(table_with(settings.failure_rules), settings.max_attempts),
+        curves=JobCurves(_curve_stores(bootstrap, buckets, points, new_uid)),
     )
     viewers = _viewers(bootstrap, engine, runtimes, BucketDirectories(buckets), stopping)
     services = Services(
@@ -146,7 +150,8 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         metadata=bootstrap.store.metadata,
         tensorboards=bootstrap.store.tensorboards,
         datasets=bootstrap.store.datasets,
-        points=PointFiles(settings.data / POINTS),
+        points=points,
+        curves=bootstrap.store.curves,
         secrets=bootstrap.store.secrets,
         sealer=bootstrap.sealer,
         logs=logs,
@@ -283,6 +288,19 @@ def _parent_stores(
         buckets=BucketAdapter(buckets),
         now=clock.now,
         new_uid=new_uid,
+    )
+
+
+def _curve_stores(
+    bootstrap: Bootstrap, buckets: LocalStore, points: PointFiles, new_uid: Callable[[], JobUid]
+) -> CurveStores:
+    store = bootstrap.store
+    return CurveStores(
+        curves=store.curves,
+        boards=BoardStores(store.tensorboards, store.metadata, points, new_uid, clock.now),
+        reader=store.reader,
+        intake=store.intake,
+        places=BucketSummaries(buckets),
     )
 
 

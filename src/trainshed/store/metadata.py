@@ -20,7 +20,7 @@ from trainshed.store.records import Operation
 class Metadata(Protocol):
     """Every write is durable when its call returns; a raised error means that nothing happened."""
 
-    async def create_store(self, store: MetadataStore, operation: Operation) -> None:
+    async def create_store(self, store: MetadataStore, operation: Operation | None = None) -> None:
         """Raises AlreadyExists."""
         ...
 

@@ -90,8 +90,8 @@ class PointFiles:
     ) -> None:
         """Add points, each with the uid of its series; all are durable when it returns. Raises
         FailedPrecondition (the run is full), Unavailable: then none is there, or all are, and to write them
-        again does no harm. `thins`: of a run that is full half of the points are forgotten instead; the same for
-        all who write to the run."""
+        again does no harm. `thins`: of a run that is full half of the points are forgotten instead; the same
+        for all who write to the run."""
         data = b"".join(_frame(series, some) for series, some in points if some)
         if not data:
             return

@@ -104,6 +104,7 @@ class House:
             metadata=self.store.metadata,
             tensorboards=self.store.tensorboards,
             datasets=self.store.datasets,
+            curves=self.store.curves,
             points=self.points,
             secrets=self.store.secrets,
             sealer=Sealer(directory / "secrets.key", {}),

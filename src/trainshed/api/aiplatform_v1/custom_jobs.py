@@ -10,6 +10,7 @@ from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_o
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.metadata.job_runs import add_job, make_run, unknown_contexts
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
+from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.calls.paging import Mask
@@ -77,6 +78,7 @@ async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
         *await unknown_resource(services, parent, spec.persistent_resource_id, "job_spec"),
         *await unknown_secrets(services, parent, public, "job_spec"),
         *await unknown_contexts(services, project, public, "job_spec"),
+        *await unknown_board(services, parent, public, "job_spec"),
     )
 
 

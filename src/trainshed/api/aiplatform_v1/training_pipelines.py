@@ -18,6 +18,7 @@ from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.datasets.resources import require_files
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
+from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks, certain_faults, within
 from trainshed.api.calls.paging import Mask
@@ -268,6 +269,8 @@ async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
         ),
         *await unknown_secrets(call.services, request.parent, public, FIELD),
         *await unknown_secrets(call.services, request.parent, trial, _TRIAL),
+        *await unknown_board(call.services, request.parent, public, FIELD),
+        *await unknown_board(call.services, request.parent, trial, _TRIAL),
     )
 
 

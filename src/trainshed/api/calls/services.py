@@ -18,6 +18,7 @@ from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
+from trainshed.store.curves import Curves
 from trainshed.store.datasets import Datasets
 from trainshed.store.evaluations import Evaluations
 from trainshed.store.logs.reader import LogReader
@@ -250,6 +251,7 @@ class Services:
     tensorboards: Tensorboards
     datasets: Datasets
     points: PointFiles
+    curves: Curves
     secrets: Secrets
     sealer: Sealer
     logs: LogReader

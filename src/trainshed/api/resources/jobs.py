@@ -144,6 +144,10 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     except OSError as error:
         # The job is gone and its uid is never used again: what is left of its log is only waste.
         _log.warning("the log of the deleted job %s could not be removed: %s", name, error)
+    try:
+        await services.points.forget((uid,))
+    except OSError as error:
+        _log.warning("the curves of the deleted job %s could not be removed: %s", name, error)
     return record
 
 

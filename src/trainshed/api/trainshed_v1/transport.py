@@ -24,6 +24,7 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
+    curves,
     describing,
     drills,
     experiments,
@@ -122,6 +123,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "jobs/{job}/drills"): Method("trainshed.v1.Jobs.ListDrills", drills.list_),
     ("GET", "jobs/{job}/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", resume.report),
     ("GET", "jobs/{job}/usage"): Method("trainshed.v1.Jobs.Usage", usage.usage),
+    ("GET", "jobs/{job}/curves"): Method("trainshed.v1.Jobs.Curves", curves.curves),
     ("GET", "jobs/{job}/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
     ("POST", "jobs/{job}:shell"): Method(
         "trainshed.v1.Jobs.Shell", shell.open_, body=ReplicaChoice

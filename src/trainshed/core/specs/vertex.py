@@ -31,6 +31,7 @@ from trainshed.core.requests import Faults, Section, is_blank
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import machines, syntax, warnings
 from trainshed.core.specs.entry_points import names_package, needs_command, read_package
+from trainshed.core.tensorboards.log_directories import log_directory
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
 """Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise
@@ -52,7 +53,6 @@ _IGNORED = {
     "models": "only jobs of the public service's own make use of it",
     "persistentResourceId": "the job gets its machines as any other, none are kept for it",
     "protectedArtifactLocationId": "there are no protected artifacts",
-    "tensorboard": "its name reaches the program, but nothing is uploaded to it",
 }
 """Fields of the job's spec that are not served, and what holds instead."""
 
@@ -95,7 +95,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
     job_json = json.dumps(spec.values, ensure_ascii=False, separators=(",", ":"))
     if fault := syntax.cluster_size_fault(job_json, sum(pool.replica_count for pool in pools)):
         spec.fault("workerPoolSpecs", fault)
-    return JobSpec(
+    read = JobSpec(
         api=Api.VERTEX,
         region=region,
         pools=pools,
@@ -105,6 +105,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
         base_output_directory=output,
         warnings=(*_ignored(spec), *warnings.pool_warnings(pools)),
     )
+    return with_warnings(read, *_without_logs(spec, read)) if pools else read
 
 
 def unserved(resource: Section) -> tuple[str, ...]:
@@ -192,6 +193,16 @@ def _read_output_directory(spec: Section) -> str:
     elif uri and (fault := syntax.bucket_path_fault(uri)):
         section.fault("outputUriPrefix", fault)
     return uri
+
+
+def _without_logs(spec: Section, read: JobSpec) -> tuple[str, ...]:
+    """A warning for a Tensorboard that nothing can reach."""
+    if not spec.is_set("tensorboard") or log_directory(read):
+        return ()
+    return (
+        f"{spec.at('tensorboard')} is given without {spec.at('baseOutputDirectory')}: programs are told no "
+        "AIP_TENSORBOARD_LOG_DIR, and no event files are looked for.",
+    )
 
 
 def _ignored(spec: Section) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Final
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api
-from trainshed.core.tensorboards.records import BoardName, Level, Point
+from trainshed.core.tensorboards.records import BoardName, Point
 
 MOST_SERIES: Final = 1000
 """Of a job; what it logs under further tags is passed over."""
@@ -70,17 +70,25 @@ def board_experiment(job: Job) -> BoardExperiment | None:
     its trials; None for a job that names no Tensorboard."""
     if not (name := board_of(job.spec)):
         return None
-    board = BoardName.parse(name, Level.TENSORBOARD)
+    # In the job's own location: a name may have the project's number.
+    place = job.name
+    board = BoardName(place.project_id, place.location, (name.rpartition("/")[2],))
     if job.parent is not None and job.parent.trial:
         return BoardExperiment(board.child(job.parent.name.job_id), f"trial-{job.parent.trial}")
     return BoardExperiment(board.child(job.name.job_id))
 
 
-def run_id(experiment: BoardExperiment, directory: str, taken: Mapping[str, str]) -> str:
-    """The id of the run of a directory. `taken`: directories by the ids that others have."""
-    parts = filter(None, (experiment.prefix, directory))
-    plain = re.sub("[^a-zA-Z0-9-]", "-", "-".join(parts)) or "default"
-    if len(plain) <= _LONGEST_RUN and taken.get(plain, directory) == directory:
+def run_id(shown: str, taken: Mapping[str, str]) -> str:
+    """The id of a run that is shown under a name. `taken`: the names of others by their ids."""
+    plain = re.sub("[^a-zA-Z0-9-]", "-", shown)
+    if len(plain) <= _LONGEST_RUN and taken.get(plain, shown) == shown:
         return plain
-    mark = hashlib.sha256(directory.encode()).hexdigest()[:8]
+    mark = hashlib.sha256(shown.encode()).hexdigest()[:8]
     return f"{plain[: _LONGEST_RUN - 9]}-{mark}"
+
+
+def run_name(experiment: BoardExperiment, directory: str) -> str:
+    """What the run of a directory is shown as; the log directory itself as `default`."""
+    if not experiment.prefix:
+        return {"": "default", "default": "./default"}.get(directory, directory)
+    return "/".join(filter(None, (experiment.prefix, directory)))

@@ -51,13 +51,14 @@ class SqliteMetadata:
         self._writer = writer
         self._snapshots = snapshots
 
-    async def create_store(self, store: MetadataStore, operation: Operation) -> None:
+    async def create_store(self, store: MetadataStore, operation: Operation | None = None) -> None:
         parameters = _of_store(store.name) | {"record": encode_metadata_store(store)}
 
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_SQL["insert_store"], parameters).rowcount != 1:
                 raise AlreadyExists(f"{store.name} exists already")
-            insert_operation(connection, operation)
+            if operation is not None:
+                insert_operation(connection, operation)
 
         await self._writer.run("create_store", work)
 

@@ -1,0 +1,39 @@
+"""Tensorboards that jobs name for their curves (facts/experiments#curves)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.calls.services import Services
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.names import project_number
+from trainshed.core.tensorboards.records import BoardName, Level
+
+
+async def unknown_board(
+    services: Services, parent: str, spec: Mapping[str, Any], path: str
+) -> tuple[Violation, ...]:
+    """A violation for a Tensorboard that a CustomJobSpec names and that its location has not.
+
+    `spec`: in public JSON, from `path` of the request. That it is no name at all is for the spec to say.
+    """
+    place = known_location(parent)
+    at = f"{path}.tensorboard"
+    try:
+        given = BoardName.parse(str(spec.get("tensorboard", "")), Level.TENSORBOARD, of=at)
+    except InvalidRequest:
+        return ()
+    here = place.project_id, str(project_number(place.project_id))
+    if given.project_id not in here or given.location != place.location:
+        # Nor is it told whether another project has it.
+        text = f"{given} lies elsewhere than the job, whose location is {place}."
+        return (Violation(at, text),)
+    try:
+        await services.tensorboards.resource(BoardName(place.project_id, place.location, given.ids))
+    except NotFound:
+        text = (
+            f"{given} does not exist; create it first, or leave the field out: the job's curves are kept "
+            "in any case."
+        )
+        return (Violation(at, text),)
+    return ()

@@ -1,0 +1,83 @@
+"""The curves of a job, thinned (facts/experiments#curves)."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from trainshed.api.calls.timestamps import text_micros
+from trainshed.api.resources.jobs import find_work, jobs_below
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.tensorboards.curves import CurveSeries
+from trainshed.core.tensorboards.log_directories import log_directory
+from trainshed.core.tensorboards.records import Point
+from trainshed.wire.trainshed_v1 import curves as records
+
+_MOST_POINTS: Final = 1000
+"""Of one curve."""
+_MOST_IN_ALL: Final = 100_000
+_MOST_CURVES: Final = 2000
+
+
+async def curves(call: JsonCall) -> records.Curves:
+    """The curves, thinned to so many points each (1,000 if nothing is said, and at most; fewer where there
+    are over a hundred curves); `run` and `tag`, which may be repeated, choose."""
+    most = call.number("points") or _MOST_POINTS
+    if most > _MOST_POINTS:
+        text = f"An answer has at most {_MOST_POINTS} points of a curve, not {most}."
+        raise InvalidRequest((Violation("points", text),))
+    services = call.services
+    work, _ = await find_work(services.reader, call.target)
+    jobs = [work] if isinstance(work, Job) else await jobs_below(services.reader, work.uid)
+    passes = _chooser(call)
+    found: list[tuple[Job, Sequence[CurveSeries]]] = []
+    left = _MOST_CURVES
+    more = False
+    for job in jobs:
+        series = [one for one in await services.curves.series(job.uid) if passes(one)]
+        more = more or len(series) > left
+        found.append((job, series[:left]))
+        left -= min(left, len(series))
+    count = _MOST_CURVES - left
+    most = min(most, max(2, _MOST_IN_ALL // max(count, 1)))
+    views: list[records.Curve] = []
+    for job, series in found:
+        if not series:
+            continue
+        points = await services.points.read(job.uid, [one.uid for one in series], most)
+        views += [_view(job, one, points[one.uid]) for one in series]
+    return records.Curves(
+        job=str(work.name),
+        log_directory=log_directory(work.spec) if isinstance(work, Job) else "",
+        curves=tuple(views),
+        more=more,
+    )
+
+
+def _chooser(call: JsonCall) -> Callable[[CurveSeries], bool]:
+    runs, tags = (frozenset(call.query.get(name, ())) for name in ("run", "tag"))
+    return lambda one: (not runs or one.run in runs) and (not tags or one.tag in tags)
+
+
+def _view(job: Job, series: CurveSeries, points: Sequence[Point]) -> records.Curve:
+    return records.Curve(
+        job=str(job.name),
+        trial=job.parent.trial if job.parent else 0,
+        run=series.run,
+        tag=series.tag,
+        count=series.count,
+        points=tuple(
+            records.CurvePoint(step=one.step, at=text_micros(one.at), value=_number(one.value))
+            for one in points
+        ),
+    )
+
+
+def _number(value: float | bytes) -> float | str:
+    assert isinstance(value, float)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value

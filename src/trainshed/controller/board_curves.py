@@ -1,0 +1,211 @@
+"""The curves of a job in the Tensorboard that it names: an experiment of the job, a run for each directory
+with event files, and a context for either, which the SDK completes after the job
+(facts/experiments#curves).
+
+All of it is made anew as if it were not there; what is there already stays. What users take away meanwhile
+is not made again.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.metadata.merging import changed
+from trainshed.core.metadata.records import (
+    EXPERIMENT_RUN,
+    Edge,
+    EdgeRole,
+    MetadataStore,
+    Node,
+    NodeKind,
+    NodeName,
+    StoreName,
+)
+from trainshed.core.names import JobUid
+from trainshed.core.tensorboards.curves import BoardExperiment, run_id, run_name
+from trainshed.core.tensorboards.records import (
+    BoardName,
+    BoardResource,
+    Level,
+    Point,
+    ValueType,
+)
+from trainshed.store.metadata import Metadata
+from trainshed.store.points import PointFiles
+from trainshed.store.tensorboards import Tensorboards
+from trainshed.telemetry.lines import about
+
+log = logging.getLogger(__name__)
+
+_PLUGIN: Final = "scalars"
+_MOST_RUNS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class BoardStores:
+    """What tensorboards are written through. `new_uid`: a fresh identity, ascending with time; `now`: ns."""
+
+    tensorboards: Tensorboards
+    metadata: Metadata
+    points: PointFiles
+    new_uid: Callable[[], JobUid]
+    now: Callable[[], int]
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run that is written to."""
+
+    resource: BoardResource
+    #: Uids by tag; 0 = the run has another series of that name.
+    series: dict[str, int] = field(default_factory=dict[str, int])
+    is_full: bool = False
+
+
+class BoardCurves:
+    """Of one job. For one task at a time."""
+
+    def __init__(self, stores: BoardStores, job: Job, experiment: BoardExperiment) -> None:
+        self._stores = stores
+        self._job = job
+        self._experiment = experiment
+        self._runs: dict[str, _Run] = {}
+        """By directory."""
+        self._taken: dict[str, str] = {}
+        """What runs are shown as, by their ids."""
+        self._gone = False
+
+    async def begin(self) -> None:
+        """Have an experiment, and take up its runs."""
+        name, job = self._experiment.name, self._job
+        experiment = self._resource(name, name.own_id, source=str(job.name))
+        try:
+            await self._stores.tensorboards.create((experiment,))
+        except AlreadyExists:
+            runs = await self._stores.tensorboards.below(str(name), Level.RUN, "", _MOST_RUNS)
+            self._taken = {run.name.own_id: run.display_name for run in runs}
+        except NotFound:
+            self._stop("does not exist any more")
+            return
+        link = {"experiment_deleted": False, "tensorboard_link": str(name)}
+        await self._create_node(
+            Node(
+                self._context(name.own_id),
+                experiment.created,
+                experiment.created,
+                experiment.created // 10**6,
+                display_name=name.own_id,
+                schema_title="system.Experiment",
+                schema_version="0.0.1",
+                metadata=link,
+            )
+        )
+
+    async def write(self, directory: str, points: Mapping[str, Sequence[Point]]) -> None:
+        """Add points by tag to the run of a directory; to write them again does no harm. Raises
+        Unavailable."""
+        if self._gone or not points:
+            return
+        try:
+            run = await self._run(directory)
+            await self._add_series(run, [tag for tag in points if tag not in run.series])
+            # Of a run that was deleted meanwhile nothing is to be kept.
+            await self._stores.tensorboards.resource(run.resource.name)
+        except NotFound:
+            self._stop("was deleted in part, and gets no more points of this job")
+            return
+        if run.is_full:
+            return
+        known = ((run.series[tag], some) for tag, some in points.items())
+        try:
+            await self._stores.points.append(
+                run.resource.uid, [(uid, some) for uid, some in known if uid]
+            )
+        except FailedPrecondition as full:
+            run.is_full = True
+            about(log, self._job.uid).warning("%s: %s", run.resource.name, full)
+
+    async def _run(self, directory: str) -> _Run:
+        if (known := self._runs.get(directory)) is not None:
+            return known
+        shown = run_name(self._experiment, directory)
+        own_id = run_id(shown, self._taken)
+        name = self._experiment.name.child(own_id)
+        resource = self._resource(name, shown)
+        try:
+            await self._stores.tensorboards.create((resource,))
+        except AlreadyExists:
+            resource = await self._stores.tensorboards.resource(name)
+        await self._create_context_of(name, shown)
+        self._taken[own_id] = shown
+        run = self._runs[directory] = _Run(resource)
+        return run
+
+    async def _create_context_of(self, run: BoardName, shown: str) -> None:
+        experiment = self._context(self._experiment.name.own_id)
+        name = self._context(f"{experiment.node_id}-{run.own_id}")
+        now = self._stores.now()
+        node = Node(
+            name,
+            now,
+            now,
+            now // 10**6,
+            display_name=shown,
+            schema_title=EXPERIMENT_RUN,
+            schema_version="0.0.1",
+        )
+        await self._create_node(
+            changed(node, {"_params": {}, "_metrics": {}, "_state": "RUNNING"}, node.etag)
+        )
+        await self._stores.metadata.link((Edge(experiment, EdgeRole.CHILD, name, now),))
+
+    async def _add_series(self, run: _Run, tags: Sequence[str]) -> None:
+        if not tags:
+            return
+        wanted: list[BoardResource] = []
+        for tag in tags:
+            uid = self._stores.new_uid()
+            series = self._resource(run.resource.name.child(str(uid)), tag, uid=uid)
+            wanted.append(replace(series, value_type=ValueType.SCALAR, plugin_name=_PLUGIN))
+        try:
+            created = await self._stores.tensorboards.create(wanted)
+        except InvalidRequest:
+            if len(tags) == 1:
+                run.series[tags[0]] = 0  # Somebody made a series of another type there.
+                return
+            for tag in tags:
+                await self._add_series(run, [tag])
+            return
+        run.series |= {one.display_name: one.uid for one in created}
+
+    async def _create_node(self, node: Node) -> None:
+        store = node.name.store
+        try:
+            await self._stores.metadata.create(node)
+        except AlreadyExists:
+            pass
+        except NotFound:
+            made = MetadataStore(store, "", node.created, node.created)
+            with contextlib.suppress(AlreadyExists):  # Somebody else was quicker.
+                await self._stores.metadata.create_store(made)
+            await self._create_node(node)
+
+    def _context(self, node_id: str) -> NodeName:
+        board = self._experiment.name
+        store = StoreName(board.project_id, board.location, "default")
+        return NodeName(store, NodeKind.CONTEXT, node_id)
+
+    def _resource(
+        self, name: BoardName, display_name: str, *, uid: int = 0, source: str = ""
+    ) -> BoardResource:
+        now = self._stores.now()
+        uid = uid or self._stores.new_uid()
+        return BoardResource(name, uid, now, now, display_name=display_name, source=source)
+
+    def _stop(self, why: str) -> None:
+        self._gone = True
+        about(log, self._job.uid).warning("%s %s", self._experiment.name, why)

@@ -1,0 +1,292 @@
+"""Reads what the programs of jobs log as TensorFlow summaries into the curves of their jobs (docs/adr/0057).
+
+A job's log directory is watched while its programs run; whatever is new is read in a thread. Points are
+stored first, how far their file was read after them: what a kill leaves to be read again is stored once
+more, and counts once. A job without event files costs a walk to its directory.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from trainshed.controller.board_curves import BoardCurves, BoardStores
+from trainshed.controller.directory_watches import DirectoryWatches
+from trainshed.controller.trial_summaries import SummaryPlaces
+from trainshed.core.errors import NotFound
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
+from trainshed.core.tensorboards.curves import (
+    MOST_SERIES,
+    CurveSeries,
+    board_experiment,
+    board_of,
+    point,
+)
+from trainshed.core.tensorboards.log_directories import log_directory
+from trainshed.core.tensorboards.records import Point
+from trainshed.eventloop.background import begin, keep
+from trainshed.store.curves import Curves
+from trainshed.store.port import Intake, Reader
+from trainshed.summaries.following import MARK, Directory
+from trainshed.summaries.reading import FileProgress, Piece, read_on, run_of
+from trainshed.telemetry.lines import about
+
+log = logging.getLogger(__name__)
+
+_SPAN: Final = 0.5
+"""Seconds in which changes of one job's files are gathered."""
+_SHARE: Final = 10
+"""A reading that took so many seconds is followed by ten times as many without one."""
+_LONGEST_REST: Final = 30.0
+_UNWATCHED: Final = 30.0
+"""Seconds between two looks at a directory that nobody watches."""
+_END: Final = 5.0
+"""Seconds for which the end of a job waits for the last of its curves; the rest is read after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveStores:
+    """What curves are read from and kept in."""
+
+    curves: Curves
+    boards: BoardStores
+    reader: Reader
+    intake: Intake
+    places: SummaryPlaces
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A job whose log directory is followed."""
+
+    job: Job
+    files: dict[str, FileProgress] = field(default_factory=dict[str, FileProgress])
+    series: dict[tuple[str, str], CurveSeries] = field(
+        default_factory=dict[tuple[str, str], CurveSeries]
+    )
+    #: Where else they belong; None = nowhere.
+    board: BoardCurves | None = None
+    #: There may be something new.
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    #: The job is over: it is read for the last time.
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    #: All was read, and who watches will tell of more.
+    is_idle: bool = False
+    #: Numbers of the watches on its directories.
+    watches: set[int] = field(default_factory=set[int])
+    #: They tell of all that changes.
+    is_watched: bool = False
+    #: It was told that it logs under more tags than are kept.
+    was_told: bool = False
+    task: "asyncio.Task[None] | None" = None
+
+
+class JobCurves:
+    """Of all jobs that run. Used on the event loop."""
+
+    def __init__(self, stores: CurveStores) -> None:
+        self._stores = stores
+        self._followed: dict[JobUid, _Followed] = {}
+        self._watches: DirectoryWatches[JobUid] = DirectoryWatches(MARK, self._changed)
+        self._resuming: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Go on with jobs that were over before their files were read to their ends."""
+        self._resuming = begin(self._resume(), "reading the curves of jobs that are over")
+
+    def follow(self, job: Job) -> None:
+        """The job's programs run, or will. Called again and again."""
+        if job.uid in self._followed or job.state.is_final:
+            return
+        if (job.attempt and log_directory(job.spec)) or board_of(job.spec):
+            self._begin(job)
+
+    async def finish(self, job: Job) -> None:
+        """The job's programs have ended, which is about to be told: read what they have logged last, as far
+        as that is soon done. Answers at once where they have logged nothing more."""
+        followed = self._followed.get(job.uid)
+        if followed is None or followed.task is None:
+            return
+        self._watches.hear()
+        is_read = followed.is_idle and not followed.due.is_set()
+        followed.job = job
+        followed.ended.set()
+        followed.due.set()
+        if is_read and not followed.files:
+            followed.task.cancel()
+            self._forget(job.uid)
+        elif not is_read:
+            done, _ = await asyncio.wait([followed.task], timeout=_END)
+            if not done:
+                about(log, job.uid).info("curves not read to their ends yet; the job ends before")
+
+    async def close(self) -> None:
+        """Read nothing more; the next start goes on."""
+        tasks = [followed.task for followed in self._followed.values() if followed.task]
+        if self._resuming is not None:
+            tasks.append(self._resuming)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._watches.close()
+
+    async def _resume(self) -> None:
+        for uid in await self._stores.curves.unfinished():
+            with contextlib.suppress(NotFound):
+                work, _ = await self._stores.reader.job_by_uid(uid)
+                if isinstance(work, Job) and (task := self._begin(work).task) is not None:
+                    # One after the other: nobody waits for them.
+                    self._followed[uid].ended.set()
+                    await asyncio.wait([task])
+
+    def _begin(self, job: Job) -> _Followed:
+        self._watches.begin()
+        followed = self._followed[job.uid] = _Followed(job)
+        followed.task = keep(partial(self._follow, followed), f"job {job.uid}: reading its curves")
+        return followed
+
+    def _forget(self, uid: JobUid) -> None:
+        followed = self._followed.pop(uid, None)
+        if followed is not None:
+            self._watches.release(uid, followed.watches)
+
+    def _changed(self, uid: JobUid) -> None:
+        followed = self._followed.get(uid)
+        if followed is not None:
+            followed.due.set()
+
+    # --- one job's task
+
+    async def _follow(self, followed: _Followed) -> None:
+        job, curves = followed.job, self._stores.curves
+        followed.is_idle = False
+        if (experiment := board_experiment(job)) is not None:
+            followed.board = BoardCurves(self._stores.boards, job, experiment)
+            await followed.board.begin()
+        followed.files = {file.path: file for file in await curves.files(job.uid)}
+        followed.series = {(one.run, one.tag): one for one in await curves.series(job.uid)}
+        uri, project = log_directory(job.spec), job.name.project_id
+        directory = (
+            await asyncio.to_thread(self._stores.places.directory, uri, project) if uri else None
+        )
+        while directory is not None:
+            is_last = followed.ended.is_set()
+            begun = asyncio.get_running_loop().time()
+            followed.due.clear()
+            await self._read(followed, directory)
+            if is_last:
+                break
+            await self._rest(followed, asyncio.get_running_loop().time() - begun)
+        if directory is None:
+            followed.is_idle = True
+            await followed.ended.wait()
+        if followed.files:
+            await curves.finish(job.uid)
+        self._forget(job.uid)
+
+    async def _rest(self, followed: _Followed, took: float) -> None:
+        """Until there is something to read."""
+        followed.is_idle = followed.is_watched
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if followed.is_watched else _UNWATCHED):
+                await followed.due.wait()
+        followed.is_idle = False
+        pause = min(max(_SPAN, took * _SHARE), _LONGEST_REST)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await followed.ended.wait()
+
+    async def _read(self, followed: _Followed, directory: Directory) -> None:
+        uid = followed.job.uid
+        watches: set[int] = set()
+        is_watched = True
+
+        def met(handle: int, awaited: str) -> None:
+            nonlocal is_watched
+            number = self._watches.watch(handle, uid, awaited)
+            if number is None:
+                is_watched = False
+            else:
+                watches.add(number)
+
+        # What an earlier job has left there was written before this one was created.
+        pieces = read_on(directory, followed.files, followed.job.created / 1e9, met)
+        try:
+            while (found := await asyncio.to_thread(_next, pieces)) is not None:
+                if not await self._take(followed, *found):
+                    break
+        except OSError as failure:
+            where = log_directory(followed.job.spec)
+            about(log, uid).warning("event files in %s not read: %s", where, failure)
+            is_watched = False  # They are tried again in a while.
+        self._watches.release(uid, followed.watches - watches)
+        followed.watches, followed.is_watched = watches, is_watched and bool(watches)
+
+    async def _take(
+        self, followed: _Followed, progress: FileProgress, points: Mapping[str, list[Point]]
+    ) -> bool:
+        """Store what was read of a file. False: the job was deleted."""
+        uid, run = followed.job.uid, run_of(progress.path)
+        fresh: dict[tuple[str, str], CurveSeries] = {}
+        for tag, some in points.items():
+            if (series := self._series(followed, run, tag, fresh.keys())) is not None:
+                fresh[run, tag] = _with(series, some)
+        kept = [(series.uid, points[tag]) for (_, tag), series in fresh.items()]
+        files = self._stores.boards.points
+        await files.append(uid, kept, thins=True)
+        if followed.board is not None:
+            await followed.board.write(run, {tag: points[tag] for _, tag in fresh})
+        if not await self._stores.curves.put(uid, progress, tuple(fresh.values())):
+            await files.forget([uid])
+            return False
+        if len(fresh) < len(points) and not followed.was_told:
+            followed.was_told = True
+            text = (
+                f"The job logs scalars under more than {MOST_SERIES} tags, counted in each directory; what "
+                "comes under further ones is not kept as curves. The event files have all of it."
+            )
+            entry = TimelineEntry(self._stores.boards.now(), "curves_limited", text)
+            await self._stores.intake.tell(uid, (entry,))
+        followed.files[progress.path] = progress
+        followed.series |= fresh
+        return True
+
+    def _series(
+        self, followed: _Followed, run: str, tag: str, fresh: Set[tuple[str, str]]
+    ) -> CurveSeries | None:
+        """As it was until now; None if there are too many."""
+        known = followed.series.get((run, tag))
+        if known is None and len(followed.series.keys() | fresh) < MOST_SERIES:
+            return CurveSeries(self._stores.boards.new_uid(), run, tag, 0, 0, None, 0)
+        return known
+
+
+def _next(pieces: Iterator[Piece]) -> tuple[FileProgress, dict[str, list[Point]]] | None:
+    """The next piece: how far its file was read, and its points by tag. Blocks."""
+    piece = next(pieces, None)
+    if piece is None:
+        return None
+    points: dict[str, list[Point]] = {}
+    for scalar in piece.scalars:
+        points.setdefault(scalar.tag, []).append(point(scalar.step, scalar.at, scalar.value))
+    return piece.progress, points
+
+
+def _with(series: CurveSeries, points: list[Point]) -> CurveSeries:
+    last = points[-1]
+    assert isinstance(last.value, float)
+    return CurveSeries(
+        series.uid,
+        series.run,
+        series.tag,
+        last.step,
+        last.at,
+        last.value if math.isfinite(last.value) else None,
+        series.count + len(points),
+    )

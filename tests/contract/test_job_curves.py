@@ -1,0 +1,344 @@
+"""Curves of running jobs, over a real directory, a real store and the kernel's own word of what changes
+(facts/experiments#curves)."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.programs.event_writer import EventWriter
+from tests.unit.jobs import CREATED, job
+from trainshed.controller import curves as curves_module
+from trainshed.controller.board_curves import BoardStores
+from trainshed.controller.curves import CurveStores, JobCurves
+from trainshed.core.lifecycle.records import Job, Parent
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.metadata.records import NodeKind, NodeName
+from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.tensorboards.records import BoardName, BoardResource, Level, Point
+from trainshed.store.points import PointFiles
+from trainshed.store.port import Commit
+from trainshed.store.sqlite.inline import Hook, InlineStore, open_inline
+from trainshed.summaries import reading
+from trainshed.summaries.directories import LocalDirectory
+from trainshed.summaries.following import Directory
+
+pytestmark = pytest.mark.anyio
+
+RUNNING = replace(job(output="gs://b/out"), attempt=1, state=JobState.RUNNING)
+OVER = replace(RUNNING, state=JobState.SUCCEEDED)
+BOARD = BoardName("demo", "us-central1", ("5",))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves_module, "_SPAN", 0.0)
+    monkeypatch.setattr(curves_module, "_SHARE", 0)
+
+
+class Clock:
+    """Seconds since the epoch, a hundred after the job was created."""
+
+    def __call__(self) -> float:
+        return CREATED / 1e9 + 100
+
+
+class Killed(Exception):
+    """The service is gone."""
+
+
+class House:
+    """A bucket and a store; `service` makes what a start makes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.news = asyncio.Event()
+        self.commit: Hook = lambda what: self.news.set()
+        self.store: InlineStore = open_inline(after_commit=self.commit)
+        self.points = PointFiles(root / "points")
+        self.uids = map(JobUid, itertools.count(100))
+        self.asked: list[str] = []
+        self.logs = root / "bucket" / "out" / "logs"
+        (root / "bucket").mkdir()
+
+    def directory(self, uri: str, project: str) -> Directory | None:
+        assert project == "demo"
+        self.asked.append(uri)
+        return LocalDirectory(self.root / "bucket", tuple(uri.split("/")[3:]))
+
+    @contextlib.asynccontextmanager
+    async def service(self) -> AsyncGenerator[JobCurves]:
+        store = self.store
+        boards = BoardStores(
+            store.tensorboards,
+            store.metadata,
+            self.points,
+            lambda: next(self.uids),
+            lambda: CREATED,
+        )
+        curves = JobCurves(CurveStores(store.curves, boards, store.reader, store.intake, self))
+        curves.start()
+        try:
+            yield curves
+        finally:
+            await curves.close()
+
+    async def created(self, job: Job) -> Job:
+        await self.store.intake.create_job(replace(job, state=JobState.QUEUED, attempt=0), ())
+        return job
+
+    async def ended(self, job: Job) -> None:
+        epoch = await self.store.ledger.acquire("test")
+        live = await self.store.ledger.load(job.uid)
+        assert live is not None
+        await self.store.ledger.commit(epoch, Commit(job, live.generation))
+
+    async def values(self, uid: JobUid = RUNNING.uid) -> dict[str, dict[int, float | bytes]]:
+        """By run and tag, then by step."""
+        series = {one.uid: one for one in await self.store.curves.series(uid)}
+        read = await self.points.read(uid, list(series))
+        return {
+            f"{series[key].run}:{series[key].tag}": {point.step: point.value for point in points}
+            for key, points in read.items()
+        }
+
+    async def until(self, expected: object, uid: JobUid = RUNNING.uid) -> None:
+        async with asyncio.timeout(30):
+            while await self.values(uid) != expected:
+                await self.news.wait()
+                self.news.clear()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+async def test_curves_appear_while_the_job_runs(house: House) -> None:
+    await house.created(RUNNING)
+    async with house.service() as curves:
+        curves.follow(RUNNING)
+        writer = EventWriter(house.logs / "train", Clock())
+        writer.scalar("loss", 1, 1)
+        await house.until({"train:loss": {1: 1.0}})
+        writer.scalar("loss", 0.5, 2)
+        EventWriter(house.logs, Clock()).scalar("acc", 0.25, 1)
+        await house.until({"train:loss": {1: 1.0, 2: 0.5}, ":acc": {1: 0.25}})
+    assert house.asked == ["gs://b/out/logs"]
+
+
+async def test_the_end_waits_for_what_was_written_last(house: House) -> None:
+    """And not at all for a job that has written nothing."""
+    await house.created(RUNNING)
+    async with house.service() as curves:
+        curves.follow(RUNNING)
+        await house.until({})
+        EventWriter(house.logs, Clock()).scalar("acc", 0.25, 1)
+        await curves.finish(OVER)
+        assert await house.values() == {":acc": {1: 0.25}}
+        await house.ended(OVER)
+        assert await house.store.curves.unfinished() == ()
+
+
+async def test_a_job_without_event_files_stores_nothing_and_ends_at_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.created(RUNNING)
+    written: list[str] = []
+    looked = asyncio.Event()
+    rest = JobCurves._rest  # pyright: ignore[reportPrivateUsage]
+
+    async def resting(self: JobCurves, *arguments: Any) -> None:
+        looked.set()
+        await rest(self, *arguments)
+
+    monkeypatch.setattr(JobCurves, "_rest", resting)
+    house.store.after_commit = written.append
+    async with house.service() as curves:
+        curves.follow(RUNNING)
+        await asyncio.wait_for(looked.wait(), 30)
+        finishing = curves.finish(OVER)
+        with pytest.raises(StopIteration):  # It waits for nothing.
+            finishing.send(None)
+    assert written == []
+    assert not (house.root / "points").exists()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_kill_at_a_commit_loses_and_doubles_nothing(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Points are stored before it is said how far their file was read."""
+    monkeypatch.setattr(reading, "_AT_ONCE", 3)
+    asyncio.run(killed_at_commits(House(tmp_path), moment))
+
+
+async def killed_at_commits(house: House, moment: str) -> None:
+    await house.created(RUNNING)
+    writer = EventWriter(house.logs, Clock())
+    for step in range(10):
+        writer.scalar("acc", step / 8, step)
+    expected = {":acc": {step: step / 8 for step in range(10)}}
+    died = asyncio.Event()
+
+    def die(what: str) -> None:
+        died.set()
+        raise Killed(what)
+
+    for _ in range(4):
+        setattr(house.store, f"{moment}_commit", die)
+        died.clear()
+        async with house.service() as curves:
+            curves.follow(RUNNING)
+            await asyncio.wait_for(died.wait(), 30)
+            house.store.before_commit, house.store.after_commit = None, house.commit
+    async with house.service() as curves:
+        curves.follow(RUNNING)
+        await house.until(expected)
+        await curves.finish(OVER)
+    (series,) = await house.store.curves.series(RUNNING.uid)
+    assert (series.step, series.value, series.count) == (9, 9 / 8, 10)
+
+
+async def test_steps_of_a_restart_win(house: House) -> None:
+    await house.created(RUNNING)
+    for begun, value in ((200.0, 1.0), (300.0, 2.0)):
+        writer = EventWriter(house.logs, lambda begun=begun: CREATED / 1e9 + begun)
+        for step in (1, 2, 3) if value == 1.0 else (2, 3):
+            writer.scalar("acc", value, step)
+    async with house.service() as curves:
+        curves.follow(RUNNING)
+        await house.until({":acc": {1: 1.0, 2: 2.0, 3: 2.0}})
+
+
+async def test_what_was_left_of_a_job_that_is_over_is_read_at_the_next_start(house: House) -> None:
+    await house.created(RUNNING)
+    writer = EventWriter(house.logs, Clock())
+    writer.scalar("acc", 1, 1)
+    async with house.service() as curves:
+        curves.follow(RUNNING)
+        await house.until({":acc": {1: 1.0}})
+    writer.scalar("acc", 2, 2)
+    await house.ended(OVER)
+    assert await house.store.curves.unfinished() == (RUNNING.uid,)
+    async with house.service():
+        await house.until({":acc": {1: 1.0, 2: 2.0}})
+        async with asyncio.timeout(30):
+            while await house.store.curves.unfinished():
+                await house.news.wait()
+                house.news.clear()
+
+
+async def test_more_tags_than_are_kept_are_told_of_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curves_module, "MOST_SERIES", 2)
+    await house.created(RUNNING)
+    writer = EventWriter(house.logs, Clock())
+    for number in range(6):
+        writer.scalar(f"tag{number % 3}", number, number)
+    async with house.service() as curves:
+        curves.follow(RUNNING)
+        await house.until({":tag0": {0: 0.0, 3: 3.0}, ":tag1": {1: 1.0, 4: 4.0}})
+        await curves.finish(OVER)
+    (told,) = await house.store.reader.timeline(RUNNING.uid)
+    assert told.kind == "curves_limited" and "more than 2 tags" in told.message
+
+
+async def test_nothing_is_kept_of_a_job_that_was_deleted(house: House) -> None:
+    """It never was there: the same."""
+    EventWriter(house.logs, Clock()).scalar("acc", 1, 1)
+    async with house.service() as curves:
+        curves.follow(RUNNING)
+        await asyncio.wait_for(curves.finish(OVER), 30)
+    assert list((house.root / "points").iterdir()) == []
+
+
+# --- tensorboards
+
+
+def with_board(job: Job) -> Job:
+    return replace(job, spec=replace(job.spec, job_json=json.dumps({"tensorboard": str(BOARD)})))
+
+
+def context(node_id: str) -> NodeName:
+    name = f"projects/demo/locations/us-central1/metadataStores/default/contexts/{node_id}"
+    return NodeName.parse(name, NodeKind.CONTEXT)
+
+
+async def board_values(house: House, run: str) -> dict[str, list[Point]]:
+    name = BOARD.child("7").child(run)
+    found = await house.store.tensorboards.resource(name)
+    series = await house.store.tensorboards.below(str(name), Level.SERIES, "", 9)
+    points = await house.points.read(found.uid, [one.uid for one in series])
+    return {one.display_name: points[one.uid] for one in series}
+
+
+async def test_a_named_tensorboard_has_the_curves_as_well(house: House) -> None:
+    """Over two starts, with the contexts that the SDK completes after the job."""
+    board = BoardResource(BOARD, 5, CREATED, CREATED, display_name="board")
+    await house.store.tensorboards.create((board,))
+    running = await house.created(with_board(RUNNING))
+    for number, place in enumerate(("", "eval_1", "eval-1")):
+        EventWriter(house.logs / place, Clock()).scalar("acc", number, number)
+    async with house.service() as curves:
+        curves.follow(running)
+        await house.until({":acc": {0: 0.0}, "eval_1:acc": {1: 1.0}, "eval-1:acc": {2: 2.0}})
+    EventWriter(house.logs / "eval_1", lambda: CREATED / 1e9 + 200).scalar("acc", 7, 7)
+    async with house.service() as curves:
+        curves.follow(running)
+        await curves.finish(with_board(OVER))
+    runs = await house.store.tensorboards.below(str(BOARD.child("7")), Level.RUN, "", 9)
+    ids = {run.display_name: run.name.own_id for run in runs}
+    assert ids.keys() == {"default", "eval_1", "eval-1"}
+    assert ids["default"] == "default" and len(set(ids.values())) == 3
+    found = await board_values(house, ids["eval_1"])
+    assert [(point.step, point.value) for point in found["acc"]] == [(1, 1.0), (7, 7.0)]
+    experiment = await house.store.metadata.node(context("7"))
+    assert experiment.metadata["tensorboard_link"] == str(BOARD.child("7"))
+    run = await house.store.metadata.node(context(f"7-{ids['eval_1']}"))
+    assert run.metadata == {"_params": {}, "_metrics": {}, "_state": "RUNNING"}
+    assert run.parents == (experiment.name,)
+
+
+async def test_the_experiment_is_there_before_the_job_runs(house: House) -> None:
+    """The SDK looks for it also after a job that never ran."""
+    await house.store.tensorboards.create((BoardResource(BOARD, 5, CREATED, CREATED),))
+    queued = await house.created(with_board(replace(RUNNING, attempt=0, state=JobState.QUEUED)))
+    async with house.service() as curves:
+        curves.follow(queued)
+        await curves.finish(replace(queued, state=JobState.CANCELLED))
+    assert await house.store.tensorboards.resource(BOARD.child("7"))
+
+
+async def test_trials_share_the_experiment_of_their_tuning_job(house: House) -> None:
+    await house.store.tensorboards.create((BoardResource(BOARD, 5, CREATED, CREATED),))
+    tuning = JobName(Api.VERTEX, "demo", "us-central1", "70", Collection.TUNING_JOBS)
+    trial = replace(with_board(RUNNING), parent=Parent(JobUid(70), tuning, 2))
+    await house.created(trial)
+    EventWriter(house.logs / "eval", Clock()).scalar("acc", 1, 1)
+    async with house.service() as curves:
+        curves.follow(trial)
+        await house.until({"eval:acc": {1: 1.0}})
+        await curves.finish(replace(trial, state=JobState.SUCCEEDED))
+    (run,) = await house.store.tensorboards.below(str(BOARD.child("70")), Level.RUN, "", 9)
+    assert (run.name.own_id, run.display_name) == ("trial-2-eval", "trial-2/eval")
+
+
+async def test_a_tensorboard_that_is_gone_keeps_no_curves_from_the_job(house: House) -> None:
+    running = await house.created(with_board(RUNNING))
+    EventWriter(house.logs, Clock()).scalar("acc", 1, 1)
+    async with house.service() as curves:
+        curves.follow(running)
+        await house.until({":acc": {1: 1.0}})
