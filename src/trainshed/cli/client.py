@@ -6,7 +6,7 @@ Owns how a refusal is told on a terminal. Knows no method of the APIs.
 import http.client
 import json
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote, urlencode, urlsplit
@@ -72,8 +72,9 @@ class Client:
         if self._look is not None:
             self.address = self._look().rstrip("/")
 
-    def get(self, path: str, **query: str | int | None) -> Any:
-        """The JSON that GET answers; a query parameter that is None is left out.
+    def get(self, path: str, **query: str | int | Sequence[str] | None) -> Any:
+        """The JSON that GET answers; a query parameter that is None is left out, one with several values
+        repeated.
 
         Raises Refused, Unreachable.
         """
@@ -125,14 +126,14 @@ class Client:
         method: str,
         path: str,
         *,
-        query: Mapping[str, str | int | None] | None = None,
+        query: Mapping[str, str | int | Sequence[str] | None] | None = None,
         content: bytes | None = None,
         content_type: str = "application/json",
         patience: float | None = _PATIENCE,
         clean: Callable[[Any], Any] = cleaned,
     ) -> "Answer":
         parameters = {key: value for key, value in (query or {}).items() if value is not None}
-        target = path + ("?" + urlencode(parameters) if parameters else "")
+        target = path + ("?" + urlencode(parameters, doseq=True) if parameters else "")
         headers = {"Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"

@@ -8,7 +8,7 @@ import click
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs import autopsy, drill, logs, shell, usage, watch
+from trainshed.cli.jobs import autopsy, curves, drill, logs, shell, usage, watch
 from trainshed.cli.jobs.describe import (
     IncarnationView,
     counter_lines,
@@ -35,6 +35,7 @@ def command() -> None:
 
 
 command.add_command(logs.command, "logs")
+command.add_command(curves.command, "curves")
 command.add_command(drill.report, "resume-report")
 command.add_command(shell.command, "shell")
 command.add_command(autopsy.command, "autopsy")
@@ -105,7 +106,8 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
         return
     view = JobView.parse(answer)
     lines = description(view, session.now(), width=terminal_width())
-    for line in [*lines, *usage.describe_lines(client, view)]:
+    about = [*curves.describe_lines(client, view), *usage.describe_lines(client, view)]
+    for line in [*lines, *about]:
         click.echo(line)
 
 

@@ -1,0 +1,115 @@
+"""Curves of jobs over REST against a real store (facts/experiments#curves)."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.test_metadata import fields, ok
+from tests.contract.api.test_tensorboards import board_made
+from tests.contract.store.metadata_samples import make_progress
+from tests.unit.specs_requests import custom_job
+from tests.unit.test_specs_pipeline import pipeline
+from tests.unit.test_specs_tuning import tuning_job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobUid
+from trainshed.core.tensorboards.curves import CurveSeries
+from trainshed.core.tensorboards.records import Point
+
+pytestmark = pytest.mark.anyio
+
+UID = JobUid(1000)
+CURVES = "/trainshed/v1/jobs/1000/curves"
+AT = 1_763_612_345_000_000_000
+OUTPUT = {"outputUriPrefix": "gs://bucket/out"}
+
+
+async def logged(house: House, run: str, tag: str, *values: float) -> None:
+    """Have the job log so many values."""
+    uid = int.from_bytes(f"{run}{tag}".encode()[:7], "big")
+    series = CurveSeries(uid, run, tag, len(values) - 1, AT, 0.5, len(values))
+    points = [Point(step, AT + step, value) for step, value in enumerate(values)]
+    await house.points.append(UID, [(uid, points)])
+    await house.store.curves.put(UID, make_progress(f"{run}/events"), (series,))
+
+
+async def created(house: House, **spec: Any) -> str:
+    job = custom_job(baseOutputDirectory=OUTPUT, **spec)
+    return (await ok(house, "POST", f"{LOCATION}/customJobs", job))["name"]
+
+
+async def shown(house: House, **query: Any) -> dict[str, list[Any]]:
+    answer = await ok(house, "GET", f"{CURVES}?{urlencode(query, doseq=True)}")
+    return {
+        f"{curve['run']}:{curve['tag']}": [point["value"] for point in curve["points"]]
+        for curve in answer["curves"]
+    }
+
+
+async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
+    name = await created(house)
+    assert await ok(house, "GET", CURVES) == {
+        "job": name,
+        "logDirectory": "gs://bucket/out/logs",
+        "curves": [],
+        "more": False,
+    }
+    await logged(house, "eval", "acc", 0.5, float("nan"), float("-inf"))
+    await logged(house, "", "loss", *(float(step) for step in range(5000)))
+    everything = await shown(house)
+    assert everything["eval:acc"] == [0.5, "NaN", "-Infinity"]
+    loss = everything[":loss"]
+    assert len(loss) == 1000 and (loss[0], loss[-1]) == (0.0, 4999.0) and loss == sorted(loss)
+    assert await shown(house, tag="loss", points=2) == {":loss": [0.0, 4999.0]}
+    assert (await shown(house, run=["eval", "other"])).keys() == {"eval:acc"}
+    assert await shown(house, tag="nothing") == {}
+    refused = await house.call("GET", f"{CURVES}?points=1001")
+    assert (refused.status, fields(refused)) == (400, {"points"})
+
+
+async def test_a_deleted_job_has_no_curves(house: House) -> None:
+    name = await created(house)
+    await logged(house, "", "loss", 1.0)
+    await house.become(name, state=JobState.SUCCEEDED, started=START, ended=START + SECOND)
+    await ok(house, "DELETE", f"/v1/{name}")
+    assert (await house.call("GET", CURVES)).status == 404
+    assert await house.store.curves.series(UID) == ()
+    assert (await house.points.read(UID, [1])) == {1: []}
+    assert not list(house.points._directory.glob("1000.*"))  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline"])
+async def test_a_job_names_a_tensorboard_of_its_location_that_is_there(
+    house: House, kind: str
+) -> None:
+    board = (await board_made(house)).removeprefix("/v1/")
+    for name, says in (
+        (board, ""),
+        (f"{board}9", "does not exist"),
+        (board.replace("us-central1", "us-east1"), "lies elsewhere"),
+        (board.replace("p1", "p2"), "lies elsewhere"),
+    ):
+        path, body, field = request(kind, name)
+        answer = await house.call("POST", f"{LOCATION}/{path}", body)
+        if not says:
+            assert answer.status == 200, answer.json
+            continue
+        assert (answer.status, fields(answer)) == (400, {field})
+        assert says in str(answer.json)
+
+
+def request(kind: str, board: str) -> tuple[str, dict[str, Any], str]:
+    """Collection, body and the field's path of a job that names the board."""
+    spec = custom_job(baseOutputDirectory=OUTPUT, tensorboard=board)["jobSpec"]
+    match kind:
+        case "custom":
+            body: dict[str, Any] = {"displayName": "j", "jobSpec": spec}
+            return "customJobs", body, "job_spec.tensorboard"
+        case "tuning":
+            body = tuning_job(trialJobSpec=spec)
+            return "hyperparameterTuningJobs", body, "trial_job_spec.tensorboard"
+        case _:
+            body = pipeline(trainingTaskInputs=spec)
+            field = "training_task_inputs.tensorboard"
+            return "trainingPipelines", body, field
