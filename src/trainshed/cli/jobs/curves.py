@@ -114,8 +114,8 @@ def _nothing(found: Curves, *, chosen: bool) -> str:
         return "There is no such curve; leave out --run and --tag to see which there are."
     if not found.log_directory:
         return (
-            "The job has no curves. Programs log them as TensorFlow summaries to AIP_TENSORBOARD_LOG_DIR; a job "
-            "has that if it is given a base output directory."
+            "The job has no curves. Programs log them as TensorFlow summaries to AIP_TENSORBOARD_LOG_DIR; a "
+            "job has that if it is given a base output directory."
         )
     return (
         "The job has no curves yet. Its programs log them as TensorFlow summaries below "
