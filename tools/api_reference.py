@@ -13,6 +13,7 @@ from trainshed.access.permissions import PERMISSIONS
 from trainshed.api.trainshed_v1.transport import METHODS, Method
 from trainshed.wire.trainshed_v1 import (
     capacity,
+    curves,
     drills,
     experiments,
     jobs,
@@ -29,6 +30,7 @@ _RECORDS: Final[tuple[ModuleType, ...]] = (
     jobs,
     timeline,
     usage,
+    curves,
     capacity,
     drills,
     experiments,

@@ -20,9 +20,10 @@ _MOST_IN_ALL: Final = 100_000
 _MOST_CURVES: Final = 2000
 
 
-async def curves(call: JsonCall) -> records.Curves:
-    """The curves, thinned to so many points each (1,000 if nothing is said, and at most; fewer where there
-    are over a hundred curves); `run` and `tag`, which may be repeated, choose."""
+async def curves(call: JsonCall) -> records.JobCurves:
+    """`GET /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N`: the curves, of one run or tag (either may
+    be repeated) if it is named, thinned to so many points each (1,000 if nothing is said, and at most; fewer
+    where there are over a hundred curves)."""
     most = call.number("points") or _MOST_POINTS
     if most > _MOST_POINTS:
         text = f"An answer has at most {_MOST_POINTS} points of a curve, not {most}."
@@ -41,13 +42,13 @@ async def curves(call: JsonCall) -> records.Curves:
         left -= min(left, len(series))
     count = _MOST_CURVES - left
     most = min(most, max(2, _MOST_IN_ALL // max(count, 1)))
-    views: list[records.Curve] = []
+    views: list[records.JobCurve] = []
     for job, series in found:
         if not series:
             continue
         points = await services.points.read(job.uid, [one.uid for one in series], most)
         views += [_view(job, one, points[one.uid]) for one in series]
-    return records.Curves(
+    return records.JobCurves(
         job=str(work.name),
         log_directory=log_directory(work.spec) if isinstance(work, Job) else "",
         curves=tuple(views),
@@ -60,8 +61,8 @@ def _chooser(call: JsonCall) -> Callable[[CurveSeries], bool]:
     return lambda one: (not runs or one.run in runs) and (not tags or one.tag in tags)
 
 
-def _view(job: Job, series: CurveSeries, points: Sequence[Point]) -> records.Curve:
-    return records.Curve(
+def _view(job: Job, series: CurveSeries, points: Sequence[Point]) -> records.JobCurve:
+    return records.JobCurve(
         job=str(job.name),
         trial=job.parent.trial if job.parent else 0,
         run=series.run,

@@ -13,7 +13,7 @@ from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output_format import takes_form
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.tables import Column, joined, spark, table
-from trainshed.wire.trainshed_v1.curves import Curve, Curves
+from trainshed.wire.trainshed_v1.curves import JobCurve, JobCurves
 from trainshed.wire.trainshed_v1.record import read
 
 _DRAWN = 32
@@ -42,7 +42,7 @@ def command(
     if form == "json":
         click.echo(json.dumps(client.get(path, run=run, tag=tag), indent=2))
         return
-    found = read(client.get(path, run=run, tag=tag, points=_DRAWN), Curves)
+    found = read(client.get(path, run=run, tag=tag, points=_DRAWN), JobCurves)
     if not found.curves:
         click.echo(_nothing(found, chosen=bool(run or tag)), err=True)
         return
@@ -57,7 +57,7 @@ def describe_lines(client: Client, job: JobView) -> list[str]:
     if job.kind == "tuning":
         return []
     try:
-        found = read(client.get(job_path(job.uid, "/curves"), points=_DRAWN), Curves)
+        found = read(client.get(job_path(job.uid, "/curves"), points=_DRAWN), JobCurves)
     except Refused as refused:
         if refused.status == 404:
             return []  # A service that is older than this command.
@@ -69,7 +69,7 @@ def describe_lines(client: Client, job: JobView) -> list[str]:
     return ["", *curve_table(found.curves[:_DESCRIBED]), *hint]
 
 
-def curve_table(curves: Sequence[Curve]) -> list[str]:
+def curve_table(curves: Sequence[JobCurve]) -> list[str]:
     """The lines of a table of curves; trials and runs have columns only where there are any."""
     trials, runs = any(curve.trial for curve in curves), any(curve.run for curve in curves)
     columns = [
@@ -95,7 +95,7 @@ def curve_table(curves: Sequence[Curve]) -> list[str]:
     return [faint(joined(header)), *map(joined, lines)]
 
 
-def _cells(curve: Curve) -> tuple[str, ...]:
+def _cells(curve: JobCurve) -> tuple[str, ...]:
     if not curve.points:
         return ("", "", "", "", "")
     values = [point.value if isinstance(point.value, float) else None for point in curve.points]
@@ -109,7 +109,7 @@ def _cells(curve: Curve) -> tuple[str, ...]:
     )
 
 
-def _nothing(found: Curves, *, chosen: bool) -> str:
+def _nothing(found: JobCurves, *, chosen: bool) -> str:
     if chosen:
         return "There is no such curve; leave out --run and --tag to see which there are."
     if not found.log_directory:

@@ -12,7 +12,7 @@ class CurvePoint(Record, frozen=True):
     value: float | str = 0.0
 
 
-class Curve(Record, frozen=True):
+class JobCurve(Record, frozen=True):
     """What was logged under one tag into one directory."""
 
     #: The job that logged it: of a tuning job or pipeline one that it made.
@@ -28,13 +28,13 @@ class Curve(Record, frozen=True):
     points: tuple[CurvePoint, ...] = ()
 
 
-class Curves(Record, frozen=True):
+class JobCurves(Record, frozen=True):
     """The curves of a job, by run and tag; of a tuning job or pipeline of all jobs that it made."""
 
     #: The job that was asked for.
     job: str = ""
     #: Where its event files are looked for, "" = nowhere.
     log_directory: str = ""
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[JobCurve, ...] = ()
     #: There are more than the answer has; ask for a `run` or a `tag`.
     more: bool = False
