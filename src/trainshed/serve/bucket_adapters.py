@@ -27,7 +27,7 @@ from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.resume.traffic import Access
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import MARK, Directory, EventFile, Met
+from trainshed.summaries.following import MARK, Directory, EventFile, Met, unwatched
 from trainshed.summaries.places import LogDirectory
 from trainshed.viewers.process import ShownDirectory
 
@@ -200,7 +200,7 @@ class BucketDirectories:
         except BucketsError:
             return None
         try:
-            if next(LocalDirectory(base, below).files(lambda handle: None), None) is None:
+            if next(LocalDirectory(base, below).files(unwatched), None) is None:
                 return None
         except OSError:
             return None

@@ -44,8 +44,8 @@ class EventFile:
 Met = Callable[[int, str], None]
 
 
-def _nobody(handle: int, awaited: str) -> None:
-    """Who watches nothing."""
+def unwatched(handle: int, awaited: str) -> None:
+    """`Met` of who watches nothing."""
 
 
 class Directory(Protocol):
@@ -87,7 +87,7 @@ class Follower:
         self.tags: set[str] = set()
         """All tags of scalars that were seen."""
 
-    def look(self, met: Met = _nobody) -> bool:
+    def look(self, met: Met = unwatched) -> bool:
         """Take in what is new; `met` as in `Directory.files`. False: there is more to read than one look
         takes. Raises OSError."""
         left = _MOST_BYTES
