@@ -22,6 +22,11 @@ class Session:
 
 _COMMANDS = (
     (
+        "datasets",
+        "trainshed.cli.datasets",
+        "List datasets, and show what was split of them.",
+    ),
+    (
         "demo",
         "trainshed.cli.demo.command",
         "Run a small distributed training job from start to end.",

@@ -107,6 +107,8 @@ class _Asked:
     parsed: ParsedPipeline
     public: dict[str, Any]
     inputs: TaskInputs
+    #: When it is made (ns): also in the name of what is written of its dataset.
+    at: int
 
 
 def check_create(
@@ -120,6 +122,7 @@ def check_create(
     reads. Raises InvalidRequest with all that is wrong, and with what was found `further`."""
     parent = known_location(request.parent)
     services = call.services
+    now = services.now()
     asked = request.training_pipeline
     inputs = _inputs(call, asked)
     public = wire_json.to_public(asked)
@@ -135,7 +138,7 @@ def check_create(
             max_trials=services.settings.max_study_trials,
             new_id=str(uid),
             dataset=dataset,
-            at=services.now(),
+            at=now,
         )
 
     def parse_readable() -> ParsedPipeline:
@@ -146,7 +149,7 @@ def check_create(
     uses = (*_bucket_uses(public), *_input_uses(inputs.public))
     faults = (*inputs.unreadable, *further)
     parsed = checked(parse_readable, uses, services.buckets, faults, project=parent.project_id)
-    return _Asked(parsed, public, inputs)
+    return _Asked(parsed, public, inputs, now)
 
 
 async def create(call: Call, request: Any) -> Message:
@@ -209,7 +212,7 @@ def _new(
     services: Services, parent: LocationName, uid: JobUid, asked: _Asked
 ) -> tuple[Pipeline, Job | TuningJob]:
     """The records of the pipeline and of the job that does its work; nothing is stored."""
-    parsed, now, job_uid = asked.parsed, services.now(), services.new_uid()
+    parsed, now, job_uid = asked.parsed, asked.at, services.new_uid()
     place = (Api.VERTEX, parent.project_id, parent.location)
     name = JobName(*place, str(uid), _COLLECTION)
     origin = Parent(uid, name)

@@ -124,5 +124,14 @@ def completed(given: Sequence[float]) -> tuple[float, float, float]:
 
 def directory_name(dataset_id: str, annotation: str, at: int) -> str:
     """`dataset-ID-TYPE-TIME`; `at`: nanoseconds since the epoch."""
-    moment = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"dataset-{dataset_id}-{annotation}-{moment}.{at // 1000 % 10**6:06}Z"
+    return f"dataset-{dataset_id}-{annotation}-{_moment(at)}"
+
+
+def is_of_time(directory: str, at: int) -> bool:
+    """Whether a directory was named at that time, to the microsecond."""
+    return directory.endswith(f"-{_moment(at)}")
+
+
+def _moment(at: int) -> str:
+    seconds = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{seconds}.{at // 1000 % 10**6:06}Z"
