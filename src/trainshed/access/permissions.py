@@ -97,6 +97,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_TENSORBOARDS}.CreateTensorboard": "aiplatform.tensorboards.create",
     f"{_TENSORBOARDS}.GetTensorboard": "aiplatform.tensorboards.get",
     f"{_TENSORBOARDS}.ListTensorboards": "aiplatform.tensorboards.list",
+    f"{_TENSORBOARDS}.ReadTensorboardSize": "aiplatform.tensorboards.get",
     f"{_TENSORBOARDS}.UpdateTensorboard": "aiplatform.tensorboards.update",
     f"{_TENSORBOARDS}.DeleteTensorboard": "aiplatform.tensorboards.delete",
     f"{_TENSORBOARDS}.CreateTensorboardExperiment": "aiplatform.tensorboardExperiments.create",

@@ -119,6 +119,10 @@ class PointFiles:
         async with self._reading:
             return await asyncio.to_thread(self._read, run, frozenset(series), most, passes)
 
+    async def size(self, runs: Collection[int]) -> int:
+        """Bytes that the points of some runs take on the disk."""
+        return await asyncio.to_thread(lambda: sum(map(self._size, runs)))
+
     async def forget(self, runs: Iterable[int]) -> None:
         """Remove the points of runs that are gone."""
         for run in runs:
@@ -196,6 +200,12 @@ class PointFiles:
             data = b""
         columns = {uid: _Columns() for uid in series} | _columns(data, series)
         return {uid: column.points(most, passes) for uid, column in columns.items()}
+
+    def _size(self, run: int) -> int:
+        try:
+            return self._path(run).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def _path(self, run: int) -> Path:
         return self._directory / f"{run}.points"

@@ -2,6 +2,7 @@
 facts/experiments#points)."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -245,3 +246,33 @@ async def test_every_fault_is_named(house: House) -> None:
     for wrong_filter in ("banana=1", "is_default >", "x"):
         answer = await house.call("GET", f"{BOARDS}?{urlencode({'filter': wrong_filter})}")
         assert fields(answer) == {"filter"}
+
+
+async def test_the_size_is_that_of_the_points_of_all_runs(house: House) -> None:
+    run = await run_made(house)
+    board = run.partition("/experiments/")[0]
+    assert await ok(house, "GET", f"{board}:readSize") == {}
+    series = await series_made(house, run)
+    some = {"timeSeriesData": [scalars(series, (1, 0.5), (2, 0.25))]}
+    await ok(house, "POST", f"{run}:write", some)
+    size = int((await ok(house, "GET", f"{board}:readSize"))["storageSizeByte"])
+    assert size > 0
+    await ok(house, "POST", f"{run}:write", some)
+    assert int((await ok(house, "GET", f"{board}:readSize"))["storageSizeByte"]) == 2 * size
+
+
+async def test_clients_are_told_where_to_put_blobs(house: House) -> None:
+    """facts/experiments#tensorboards: the uploader dies of a tensorboard that does not say so."""
+    settings = replace(house.services.settings, bucket="trainshed")
+    object.__setattr__(house.services, "settings", settings)
+    board = await board_made(house)
+    found = await ok(house, "GET", board)
+    assert found["blobStoragePathPrefix"] == "trainshed/tensorboards/p1"
+    (listed,) = (await ok(house, "GET", BOARDS))["tensorboards"]
+    assert listed["blobStoragePathPrefix"] == found["blobStoragePathPrefix"]
+
+
+async def test_what_is_not_served_of_tensorboards_says_what_to_do(house: House) -> None:
+    answer = await house.call("GET", f"{await board_made(house)}:readUsage")
+    assert answer.error["status"] == "UNIMPLEMENTED"
+    assert "blobStoragePathPrefix" in answer.error["message"]

@@ -21,7 +21,7 @@ _FILES: Final = (
 )
 _TRACKING: Final = (
     "Let the program write what it measures to its log or, as TensorBoard's files, below "
-    "AIP_TENSORBOARD_LOG_DIR, which `tensorboard --logdir gs://BUCKET/PATH` reads"
+    "AIP_TENSORBOARD_LOG_DIR, which `trainshed tensorboard JOB` shows"
 )
 _TOKENS: Final = (
     "Who may do what follows from the token that a caller sends; "
@@ -55,7 +55,9 @@ _OF_COLLECTIONS: Final = {
     "serviceAccounts": _TOKENS,
     "services": "What is served here needs no enabling",
     "specialistPools": _FILES,
-    "tensorboards": _TRACKING,
+    "tensorboards": "What TensorBoards show is counted nowhere; the blobs of a series are objects below the "
+    "tensorboard's blobStoragePathPrefix, which any storage client reads; event files of a job are shown by "
+    "`trainshed tensorboard JOB`",
 }
 """By a collection's name in the path of a method: what can be done in place of the methods below it."""
 _OF_VERBS: Final = {

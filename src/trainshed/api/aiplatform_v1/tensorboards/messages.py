@@ -66,7 +66,8 @@ KINDS: Final = {
 }
 
 
-def view(record: BoardResource) -> Message:
+def view(record: BoardResource, bucket: str = "") -> Message:
+    """`bucket`: where clients are to put blobs, "" = nowhere."""
     kind = KINDS[record.name.level]
     message: Any = pool.message_class(f"{V1}.{kind.message}")(
         name=str(record.name),
@@ -79,6 +80,8 @@ def view(record: BoardResource) -> Message:
     match record.name.level:
         case Level.TENSORBOARD:
             message.is_default = record.is_default
+            if bucket:
+                message.blob_storage_path_prefix = blob_folder(record.name, bucket)
         case Level.EXPERIMENT:
             message.source = record.source
         case Level.RUN:
@@ -90,6 +93,11 @@ def view(record: BoardResource) -> Message:
             return message  # It has no labels.
     message.labels.update(dict(record.labels))
     return message
+
+
+def blob_folder(name: BoardName, bucket: str) -> str:
+    """`BUCKET/FOLDER`, below which clients make a folder of each tensorboard, as the uploader does."""
+    return f"{bucket}/tensorboards/{name.project_id}"
 
 
 def value_number(value_type: ValueType | None) -> int:

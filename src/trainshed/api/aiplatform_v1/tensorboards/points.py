@@ -1,7 +1,7 @@
 """Points of time series: written by runs and experiments, read in order, thinned where there are many."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -32,6 +32,7 @@ MOST_SERIES: Final = 20
 _SHOWN: Final = {ValueType.SCALAR: 1_000, ValueType.TENSOR: 100, ValueType.BLOB_SEQUENCE: 100}
 """Points of a series in an answer that does not ask for another number."""
 _EXPORTED: Final = 10_000
+_PAGE: Final = 1_000
 PointTest = Callable[[int, int], bool]
 """By step and time (ns)."""
 _Write = dict[int, list[tuple[int, list[Point]]]]
@@ -121,7 +122,31 @@ async def export(call: Call, request: Any) -> Message:
     return answer
 
 
+async def size(call: Call, request: Any) -> Message:
+    """Bytes of all points below a tensorboard, as they lie on the disk."""
+    board = BoardName.parse(request.tensorboard, Level.TENSORBOARD, of="tensorboard")
+    runs = [
+        run.uid
+        async for experiment in _all_below(call, board, Level.EXPERIMENT)
+        async for run in _all_below(call, experiment.name, Level.RUN)
+    ]
+    return pool.message_class(f"{V1}.ReadTensorboardSizeResponse")(
+        storage_size_byte=await call.services.points.size(runs)
+    )
+
+
+async def _all_below(call: Call, parent: BoardName, level: Level) -> AsyncIterator[BoardResource]:
+    after, more = "", True
+    while more:
+        page = await call.services.tensorboards.below(str(parent), level, after, _PAGE)
+        for resource in page:
+            yield resource
+        more = len(page) == _PAGE
+        after = page[-1].name.own_id if page else ""
+
+
 HANDLERS: Final[Handlers] = {
+    f"{SERVICE}.ReadTensorboardSize": size,
     f"{SERVICE}.WriteTensorboardRunData": write_run,
     f"{SERVICE}.WriteTensorboardExperimentData": write_experiment,
     f"{SERVICE}.ReadTensorboardTimeSeriesData": read,

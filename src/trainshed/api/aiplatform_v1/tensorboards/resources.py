@@ -22,6 +22,7 @@ from trainshed.api.aiplatform_v1.tensorboards.messages import (
 )
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size
+from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import compile_tree, label_test, text_test
 from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
 from trainshed.api.resources.operations import done_at_once
@@ -47,7 +48,7 @@ async def create_board(call: Call, request: Any) -> Message:
     if not record.display_name:
         text = "The display name must be set."
         raise InvalidRequest((Violation("tensorboard.display_name", text),))
-    done = done_at_once(services, name, OperationKind.CREATE, str(name), view(record))
+    done = done_at_once(services, name, OperationKind.CREATE, str(name), _view(services, record))
     await services.tensorboards.create((record,), done)
     return operations.finished(done)
 
@@ -59,7 +60,9 @@ async def update_board(call: Call, request: Any) -> Message:
     done: list[Operation] = []
 
     def operation(record: BoardResource) -> Operation:
-        done.append(done_at_once(services, name, OperationKind.UPDATE, str(name), view(record)))
+        done.append(
+            done_at_once(services, name, OperationKind.UPDATE, str(name), _view(services, record))
+        )
         return done[-1]
 
     now = services.now()
@@ -95,7 +98,8 @@ async def _create(level: Level, call: Call, request: Any) -> Message:
 
 
 async def _get(level: Level, call: Call, request: Any) -> Message:
-    return view(await call.services.tensorboards.resource(BoardName.parse(request.name, level)))
+    found = await call.services.tensorboards.resource(BoardName.parse(request.name, level))
+    return _view(call.services, found)
 
 
 async def _list(level: Level, call: Call, request: Any) -> Message:
@@ -118,7 +122,8 @@ async def _list(level: Level, call: Call, request: Any) -> Message:
         after = rows[-1].name.own_id if rows else after
     token = encode_token(page[size - 1].name.own_id, *question) if len(page) > size else ""
     return pool.message_class(f"{V1}.List{KINDS[level].messages}Response")(
-        **{KINDS[level].fields: [view(record) for record in page[:size]]}, next_page_token=token
+        **{KINDS[level].fields: [_view(call.services, record) for record in page[:size]]},
+        next_page_token=token,
     )
 
 
@@ -162,6 +167,10 @@ def _handlers() -> dict[str, Handler]:
 
 
 HANDLERS: Final[Handlers] = _handlers()
+
+
+def _view(services: Services, record: BoardResource) -> Message:
+    return view(record, services.settings.bucket)
 
 
 def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
