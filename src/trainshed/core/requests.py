@@ -6,6 +6,7 @@ and wrong types, so a value is read as what the public message says it is.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -31,6 +32,16 @@ class Faults:
 
     def add(self, field: str, description: str) -> None:
         self._found[Violation(field, description)] = None
+
+    @contextmanager
+    def gathered(self, at: str = "") -> Iterator[None]:
+        """Note what is raised as InvalidRequest in the block. `at`: what stands before its fields, with its
+        dot."""
+        try:
+            yield
+        except InvalidRequest as error:
+            for violation in error.violations:
+                self.add(f"{at}{violation.field}", violation.description)
 
     def refuse(self) -> None:
         """Raise InvalidRequest if anything was found."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.api import (
     test_datasets,
+    test_experiment_limits,
     test_model_evaluations,
     test_model_exports,
     test_models,
@@ -37,6 +38,7 @@ def _mirror(module: ModuleType) -> None:
 
 for _module in (
     test_datasets,
+    test_experiment_limits,
     test_models,
     test_model_evaluations,
     test_model_exports,

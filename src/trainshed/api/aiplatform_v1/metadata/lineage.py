@@ -11,6 +11,8 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.metadata.records import Edge, EdgeRole, Lineage, NodeKind, NodeName
+from trainshed.core.requests import Faults, Section
+from trainshed.core.specs.syntax import read_labels
 from trainshed.wire import pool
 
 _INPUT: Final = 1
@@ -24,10 +26,13 @@ async def add_members(call: Call, request: Any) -> Message:
     """Put artifacts and executions into a context. Leaves its etag as it is: the client goes on with what it
     has read."""
     context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
-    members = [
-        *_names(request.artifacts, NodeKind.ARTIFACT, "artifacts"),
-        *_names(request.executions, NodeKind.EXECUTION, "executions"),
-    ]
+    members: list[NodeName] = []
+    faults = Faults()
+    with faults.gathered():
+        members += _names(request.artifacts, NodeKind.ARTIFACT, "artifacts")
+    with faults.gathered():
+        members += _names(request.executions, NodeKind.EXECUTION, "executions")
+    faults.refuse()
     at = call.services.now()
     await call.services.metadata.link(
         [Edge(context, EdgeRole.MEMBER, member, at) for member in members]
@@ -51,15 +56,18 @@ async def add_events(call: Call, request: Any) -> Message:
     execution = NodeName.parse(request.execution, NodeKind.EXECUTION, of="execution")
     at = call.services.now()
     edges: list[Edge] = []
+    faults = Faults()
     for number, event in enumerate(request.events):
+        field = f"events[{number}]"
         role = _ROLES.get(event.type)
         if role is None:
-            text = "An event is of type INPUT or OUTPUT."
-            raise InvalidRequest((Violation(f"events[{number}].type", text),))
-        artifact = NodeName.parse(
-            event.artifact, NodeKind.ARTIFACT, of=f"events[{number}].artifact"
-        )
-        edges.append(Edge(execution, role, artifact, at, tuple(sorted(event.labels.items()))))
+            faults.add(f"{field}.type", "An event is of type INPUT or OUTPUT.")
+        labels = read_labels(Section({"labels": dict(event.labels)}, field, faults))
+        with faults.gathered():
+            artifact = NodeName.parse(event.artifact, NodeKind.ARTIFACT, of=f"{field}.artifact")
+            if role is not None:
+                edges.append(Edge(execution, role, artifact, at, labels))
+    faults.refuse()
     await call.services.metadata.link(edges)
     return pool.message_class(f"{V1}.AddExecutionEventsResponse")()
 
@@ -109,9 +117,14 @@ def _children(call: Call, request: Any) -> list[Edge]:
 
 
 def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:
-    return [
-        NodeName.parse(text, kind, of=f"{field}[{number}]") for number, text in enumerate(texts)
-    ]
+    """Raises InvalidRequest with all that are none."""
+    names: list[NodeName] = []
+    faults = Faults()
+    for number, text in enumerate(texts):
+        with faults.gathered():
+            names.append(NodeName.parse(text, kind, of=f"{field}[{number}]"))
+    faults.refuse()
+    return names
 
 
 def _subgraph(lineage: Lineage) -> Message:

@@ -89,10 +89,7 @@ def read_fields(message: Any, kind: NodeKind) -> NodeFields:
         section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
     labels = read_labels(section)
     metadata = public.get("metadata", {}) if message.HasField("metadata") else None
-    if (
-        metadata is not None
-        and len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_METADATA
-    ):
+    if metadata is not None and _size(metadata) > MAX_METADATA:
         section.fault("metadata", f"It has more than {MAX_METADATA} bytes as JSON.")
     faults.refuse()
     state = public.get("state", "")
@@ -106,6 +103,11 @@ def read_fields(message: Any, kind: NodeKind) -> NodeFields:
         labels=labels,
         metadata=metadata,
     )
+
+
+def _size(metadata: dict[str, Any]) -> int:
+    """Bytes of the shortest JSON."""
+    return len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def read_id(node_id: str, field: str) -> str:

@@ -29,6 +29,7 @@ from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.metadata.conditions import NodeQuery, Order
 from trainshed.core.metadata.merging import changed
 from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind, NodeName, StoreName
+from trainshed.core.requests import Faults
 from trainshed.store.records import OperationKind
 from trainshed.wire import pool
 
@@ -42,8 +43,13 @@ async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
     store = StoreName.parse(request.parent, of="parent")
     field = f"{kind.singular}_id"
     node_id = getattr(request, field) or f"{kind.singular}-{call.services.new_uid()}"
-    name = NodeName(store, kind, read_id(node_id, field))
-    node = _new(call, name, read_fields(getattr(request, kind.singular), kind))
+    faults = Faults()
+    with faults.gathered():
+        read_id(node_id, field)
+    with faults.gathered():
+        fields = read_fields(getattr(request, kind.singular), kind)
+    faults.refuse()
+    node = _new(call, NodeName(store, kind, node_id), fields)
     await call.services.metadata.create(node)
     return view(node)
 

@@ -14,6 +14,7 @@ from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import Comparison, FilterError, parse_filter
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.operators import Operator
+from trainshed.core.requests import Faults
 from trainshed.core.tensorboards.records import (
     BoardName,
     BoardResource,
@@ -42,7 +43,10 @@ _Write = dict[int, list[tuple[int, list[Point]]]]
 async def write_run(call: Call, request: Any) -> Message:
     """Add points to the series of a run: all or none."""
     writes: _Write = {}
-    await _collect(call, request, "", writes)
+    faults = Faults()
+    with faults.gathered():
+        await _collect(call, request, "", writes, faults)
+    faults.refuse()
     await _write(call, writes)
     return pool.message_class(f"{V1}.WriteTensorboardRunDataResponse")()
 
@@ -57,12 +61,16 @@ async def write_experiment(call: Call, request: Any) -> Message:
     if sum(len(data.values) for part in parts for data in part.time_series_data) > _MOST_OF_RUNS:
         text = f"At most {_MOST_OF_RUNS} points are written at once; send several requests."
         raise InvalidRequest((Violation("write_run_data_requests", text),))
+    faults = Faults()
     for number, part in enumerate(parts):
         at = f"write_run_data_requests[{number}]."
         if not part.tensorboard_run.startswith(f"{parent}/"):
             text = f"{part.tensorboard_run!r} does not stand below {parent}."
-            raise InvalidRequest((Violation(f"{at}tensorboard_run", text),))
-        await _collect(call, part, at, writes)
+            faults.add(f"{at}tensorboard_run", text)
+            continue
+        with faults.gathered():
+            await _collect(call, part, at, writes, faults)
+    faults.refuse()
     await _write(call, writes)
     return pool.message_class(f"{V1}.WriteTensorboardExperimentDataResponse")()
 
@@ -86,12 +94,15 @@ async def batch_read(call: Call, request: Any) -> Message:
     if not 1 <= len(request.time_series) <= MOST_SERIES:
         text = f"Name 1 to {MOST_SERIES} time series, not {len(request.time_series)}."
         raise InvalidRequest((Violation("time_series", text),))
-    names = [
-        BoardName.parse(text, Level.SERIES, of=f"time_series[{number}]")
-        for number, text in enumerate(request.time_series)
-    ]
-    if any(name.at(Level.TENSORBOARD) != board for name in names):
-        raise InvalidRequest((Violation("time_series", f"They all have to stand below {board}."),))
+    names: list[BoardName] = []
+    faults = Faults()
+    for number, text in enumerate(request.time_series):
+        field = f"time_series[{number}]"
+        with faults.gathered():
+            names.append(BoardName.parse(text, Level.SERIES, of=field))
+            if names[-1].at(Level.TENSORBOARD) != board:
+                faults.add(field, f"{text!r} does not stand below {board}.")
+    faults.refuse()
     found = [await call.services.tensorboards.resource(name) for name in names]
     data: dict[BoardName, Message] = {}
     for most in set(map(_shown, found)):
@@ -155,9 +166,9 @@ HANDLERS: Final[Handlers] = {
 }
 
 
-async def _collect(call: Call, request: Any, at: str, writes: _Write) -> None:
-    """The points of one run's request. `at`: where in the whole request it stands. Raises InvalidRequest,
-    NotFound."""
+async def _collect(call: Call, request: Any, at: str, writes: _Write, faults: Faults) -> None:
+    """The points of one run's request. `at`: where in the whole request it stands; what is wrong with its
+    series and points goes to `faults`. Raises InvalidRequest (its run), NotFound."""
     run_name = BoardName.parse(request.tensorboard_run, Level.RUN, of=f"{at}tensorboard_run")
     run = await call.services.tensorboards.resource(run_name)
     if sum(len(data.values) for data in request.time_series_data) > MOST_POINTS:
@@ -167,17 +178,19 @@ async def _collect(call: Call, request: Any, at: str, writes: _Write) -> None:
         field = f"{at}time_series_data[{number}]"
         name = run_name.child(data.tensorboard_time_series_id)
         if not data.tensorboard_time_series_id:
-            text = "The time series must be named."
-            raise InvalidRequest((Violation(f"{field}.tensorboard_time_series_id", text),))
+            faults.add(f"{field}.tensorboard_time_series_id", "The time series must be named.")
+            continue
         series = await call.services.tensorboards.resource(name)
         if data.value_type not in (0, value_number(series.value_type)):
-            text = f"{name} is of type {series.value_type}."
-            raise InvalidRequest((Violation(f"{field}.value_type", text),))
-        points = list(_read_points(data.values, series, field))
+            faults.add(f"{field}.value_type", f"{name} is of type {series.value_type}.")
+            continue
+        points = list(_read_points(data.values, series, field, faults))
         writes.setdefault(run.uid, []).append((series.uid, points))
 
 
-def _read_points(values: Iterable[Any], series: BoardResource, field: str) -> Iterable[Point]:
+def _read_points(
+    values: Iterable[Any], series: BoardResource, field: str, faults: Faults
+) -> Iterable[Point]:
     wanted = {ValueType.SCALAR: "scalar", ValueType.TENSOR: "tensor"}.get(
         series.value_type or ValueType.SCALAR, "blobs"
     )
@@ -186,7 +199,8 @@ def _read_points(values: Iterable[Any], series: BoardResource, field: str) -> It
         given = value.WhichOneof("value") or wanted
         if given != wanted:
             text = f"The time series takes values of the kind {wanted}, not {given}."
-            raise InvalidRequest((Violation(f"{field}.values[{number}]", text),))
+            faults.add(f"{field}.values[{number}]", text)
+            continue
         at = value.wall_time.seconds * 10**9 + value.wall_time.nanos
         content = value.scalar.value if wanted == "scalar" else getattr(value, wanted)
         yield Point(value.step, at, content if wanted == "scalar" else content.SerializeToString())

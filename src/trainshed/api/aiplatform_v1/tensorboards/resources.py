@@ -27,6 +27,7 @@ from trainshed.api.filters.matching import compile_tree, label_test, text_test
 from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.requests import Faults
 from trainshed.core.tensorboards.records import LEVELS, BoardName, BoardResource, Level
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import pool
@@ -78,12 +79,16 @@ async def batch_create(level: Level, call: Call, request: Any) -> Message:
         text = f"Send 1 to {_MOST_AT_ONCE} requests at once, not {len(request.requests)}."
         raise InvalidRequest((Violation("requests", text),))
     records: list[BoardResource] = []
+    faults = Faults()
     for number, part in enumerate(request.requests):
+        at = f"requests[{number}]."
         parent = part.parent or request.parent
         if not f"{parent}/".startswith(f"{request.parent}/"):
-            text = f"{parent!r} does not stand below {request.parent!r}."
-            raise InvalidRequest((Violation(f"requests[{number}].parent", text),))
-        records.append(_new(level, call, part, parent))
+            faults.add(f"{at}parent", f"{parent!r} does not stand below {request.parent!r}.")
+            continue
+        with faults.gathered(at):
+            records.append(_new(level, call, part, parent))
+    faults.refuse()
     created = await call.services.tensorboards.create(records)
     kind = KINDS[level]
     return pool.message_class(f"{V1}.BatchCreate{kind.messages}Response")(

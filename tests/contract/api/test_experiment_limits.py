@@ -1,0 +1,188 @@
+"""The limits of experiments and tensorboards: what is at one is taken, what is beyond it is refused with
+every field that is, and nothing is stored (facts/experiments#limits, facts/experiments#points)."""
+
+import base64
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+from tests.contract.api.test_metadata import (
+    ARTIFACTS,
+    CONTEXTS,
+    EXECUTIONS,
+    STORE,
+    fields,
+    ok,
+    store_made,
+)
+from tests.contract.api.test_tensorboards import run_made, scalars, series_made, values
+
+pytestmark = pytest.mark.anyio
+LABELS = {f"l{number}": "x" for number in range(64)}
+LONGEST = "a" * 128
+
+
+@pytest.mark.parametrize(
+    ("path", "parameter"),
+    [(CONTEXTS, "contextId"), (ARTIFACTS, "artifactId"), (EXECUTIONS, "executionId")],
+)
+async def test_nodes(house: House, path: str, parameter: str) -> None:
+    await store_made(house)
+    singular = parameter.removesuffix("Id")
+    # {"t":"xxx"} has eight bytes beside the text.
+    most = {"displayName": "d" * 128, "labels": LABELS, "metadata": {"t": "x" * (200_000 - 8)}}
+    made = await ok(house, "POST", f"{path}?{parameter}={LONGEST}", most)
+    assert made["name"].endswith(LONGEST)
+    assert (made["labels"], made["metadata"]) == (most["labels"], most["metadata"])
+    beyond = {
+        "displayName": "d" * 129,
+        "labels": {**LABELS, "one-more": "x"},
+        "metadata": {"t": "x" * (200_000 - 7)},
+    }
+    answer = await house.call("POST", f"{path}?{parameter}={LONGEST}a", beyond)
+    body = {f"{singular}.{each}" for each in ("display_name", "labels", "metadata")}
+    assert fields(answer) == body | {f"{singular}_id"}
+    for wrong in ("Upper", "under_score", "dot."):
+        answer = await house.call("POST", f"{path}?{parameter}={wrong}", {"labels": {"A": "x"}})
+        assert fields(answer) == {f"{singular}_id", f"{singular}.labels.A"}
+    answer = await house.call("PATCH", f"{path}/{LONGEST}", {**beyond, "etag": made["etag"]})
+    assert fields(answer) == body
+    assert await ok(house, "GET", f"{path}/{LONGEST}") == made
+    assert len((await ok(house, "GET", path))[f"{singular}s"]) == 1
+
+
+async def test_a_context_has_ten_parents(house: House) -> None:
+    await store_made(house)
+    for number in range(11):
+        await ok(house, "POST", f"{CONTEXTS}?contextId=p{number}", {})
+    await ok(house, "POST", f"{CONTEXTS}?contextId=child", {})
+    child = {"childContexts": [f"{STORE}/contexts/child"]}
+    for number in range(10):
+        await ok(house, "POST", f"{CONTEXTS}/p{number}:addContextChildren", child)
+    answer = await house.call("POST", f"{CONTEXTS}/p10:addContextChildren", child)
+    assert fields(answer) == {"child_contexts"}
+    assert len((await ok(house, "GET", f"{CONTEXTS}/child"))["parentContexts"]) == 10
+
+
+async def test_every_name_and_event_that_is_wrong_is_named(house: House) -> None:
+    await store_made(house)
+    for path, node in ((CONTEXTS, "contextId=c"), (EXECUTIONS, "executionId=x")):
+        await ok(house, "POST", f"{path}?{node}", {})
+    members = {
+        "artifacts": ["a", f"{STORE}/contexts/c"],
+        "executions": [f"{STORE}/executions/x", ""],
+    }
+    path = f"{CONTEXTS}/c:addContextArtifactsAndExecutions"
+    assert fields(await house.call("POST", path, members)) == {
+        *("artifacts[0]", "artifacts[1]", "executions[1]"),
+    }
+    events = [
+        {"artifact": "a", "type": "INPUT"},
+        {"artifact": f"{STORE}/artifacts/a"},
+        {"artifact": f"{STORE}/artifacts/a", "type": "INPUT", "labels": {**LABELS, "more": ""}},
+    ]
+    path = f"{EXECUTIONS}/x:addExecutionEvents"
+    assert fields(await house.call("POST", path, {"events": events})) == {
+        *("events[0].artifact", "events[1].type", "events[2].labels"),
+    }
+    lineage = await ok(house, "GET", f"{EXECUTIONS}/x:queryExecutionInputsAndOutputs")
+    assert "events" not in lineage
+
+
+async def test_pages_of_nodes(house: House) -> None:
+    await store_made(house)
+    for number in range(101):
+        await ok(house, "POST", f"{CONTEXTS}?contextId=c{number}", {})
+    page = await ok(house, "GET", CONTEXTS)
+    assert (len(page["contexts"]), "nextPageToken" in page) == (100, True)
+    assert len((await ok(house, "GET", f"{CONTEXTS}?pageSize=5000"))["contexts"]) == 101
+    assert fields(await house.call("GET", f"{CONTEXTS}?pageSize=-1")) == {"page_size"}
+
+
+async def test_what_lies_below_a_tensorboard(house: House) -> None:
+    run = await run_made(house)
+    experiment = run.partition("/runs/")[0]
+    board = experiment.partition("/experiments/")[0]
+    for path, parameter, field in (
+        (f"{board}/experiments", "tensorboardExperimentId", "tensorboard_experiment"),
+        (f"{experiment}/runs", "tensorboardRunId", "tensorboard_run"),
+    ):
+        most = {"displayName": "d" * 128, "labels": LABELS}
+        await ok(house, "POST", f"{path}?{parameter}={LONGEST}", most)
+        beyond = {"displayName": "d" * 129, "labels": {**LABELS, "one-more": "x"}}
+        for wrong in (f"{LONGEST}a", "Upper", "-dash"):
+            answer = await house.call("POST", f"{path}?{parameter}={wrong}", beyond)
+            expected = {f"{field}_id", f"{field}.display_name", f"{field}.labels"}
+            assert fields(answer) == expected, wrong
+    series = {"displayName": "d" * 128, "valueType": "SCALAR"}
+    data = base64.b64encode(bytes(65_000)).decode()
+    await ok(house, "POST", f"{run}/timeSeries", {**series, "pluginData": data})
+    more = base64.b64encode(bytes(65_537)).decode()
+    wrong = {"displayName": "d" * 129, "pluginData": more}
+    answer = await house.call("POST", f"{run}/timeSeries", wrong)
+    field = "tensorboard_time_series"
+    assert fields(answer) == {
+        f"{field}.{each}" for each in ("display_name", "plugin_data", "value_type")
+    }
+
+
+async def test_a_batch_names_what_is_wrong_in_each_request(house: House) -> None:
+    run = await run_made(house)
+    experiment = run.partition("/runs/")[0]
+    requests = [
+        {"tensorboardRunId": "fine"},
+        {"tensorboardRunId": "Upper", "tensorboardRun": {"displayName": "d" * 129}},
+        {"tensorboardRunId": "fine-too", "parent": "projects/p1/locations/l/tensorboards/1"},
+    ]
+    answer = await house.call("POST", f"{experiment}/runs:batchCreate", {"requests": requests})
+    assert fields(answer) == {
+        "requests[1].tensorboard_run_id",
+        "requests[1].tensorboard_run.display_name",
+        "requests[2].parent",
+    }
+    assert len((await ok(house, "GET", f"{experiment}/runs"))["tensorboardRuns"]) == 1
+
+
+async def test_points(house: House) -> None:
+    run = await run_made(house)
+    loss = await series_made(house, run)
+    many = [
+        scalars(loss, *((step, 0.5) for step in range(start, start + 2500))) for start in (0, 2500)
+    ]
+    await ok(house, "POST", f"{run}:write", {"timeSeriesData": many})
+    one = scalars(loss, (9_999, 1.0))
+    answer = await house.call("POST", f"{run}:write", {"timeSeriesData": [*many, one]})
+    assert fields(answer) == {"time_series_data"}
+    wrong: list[dict[str, Any]] = [
+        one,
+        scalars("", (1, 1.0)),
+        {**one, "valueType": "TENSOR"},
+        {**one, "values": [{"step": 1, "scalar": {}}, {"step": 2, "tensor": {}}, {"blobs": {}}]},
+    ]
+    answer = await house.call("POST", f"{run}:write", {"timeSeriesData": wrong})
+    assert fields(answer) == {
+        "time_series_data[1].tensorboard_time_series_id",
+        "time_series_data[2].value_type",
+        "time_series_data[3].values[1]",
+        "time_series_data[3].values[2]",
+    }
+    assert len(await values(house, f"{run}/timeSeries/{loss}", maxDataPoints=-1)) == 5000
+
+
+async def test_a_batch_read_names_twenty_series(house: House) -> None:
+    run = await run_made(house)
+    board = run.partition("/experiments/")[0]
+    name = run.removeprefix("/v1/")
+    series = f"{name}/timeSeries/{await series_made(house, run)}"
+    twenty = "&".join([f"timeSeries={series}"] * 20)
+    found = await ok(house, "GET", f"{board}:batchRead?{twenty}")
+    assert len(found["timeSeriesData"]) == 20
+    answer = await house.call("GET", f"{board}:batchRead?{twenty}&timeSeries={series}")
+    assert fields(answer) == {"time_series"}
+    assert fields(await house.call("GET", f"{board}:batchRead")) == {"time_series"}
+    elsewhere = series.replace("/tensorboards/", "/tensorboards/9")
+    answer = await house.call(
+        "GET", f"{board}:batchRead?timeSeries={series}&timeSeries=x&timeSeries={elsewhere}"
+    )
+    assert fields(answer) == {"time_series[1]", "time_series[2]"}
+    assert f"{LOCATION}/" in board
