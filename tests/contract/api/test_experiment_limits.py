@@ -2,6 +2,7 @@
 every field that is, and nothing is stored (facts/experiments#limits, facts/experiments#points)."""
 
 import base64
+from typing import Any
 
 import pytest
 
