@@ -5,7 +5,7 @@ and wrong types, so a value is read as what the public message says it is.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,7 @@ class Faults:
         self._found[Violation(field, description)] = None
 
     @contextmanager
-    def gathered(self, at: str = "") -> Iterator[None]:
+    def gathered(self, at: str = "") -> Generator[None]:
         """Note what is raised as InvalidRequest in the block. `at`: what stands before its fields, with its
         dot."""
         try:
