@@ -3,7 +3,7 @@ says that they are whole. Blocking; holds a few parts of files in memory, whatev
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -51,14 +51,10 @@ def write_splits(
     try:
         header, rows = _rows(plan, sources, buckets, meter)
         shards = {split: Shards(plan, split, header, buckets, size=shard) for split in plan.splits}
-        ignored = 0
-        for row, split in rows:
-            if plan.is_whole:
+        ignored = _distribute(rows, shards) if not plan.is_whole else 0
+        if plan.is_whole:
+            for row, _ in rows:
                 shards[Split.TRAINING].add(row)
-            elif split is None:
-                ignored += 1
-            else:
-                shards[split].add(row)
         if not any(each.rows for each in shards.values()):
             raise BadData(_nothing(plan, ignored))
     except BadData as bad:
@@ -78,6 +74,24 @@ def write_splits(
     _tidy(plan, buckets, written)
     buckets.write(plan.manifest, msgspec.json.encode(written), "application/json")
     return written
+
+
+def _distribute(rows: Iterable[tuple[bytes, Split | None]], shards: Mapping[Split, Shards]) -> int:
+    """Add each row to its split; returns how many have none."""
+    training, validation, test = (shards[split].add for split in SPLITS)
+    # By identity, of names of our own: members of an enum are slow as keys, and to be looked up.
+    is_training, is_validation, is_test = SPLITS
+    ignored = 0
+    for row, split in rows:
+        if split is is_training:
+            training(row)
+        elif split is is_validation:
+            validation(row)
+        elif split is is_test:
+            test(row)
+        else:
+            ignored += 1
+    return ignored
 
 
 def _nothing(plan: SplitPlan, ignored: int) -> str:

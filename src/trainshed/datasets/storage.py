@@ -125,6 +125,8 @@ class Storage:
         answer = self._try(lambda: self._call("PUT", upload, {}, part, {"Content-Range": span}))
         if answer.status != 308:
             _require(answer, uri)
+        elif is_last or answer.headers.get("range") != f"bytes=0-{end - 1}":
+            raise DataUnwritten(f"The upload of {uri} is not whole; it is begun again.")
 
     def write(self, uri: str, content: bytes, content_type: str) -> None:
         """A whole object at once."""

@@ -3,6 +3,7 @@ dataset and the row's place, by a hash (facts/datasets#splits)."""
 
 import hashlib
 import re
+import struct
 from array import array
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -11,9 +12,9 @@ from typing import Final
 from trainshed.core.datasets.lines import BadData
 from trainshed.core.datasets.plans import SPLITS, Split
 
-_PER_DIGEST: Final = 8
-_WORD: Final = 8
-_WHOLE: Final = float(1 << 64)
+_WORDS: Final = struct.Struct(">8Q")
+"""What one digest is cut into: the places of as many rows."""
+_WHOLE: Final = 1 << 64
 MAX_CATEGORIES: Final = 100_000
 """Values of a column by which rows are stratified."""
 SAMPLE: Final = 1_000_000
@@ -26,14 +27,18 @@ class Places:
     def __init__(self, dataset: str, uri: str) -> None:
         self._key = hashlib.blake2b(f"{dataset}\0{uri}".encode(), digest_size=32).digest()
         self._block = -1
-        self._digest = b""
+        self._words: tuple[int, ...] = ()
 
     def __call__(self, row: int) -> float:
-        block, at = divmod(row, _PER_DIGEST)
+        return self.word(row) / _WHOLE
+
+    def word(self, row: int) -> int:
+        """The same as a whole number below 2**64."""
+        block = row >> 3
         if block != self._block:
             self._block = block
-            self._digest = hashlib.blake2b(b"%d" % block, key=self._key).digest()
-        return int.from_bytes(self._digest[at * _WORD : (at + 1) * _WORD], "big") / _WHOLE
+            self._words = _WORDS.unpack(hashlib.blake2b(b"%d" % block, key=self._key).digest())
+        return self._words[row & 7]
 
 
 def chosen(place: float, fractions: tuple[float, float, float]) -> Split:
@@ -44,6 +49,13 @@ def chosen(place: float, fractions: tuple[float, float, float]) -> Split:
     if place < training + validation or not test:
         return Split.VALIDATION if validation else Split.TRAINING
     return Split.TEST
+
+
+def bounds(fractions: tuple[float, float, float]) -> tuple[int, int]:
+    """The words (`Places.word`) from which on a row is validation's and test's: `chosen` for millions."""
+    training, validation, test = fractions
+    first = round(training * _WHOLE) if validation or test else _WHOLE
+    return first, round((training + validation) * _WHOLE) if test else _WHOLE
 
 
 _SAID: Final = {

@@ -32,11 +32,6 @@ class Record(NamedTuple):
     def fields(self) -> list[str]:
         return _text(self.raw).split(",") if self.quoted is None else self.quoted
 
-    @property
-    def width(self) -> int:
-        """The number of its fields."""
-        return self.raw.count(b",") + 1 if self.quoted is None else len(self.quoted)
-
 
 def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
     """The lines of a file without their ends, whether the last one has an end or not. Raises BadData."""
@@ -75,15 +70,15 @@ def records(blocks: Iterable[bytes], uri: str) -> Iterator[Record]:
     row = line = 0
     for first in source:
         line += 1
-        begins, raw, fields = line, first, None
         if b'"' in first:
+            begins = line
             raw, fields, more = _quoted(first, source, f"{uri}, row {row + 1} (line {line})")
             line += more
-        if raw.endswith(b"\r"):
-            raw = raw[:-1]
-        if raw:
             row += 1
-            yield Record(row, raw, begins, fields)
+            yield Record(row, raw.removesuffix(b"\r"), begins, fields)
+        elif raw := first[:-1] if first.endswith(b"\r") else first:
+            row += 1
+            yield Record(row, raw, line)
 
 
 def _quoted(first: bytes, source: Iterator[bytes], place: str) -> tuple[bytes, list[str], int]:

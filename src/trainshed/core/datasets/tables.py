@@ -7,14 +7,14 @@ from trainshed.core.datasets.assignment import (
     Borders,
     Places,
     Strata,
+    bounds,
     by_time,
-    chosen,
     moment,
     names,
     said,
 )
 from trainshed.core.datasets.lines import BadData, Record, records
-from trainshed.core.datasets.plans import Split, SplitMethod, SplitRule
+from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
 
 Blocks = Callable[[], Iterable[bytes]]
 """Reads a file from its beginning, each time that it is called."""
@@ -61,9 +61,12 @@ class Table:
         width = len(self.columns)
         for file in self._files:
             for record in self._rows_of(file):
-                if record.row == 1 and self._is_header(file, record):
+                # Not a property: this is done for each of millions.
+                row, raw, _, quoted = record
+                count = raw.count(b",") + 1 if quoted is None else len(quoted)
+                if row == 1 and self._is_header(file, record):
                     continue
-                if (count := record.width) != width:
+                if count != width:
                     raise BadData(
                         f"{file.uri}, row {record.row} (line {record.line}): it has {count} "
                         f"field{'s' * (count != 1)}, and the header has {width}."
@@ -105,11 +108,18 @@ def assigned(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[byte
                 when = moment(record.fields[at])
                 yield record.raw, None if when is None else by_time(when, borders)
         case _:
-            last, places = None, None
+            # Names of our own: members of an enum take their time to be looked up.
+            is_training, is_validation, is_test = SPLITS
+            validation, test = bounds(rule.fractions)
+            last, places = None, Places(dataset, "")
             for file, record in table.rows():
-                if file is not last or places is None:
+                if file is not last:
                     last, places = file, Places(dataset, file.uri)
-                yield record.raw, chosen(places(record.row), rule.fractions)
+                word = places.word(record[0])
+                if word < validation:
+                    yield record[1], is_training
+                else:
+                    yield record[1], is_validation if word < test else is_test
 
 
 def _borders(table: Table, rule: SplitRule, dataset: str) -> tuple[float, float]:
