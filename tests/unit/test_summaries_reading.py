@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.e2e.programs.event_writer import EventWriter
+from tests.e2e.programs.event_writer import EventWriter, field, framed
 from tests.summary_writers import GOLDEN, WRITERS
 from trainshed.summaries import reading
 from trainshed.summaries.directories import LocalDirectory
@@ -247,3 +247,14 @@ def test_damage_ends_a_file_and_its_repair_goes_on(
     assert reader.read() == [("acc", 1, 1)]
     path.write_bytes(right)
     assert reader.read() == [("acc", 2, 2)]
+
+
+def test_records_of_more_scalars_than_can_be_held_are_passed_over(
+    tmp_path: Path, reader: Reader, clock: Clock
+) -> None:
+    EventWriter(tmp_path, clock).scalar("acc", 1, 1)
+    with event_file(tmp_path).open("ab") as file:
+        value = field(1, field(1, b"a") + b"\x15\0\0\0\0")
+        file.write(framed(b"\x09" + b"\0" * 8 + field(5, value * 150_000)))
+    EventWriter(tmp_path / "b", clock).scalar("acc", 2, 2)
+    assert reader.read() == [("acc", 1, 1), ("acc", 2, 2)]

@@ -46,6 +46,8 @@ _SHARE: Final = 10
 _LONGEST_REST: Final = 30.0
 _UNWATCHED: Final = 30.0
 """Seconds between two looks at a directory that nobody watches."""
+_AT_ONCE: Final = 2
+"""Jobs of which a piece is read at the same time: others need threads as well."""
 _END: Final = 5.0
 """Seconds for which the end of a job waits for the last of its curves; the rest is read after it."""
 
@@ -95,6 +97,7 @@ class JobCurves:
         self._followed: dict[JobUid, _Followed] = {}
         self._watches: DirectoryWatches[JobUid] = DirectoryWatches(MARK, self._changed)
         self._resuming: asyncio.Task[None] | None = None
+        self._reading = asyncio.Semaphore(_AT_ONCE)
 
     def start(self) -> None:
         """Go on with jobs that were over before their files were read to their ends."""
@@ -170,7 +173,8 @@ class JobCurves:
             followed.board = BoardCurves(self._stores.boards, job, experiment)
             await followed.board.begin()
         followed.files = {file.path: file for file in await curves.files(job.uid)}
-        followed.series = {(one.run, one.tag): one for one in await curves.series(job.uid)}
+        if followed.files:
+            followed.series = {(one.run, one.tag): one for one in await curves.series(job.uid)}
         uri, project = log_directory(job.spec), job.name.project_id
         directory = (
             await asyncio.to_thread(self._stores.places.directory, uri, project) if uri else None
@@ -218,7 +222,7 @@ class JobCurves:
         # What an earlier job has left there was written before this one was created.
         pieces = read_on(directory, followed.files, followed.job.created / 1e9, met)
         try:
-            while (found := await asyncio.to_thread(_next, pieces)) is not None:
+            while (found := await self._next(pieces)) is not None:
                 if not await self._take(followed, *found):
                     break
         except OSError as failure:
@@ -227,6 +231,12 @@ class JobCurves:
             is_watched = False  # They are tried again in a while.
         self._watches.release(uid, followed.watches - watches)
         followed.watches, followed.is_watched = watches, is_watched and bool(watches)
+
+    async def _next(
+        self, pieces: Iterator[Piece]
+    ) -> tuple[FileProgress, dict[str, list[Point]]] | None:
+        async with self._reading:
+            return await asyncio.to_thread(_next, pieces)
 
     async def _take(
         self, followed: _Followed, progress: FileProgress, points: Mapping[str, list[Point]]

@@ -18,9 +18,11 @@ from trainshed.summaries.scalars import Scalar, read_scalars, written_at
 
 MOST_FILES: Final = 1000
 """Of a directory; the others are passed over."""
-_AT_ONCE: Final = 20_000
+_AT_ONCE: Final = 10_000
 """Scalars of a piece, about."""
 _BYTES_AT_ONCE: Final = 64 << 20
+_LONGEST: Final = 1 << 20
+"""Bytes of a record that is read: one of 16 MiB may hold a million scalars, which are to be held at once."""
 _EDGE: Final = 256
 """Bytes at the beginning, and before the offset, that a file is known by. Events hold times: no two are
 alike."""
@@ -100,7 +102,7 @@ def _read(
     begun, offset = progress.begun, progress.offset
     told = offset
     try:
-        for record, end in read_records(opened, offset):
+        for record, end in read_records(opened, offset, longest=_LONGEST):
             if not offset:
                 begun = written_at(record)
             offset = end
