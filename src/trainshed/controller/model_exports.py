@@ -1,17 +1,14 @@
-"""Carries exports of models out: copies their artifacts, object by object, beside requests.
-
-What is stored of an export says all that is to be done, and doing it twice changes nothing: a service that is
-killed goes on with it at its next start. An export ends whole, or says what it could not copy.
-"""
+"""Exports of models: their artifacts are copied, object by object. An export ends whole, or says what it
+could not copy."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, Protocol
 
+from trainshed.controller.operation_worker import not_exported
 from trainshed.core.errors import (
     FailedPrecondition,
     NotFound,
@@ -19,15 +16,10 @@ from trainshed.core.errors import (
     RequestError,
     Unavailable,
 )
-from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
-from trainshed.core.job.exits import JobError
+from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import ModelExport
-from trainshed.eventloop.background import keep
-from trainshed.store.notices import Notices
-from trainshed.store.operations import Operations
-from trainshed.store.records import Operation, OperationKind
+from trainshed.store.records import Operation
 
 log = logging.getLogger(__name__)
 
@@ -78,61 +70,21 @@ OpenBuckets = Callable[[ModelExport], AbstractAsyncContextManager[CopyingBuckets
 """The buckets with the rights of an export."""
 
 
-class ModelExports:
-    """Works off the operations of exports."""
+class ModelExporter:
+    """`controller.operation_worker.Carrier` of exports of models."""
 
-    def __init__(
-        self, operations: Operations, buckets: OpenBuckets, notices: Notices, now: Callable[[], int]
-    ) -> None:
-        self._operations = operations
+    def __init__(self, buckets: OpenBuckets) -> None:
         self._buckets = buckets
-        self._notices = notices
-        self._now = now
-        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def start(self) -> None:
-        """Go on with what an earlier service left undone."""
-        for operation in await self._operations.running(OperationKind.EXPORT):
-            self.begin(operation)
-
-    def begin(self, operation: Operation) -> None:
-        """Carry out an operation that is stored."""
-        name = operation.name
-        task = self._tasks[name] = keep(partial(self._carry_out, operation), f"export {name}")
-        task.add_done_callback(lambda _: self._tasks.pop(name, None))
-
-    def stop(self, name: str) -> None:
-        """Copy nothing more for an operation that was cancelled; nothing if it is none of ours."""
-        if task := self._tasks.get(name):
-            task.cancel()
-
-    async def close(self) -> None:
-        """Begin nothing more; what is not done stays stored."""
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _carry_out(self, operation: Operation) -> None:
+    async def __call__(self, operation: Operation) -> Operation:
         assert operation.export is not None
         async with self._turns:
             try:
                 await self._copy_all(operation.name, operation.export)
             except RequestError as failure:
-                code = _CODES.get(type(failure), INTERNAL)
-                text = f"{operation.target} was not exported: {failure}"
-                ended = _failed(operation, code, text)
-            except Exception:
-                # Broad on purpose: an operation that nobody ends would be waited for without end.
-                log.exception("export %s failed", operation.name)
-                text = f"{operation.target} was not exported: {INTERNAL_ERROR_MESSAGE}"
-                ended = _failed(operation, INTERNAL, text)
-            else:
-                ended = replace(operation, state=OperationState.SUCCEEDED)
-        await self._operations.finish(replace(ended, updated=self._now()))
-        self._notices.publish(JobUid(operation.subject))
-        log.info("export %s %s", operation.name, ended.state)
+                return not_exported(operation, _CODES.get(type(failure), INTERNAL), str(failure))
+        return replace(operation, state=OperationState.SUCCEEDED)
 
     async def _copy_all(self, name: str, export: ModelExport) -> None:
         """Try again what fails in passing, as long as one of the pauses is left."""
@@ -150,10 +102,6 @@ class ModelExports:
                     failed += 1
                 else:
                     return
-
-
-def _failed(operation: Operation, code: int, message: str) -> Operation:
-    return replace(operation, state=OperationState.FAILED, error=JobError(code, message))
 
 
 async def _copied(buckets: CopyingBuckets, export: ModelExport) -> AsyncIterator[StoredObject]:

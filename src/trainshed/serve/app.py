@@ -15,9 +15,10 @@ from trainshed.buckets.local import LocalStore
 from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
-from trainshed.controller.data_exports import DataExports
+from trainshed.controller.data_exports import DataExporter
 from trainshed.controller.launch_plans import LaunchDefaults
-from trainshed.controller.model_exports import ModelExports
+from trainshed.controller.model_exports import ModelExporter
+from trainshed.controller.operation_worker import OperationWorker
 from trainshed.controller.parents import ParentStores
 from trainshed.controller.ports import Ports
 from trainshed.controller.study_operations import StudyOperations
@@ -58,6 +59,7 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
+from trainshed.store.records import OperationKind
 from trainshed.studies.advisor.client import ProcessAdvisor
 from trainshed.studies.port import Advisor, EngineName
 from trainshed.viewers.pool import ViewerPool
@@ -70,8 +72,7 @@ class App:
 
     controller: Controller
     suggesting: StudyOperations
-    exports: ModelExports
-    data_exports: DataExports
+    exports: OperationWorker
     advisor: ProcessAdvisor
     runtimes: LocalRuntimes
     services: Services
@@ -105,11 +106,16 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     suggesting = StudyOperations(
         bootstrap.store.studies, advisor, notices, clock.now, settings.max_study_trials
     )
-    exports = ModelExports(
-        bootstrap.store.operations, BucketCopies(bootstrap.gateway_socket), notices, clock.now
-    )
     splits = SplitProcesses(bootstrap.bucket_socket.resolve())
-    data_exports = DataExports(bootstrap.store.operations, splits, notices, clock.now)
+    exports = OperationWorker(
+        bootstrap.store.operations,
+        {
+            OperationKind.EXPORT: ModelExporter(BucketCopies(bootstrap.gateway_socket)),
+            OperationKind.EXPORT_DATA: DataExporter(splits),
+        },
+        notices,
+        clock.now,
+    )
     controller = Controller(
         ledger=bootstrap.store.ledger,
         reader=bootstrap.store.reader,
@@ -170,14 +176,11 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         suggest=suggesting.wake,
         operations=bootstrap.store.operations,
         exports=exports,
-        data_exports=data_exports,
         capacity=controller,
         settings=_api_settings(settings),
         closing=stopping,
     )
-    return App(
-        controller, suggesting, exports, data_exports, advisor, runtimes, services, lag, viewers
-    )
+    return App(controller, suggesting, exports, advisor, runtimes, services, lag, viewers)
 
 
 def _engine(bootstrap: Bootstrap) -> Engine:

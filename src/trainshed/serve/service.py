@@ -90,7 +90,6 @@ class Service:
             say(told_set_aside(bad))
         await self._app.suggesting.start()
         await self._app.exports.start()
-        await self._app.data_exports.start()
         self._app.runtimes.search()
         data, authenticate = self._bootstrap.settings.data, self._bootstrap.tokens.authenticate
         settings = self._bootstrap.settings
@@ -131,7 +130,6 @@ class Service:
         await asyncio.gather(serving, front.close(DRAIN))
         await self._app.suggesting.close()
         await self._app.exports.close()
-        await self._app.data_exports.close()
         await self._app.controller.close()
         await self._app.advisor.close()
         if self._app.viewers is not None:

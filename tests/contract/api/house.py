@@ -21,8 +21,9 @@ from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.services import ApiSettings, Services
 from trainshed.api.rest import ApiApplication
-from trainshed.controller.data_exports import DataExports
-from trainshed.controller.model_exports import ModelExports
+from trainshed.controller.data_exports import DataExporter
+from trainshed.controller.model_exports import ModelExporter
+from trainshed.controller.operation_worker import OperationWorker
 from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -34,6 +35,7 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
 from trainshed.store.port import Commit, Store, open_store
+from trainshed.store.records import OperationKind
 
 SECOND = 10**9
 START = 1_760_000_000 * SECOND
@@ -91,9 +93,8 @@ class House:
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
         self.copies = Copies()
-        self.exports = ModelExports(self.store.operations, self.copies, self.notices, self.now)
         self.splits = ScriptedDatasets()
-        self.data_exports = DataExports(self.store.operations, self.splits, self.notices, self.now)
+        self.exports = self.new_worker()
         self._uids = iter(range(first_uid, 10**9))
         self.services = Services(
             intake=self.store.intake,
@@ -118,7 +119,6 @@ class House:
             suggest=self.asked.append,
             operations=self.store.operations,
             exports=self.exports,
-            data_exports=self.data_exports,
             capacity=self.capacity,
             program_logs=self,
             settings=ApiSettings(version="0.0.1"),
@@ -128,6 +128,14 @@ class House:
         self.token = self.tokens.issue(Principal("owner@example.com"))
         self.app = ApiApplication(self.services, self.tokens.authenticate, hosts=HOSTS)
         self._epoch = 0
+
+    def new_worker(self) -> OperationWorker:
+        """As a service has one that begins."""
+        carriers = {
+            OperationKind.EXPORT: ModelExporter(self.copies),
+            OperationKind.EXPORT_DATA: DataExporter(self.splits),
+        }
+        return OperationWorker(self.store.operations, carriers, self.notices, self.now)
 
     def now(self) -> int:
         return self.clock

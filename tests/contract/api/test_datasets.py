@@ -201,15 +201,15 @@ async def test_an_export_goes_on_after_a_crash_and_ends_when_it_is_cancelled(hou
     house.splits.gate.clear()
     running = await ok(house, "POST", f"{path}:export", exporting())
     await house.splits.begun.wait()
-    await house.data_exports.close()
+    await house.exports.close()
     house.splits.begun.clear()
-    await house.data_exports.start()
+    await house.exports.start()
     await house.splits.begun.wait()
     await ok(house, "POST", f"/v1/{running['name']}:cancel")
     done = await ended(house, running)
     assert done["error"]["code"] == 1
     house.splits.gate.set()
-    await house.data_exports.close()
+    await house.exports.close()
     assert (await ok(house, "GET", f"/v1/{running['name']}"))["error"]["code"] == 1
 
 

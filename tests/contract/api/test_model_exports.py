@@ -8,7 +8,6 @@ import pytest
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.test_models import MODELS, PLACE, fields, shown, uploaded
 from tests.unit.test_specs_pipeline import MODEL
-from trainshed.controller.model_exports import ModelExports
 from trainshed.core.errors import PermissionDenied, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +68,7 @@ async def test_an_export_outlives_its_service_and_copies_nothing_twice(house: Ho
     await house.exports.close()
     assert "done" not in (await house.call("GET", f"/v1/{running['name']}")).json
     house.copies.faults.clear()
-    another = ModelExports(house.store.operations, house.copies, house.notices, house.now)
+    another = house.new_worker()
     await another.start()
     assert "error" not in await ended(house, running)
     assert house.copies.copied == [f"{OUTPUT}model.pt", f"{OUTPUT}variables/v-0"]

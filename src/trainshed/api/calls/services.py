@@ -268,7 +268,6 @@ class Services:
     suggest: Callable[[StudyUid], None]
     operations: Operations
     exports: Exports
-    data_exports: Exports
     capacity: CapacityView
     settings: ApiSettings = ApiSettings()
     #: None: reports say that accesses are not known.

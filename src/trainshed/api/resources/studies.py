@@ -430,5 +430,4 @@ async def cancel_operation(services: Services, name: str) -> None:
             replace(record, state=ended, error=error, updated=services.now())
         )
     services.exports.stop(name)
-    services.data_exports.stop(name)
     services.notices.publish(JobUid(record.subject))

@@ -48,7 +48,7 @@ async def export(call: Call, request: Any) -> Message:
         data=data,
     )
     await services.operations.begin(operation)
-    services.data_exports.begin(operation)
+    services.exports.begin(operation)
     return await operation_view(services, operation)
 
 

@@ -1,0 +1,84 @@
+"""Carries out the operations that are of no study, beside requests.
+
+What is stored of such an operation says all that is to be done, and doing it twice changes nothing: a service
+that is killed goes on with it at its next start. None stays undone for ever, whatever happens.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
+from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import JobUid
+from trainshed.eventloop.background import keep
+from trainshed.store.notices import Notices
+from trainshed.store.operations import Operations
+from trainshed.store.records import Operation, OperationKind
+
+log = logging.getLogger(__name__)
+
+Carrier = Callable[[Operation], Awaitable[Operation]]
+"""Does what an operation of its kind asks for, and returns the operation as it ended."""
+
+
+class OperationWorker:
+    """Works off operations, each in a task of its own. How many do their work at a time, the carriers
+    decide."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        carriers: Mapping[OperationKind, Carrier],
+        notices: Notices,
+        now: Callable[[], int],
+    ) -> None:
+        self._operations = operations
+        self._carriers = carriers
+        self._notices = notices
+        self._now = now
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self) -> None:
+        """Go on with what an earlier service left undone."""
+        for kind in self._carriers:
+            for operation in await self._operations.running(kind):
+                self.begin(operation)
+
+    def begin(self, operation: Operation) -> None:
+        """Carry out an operation that is stored."""
+        name = operation.name
+        task = self._tasks[name] = keep(partial(self._carry_out, operation), f"operation {name}")
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    def stop(self, name: str) -> None:
+        """Do nothing more for an operation that was cancelled; nothing if it is none of ours."""
+        if task := self._tasks.get(name):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Begin nothing more; what is not done stays stored."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry_out(self, operation: Operation) -> None:
+        try:
+            ended = await self._carriers[operation.kind](operation)
+        except Exception:
+            # Broad on purpose: an operation that nobody ends would be waited for without end.
+            log.exception("operation %s failed", operation.name)
+            ended = not_exported(operation, INTERNAL, INTERNAL_ERROR_MESSAGE)
+        await self._operations.finish(replace(ended, updated=self._now()))
+        self._notices.publish(JobUid(operation.subject))
+        log.info("operation %s %s", operation.name, ended.state)
+
+
+def not_exported(operation: Operation, code: int, message: str) -> Operation:
+    """An export as it failed. `code`: of google.rpc."""
+    text = f"{operation.target} was not exported: {message}"
+    return replace(operation, state=OperationState.FAILED, error=JobError(code, text))
