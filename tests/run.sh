@@ -40,11 +40,13 @@ if ! ls tests/unit/__pycache__/*-pytest-*.pyc >/dev/null 2>&1; then
     .venv/bin/python -m pytest --collect-only -qq --ignore tests/unit >/dev/null 2>&1 || true
     wait "$rewriting" || true
 fi
-# Most of the time goes into waiting for real processes, so files are run three at a time. Soaks take minutes each
-# and are for ./dev test-all.
+# Much of the time goes into waiting for real processes, so files are run one more at a time than there are processors.
+# Soaks take minutes each, or prove at length what other tests prove in short; they are for ./dev test-all.
+workers=$(($(nproc 2>/dev/null || echo 2) + 1))
+[ "$workers" -le 6 ] || workers=6
 marks='not runtimes and not programs and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs'
-.venv/bin/python -m pytest -m "$marks" --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 && code=0 || code=$?
+.venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --dist loadfile --no-loadscope-reorder --durations 20 && code=0 || code=$?
 wait "$checking" && checked=0 || checked=$?
 printf '\nThe static checks (./dev check):\n' >&2
 cat "$checks" >&2

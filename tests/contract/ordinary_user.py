@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-_NOBODY = 65534
+NOBODY = 65534
 _ROOT = Path(__file__).parents[2]
 
 as_root_only = pytest.mark.skipif(
@@ -25,13 +25,13 @@ def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
         pytest.skip("no interpreter of this version that another user may run")
     # Not below pytest's own directory, which other runs close to other users.
     base = tempfile.mkdtemp(prefix="trainshed-nobody-")
-    os.chown(base, _NOBODY, _NOBODY)
+    os.chown(base, NOBODY, NOBODY)
     libraries = Path(pytest.__file__).parents[1]
     try:
         done = subprocess.run(
             [python, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={base}/t", *arguments],
-            user=_NOBODY,
-            group=_NOBODY,
+            user=NOBODY,
+            group=NOBODY,
             extra_groups=[],
             check=False,
             cwd=_ROOT,
@@ -58,8 +58,8 @@ def interpreter_of_nobody() -> str:
                 code = "import sys; print(sys.version_info[:2])"
                 done = subprocess.run(
                     [candidate, "-c", code],
-                    user=_NOBODY,
-                    group=_NOBODY,
+                    user=NOBODY,
+                    group=NOBODY,
                     check=False,
                     capture_output=True,
                     cwd="/",

@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,30 @@ class Service:
     def terminate(self) -> int:
         self.process.terminate()
         return self.process.wait(timeout=30)
+
+
+def cache_of(user: int) -> Path:
+    """Environments are kept for all runs of a checkout, for each user apart."""
+    if user == os.geteuid() and os.access(ROOT, os.W_OK):
+        return CACHE
+    cache = CACHE.with_name(f"{CACHE.name}-{user}")
+    if user != os.geteuid():
+        cache.mkdir(parents=True, exist_ok=True)
+        CACHE.parent.chmod(0o755)  # Whoever made it may have kept it to himself.
+        os.chown(cache, user, user)
+    return cache
+
+
+class ByTransport(dict[str, Any]):
+    """What a client's program saw, by transport: it runs when it is asked for."""
+
+    def __init__(self, run: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._run = run
+
+    def __missing__(self, transport: str) -> Any:
+        self[transport] = self._run(transport)
+        return self[transport]
 
 
 def command(*args: str) -> list[str]:

@@ -78,8 +78,10 @@ def test_down_stops_the_service_and_what_comes_then_says_so(
     assert "trainshed up" in said
 
 
+@pytest.mark.soak
 def test_the_tuning_demo_finds_its_best_trial(tmp_path: Path) -> None:
-    """Issue 4, "Progress": twelve real trials, and what to type to see more of them."""
+    """Issue 4, "Progress": twelve real trials, and what to type to see more of them. Such trials have
+    test_tuning_sdk.py, too; what the demo says, tests/contract/cli/test_demo.py."""
     said = trainshed(tmp_path, "demo", "--tuning", "--keep")
     try:
         best = re.search(r"best is trial (\d+): accuracy (\d\.?\d*)", said)

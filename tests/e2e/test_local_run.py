@@ -14,15 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.contract.ordinary_user import NOBODY, as_root_only, run_as_nobody
 from tests.contract.runtimes.podman import podman, storage
 from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
 from tests.e2e.running import (
-    CACHE,
     PROJECT,
-    ROOT,
     SKLEARN,
+    cache_of,
     command,
     environment,
     running,
@@ -73,8 +72,12 @@ class SharedPaths:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another user than the checkout's owner has one of his own."""
-    return CACHE if os.access(ROOT, os.W_OK) else tmp_path_factory.mktemp("cache")
+    kept = cache_of(os.geteuid())
+    return (
+        kept
+        if os.access(kept.parent, os.W_OK) or kept.exists()
+        else tmp_path_factory.mktemp("cache")
+    )
 
 
 @pytest.fixture
@@ -429,4 +432,5 @@ def _image(monkeypatch: pytest.MonkeyPatch, place: Path) -> str:
 )
 def test_the_same_as_an_ordinary_user(few: str) -> None:
     """spec/program#local-runs: isolation differs, what is seen and what is left do not."""
+    cache_of(NOBODY)
     run_as_nobody("-k", few, str(Path(__file__)), timeout=300)

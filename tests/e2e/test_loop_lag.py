@@ -36,8 +36,12 @@ def computed(service: Service) -> float:
 
 @pytest.mark.parametrize(
     "scene",
-    [loop_load.start_gang, loop_load.build, loop_load.flood, loop_load.list_objects],
-    ids=["gang-of-200", "build", "log-flood", "listing"],
+    [
+        pytest.param(loop_load.start_gang, id="gang-of-200", marks=pytest.mark.soak),
+        pytest.param(loop_load.build, id="build"),
+        pytest.param(loop_load.flood, id="log-flood", marks=pytest.mark.soak),
+        pytest.param(loop_load.list_objects, id="listing"),
+    ],
 )
 def test_a_status_call_does_not_wait(service: Service, scene: Callable[[Service], None]) -> None:
     if scene is loop_load.list_objects:

@@ -2,14 +2,12 @@
 
 import json
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.running import Service, given_by_env, running, seen_by, start
+from tests.e2e.running import ByTransport, Service, given_by_env, running, seen_by, start
 
 _PROGRAM = """
 import json, sys
@@ -71,13 +69,15 @@ with aiplatform.start_run("r"):
 seen["model"] = model.name
 print("SEEN", json.dumps(seen))
 """
-TRANSPORTS = ("grpc", "rest")
-transports = pytest.mark.parametrize("transport", TRANSPORTS)
+transports = pytest.mark.parametrize(
+    "transport", ["grpc", pytest.param("rest", marks=pytest.mark.soak)]
+)
+"""REST: test_pipelines.py, and every call of it tests/contract/api/test_models.py."""
 MODELS = "/v1/projects/trainshed/locations/us-central1/models"
 
 
 @pytest.fixture(scope="module")
-def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     service.put("trainshed", "weights/model.pt", b"weights")
     service.put("trainshed", "weights/variables/0", b"more")
     path = tmp_path_factory.mktemp("models") / "program.py"
@@ -88,8 +88,7 @@ def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         given = (transport, endpoints[transport], service.token)
         return seen_by(path, *given, variables=given_by_env(service))
 
-    with ThreadPoolExecutor(len(TRANSPORTS)) as pool:
-        yield dict(zip(TRANSPORTS, pool.map(run, TRANSPORTS), strict=True))
+    return ByTransport(run)
 
 
 @transports

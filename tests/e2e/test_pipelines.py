@@ -7,14 +7,12 @@ seconds whether a pipeline is over.
 
 import importlib
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.running import PROJECT, REGION, SKLEARN, ByTransport, Service, given_by_env, seen_by
 from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket, until_running
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
@@ -132,12 +130,14 @@ scripted.delete()
 print("SEEN " + json.dumps(seen))
 """
 
-TRANSPORTS = ("grpc", "rest")
-transports = pytest.mark.parametrize("transport", TRANSPORTS)
+transports = pytest.mark.parametrize(
+    "transport", ["rest", pytest.param("grpc", marks=pytest.mark.soak)]
+)
+"""gRPC: test_tuning_sdk.py, and every call of it tests/contract/api."""
 
 
 @pytest.fixture(scope="module")
-def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the programs saw, by transport."""
     scratch = tmp_path_factory.mktemp("pipelines")
     program = scratch / "program.py"
@@ -150,8 +150,7 @@ def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         given = (transport, endpoint, service.token, str(scratch), SKLEARN, SERVING, package, LEAVE)
         return seen_by(program, *given, variables=variables)
 
-    with ThreadPoolExecutor(len(TRANSPORTS)) as pool:
-        yield dict(zip(TRANSPORTS, pool.map(run, TRANSPORTS), strict=True))
+    return ByTransport(run)
 
 
 PACKAGE_TASK = LEAVE.replace(

@@ -98,6 +98,7 @@ def test_scikit_learn(house: House, tmp_path: Path) -> None:
     assert b"sklearn.ensemble" in (house.bucket / "iris/model/model.joblib").read_bytes()
 
 
+@pytest.mark.soak  # tests/programs has one like it, and what is installed test_runtimes_layers.py.
 @pytest.mark.gcloud
 @needs_gcloud
 def test_a_package_with_requirements_of_its_own(house: House, tmp_path: Path) -> None:
@@ -132,6 +133,7 @@ def test_a_package_with_requirements_of_its_own(house: House, tmp_path: Path) ->
     assert lines[-1].startswith("listed ['metrics.json', 'packages/")
 
 
+@pytest.mark.soak  # Images run in test_containers.py, pipelines in test_pipelines.py.
 def test_a_custom_container(tmp_path: Path) -> None:
     """An image with an entry point of its own, through a training pipeline; it finds its directories below
     /gcs."""

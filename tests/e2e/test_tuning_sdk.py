@@ -1,19 +1,16 @@
 """The Vertex SDK's HyperparameterTuningJob, unmodified, over gRPC with TLS and over REST, on a scikit-learn
 package (spec/tuning#parameters).
 
-Each transport is a program of its own, as a user's would be, that says what it saw; both run side by side,
-because the SDK looks only every five seconds whether a job is over.
+Each transport is a program of its own, as a user's would be, that says what it saw.
 """
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.running import SKLEARN, ByTransport, Service, given_by_env, seen_by
 from tests.e2e.tuning_programs import SKLEARN_TASK, bucket
 
 _PROGRAM = """
@@ -118,7 +115,7 @@ _BOUNDS = {
 
 
 @pytest.fixture(scope="module")
-def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the programs saw, by transport."""
     program = tmp_path_factory.mktemp("sdk") / "tune.py"
     program.write_text(_PROGRAM)
@@ -137,11 +134,13 @@ def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         )
         return seen_by(program, *given, variables=variables)
 
-    with ThreadPoolExecutor(len(endpoints)) as pool:
-        yield dict(zip(endpoints, pool.map(run, endpoints), strict=True))
+    return ByTransport(run)
 
 
-transports = pytest.mark.parametrize("transport", ["grpc", "rest"])
+transports = pytest.mark.parametrize(
+    "transport", ["grpc", pytest.param("rest", marks=pytest.mark.soak)]
+)
+"""REST: test_pipelines.py tunes by it, and every call of it tests/contract/api."""
 
 
 @transports

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.ordinary_user import interpreter_of_nobody
+from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
-from tests.e2e.running import CACHE, ROOT, Service
+from tests.e2e.running import ROOT, Service, cache_of
 from trainshed.core.names import project_number
 from trainshed.replica.system import trees
 
@@ -27,7 +27,6 @@ REGION = "us-central1"
 PROGRAMS = Path(__file__).parents[1] / "programs" / "hostile"
 PROCESSES = 60
 MEMORY = 192 << 20
-NOBODY = 65534
 _CONFIG = f"""
 port = 0
 max_processes = {PROCESSES}
@@ -168,7 +167,7 @@ class Yard:
 
     @property
     def _cache(self) -> Path:
-        return _cache_of(self.user)
+        return cache_of(self.user)
 
     def home_file(self) -> Path | None:
         """A new file in the home directory of the service's user; None if he is at home nowhere."""
@@ -185,15 +184,6 @@ class Yard:
         for _ in range(2):
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             yield pid
-
-
-def _cache_of(user: int) -> Path:
-    """Environments are kept for all runs of a checkout, for each user apart."""
-    if user == os.geteuid():
-        return CACHE
-    CACHE.parent.mkdir(exist_ok=True)
-    CACHE.parent.chmod(0o755)  # Whoever made it may have kept it to himself.
-    return CACHE.with_name(f"{CACHE.name}-{user}")
 
 
 def _common_ground() -> Path:
@@ -218,12 +208,11 @@ def opened(column: Column) -> Generator[Yard]:
             pytest.skip("no interpreter of this version that another user may run")
     place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=_common_ground()))
     place.chmod(0o755)
-    data, cache = place / "data", _cache_of(user)
+    data, cache = place / "data", cache_of(user)
     (place / "trainshed.toml").write_text(_CONFIG)
-    for directory in (data, cache):
-        directory.mkdir(parents=True, exist_ok=True)
+    data.mkdir()
+    for directory in (data, place):
         os.chown(directory, user, user)
-    os.chown(place, user, user)
     try:
         service = _start(level, user, python, data, cache)
         try:
