@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.gcloud import Gcloud, needs_gcloud
-from tests.e2e.running import Service, command, environment, given_by_env, seen_by
+from tests.e2e.running import ByTransport, Service, command, environment, given_by_env, seen_by
 
 _HEAD = """
 import json, sys
@@ -116,12 +115,14 @@ logged = [each.resource_name == job.resource_name for each in run.get_logged_cus
 print("SEEN", json.dumps({"job": job.name, "logged": logged, "state": run.state.name}))
 """
 )
-TRANSPORTS = ("grpc", "rest")
-transports = pytest.mark.parametrize("transport", TRANSPORTS)
+transports = pytest.mark.parametrize(
+    "transport", ["grpc", pytest.param("rest", marks=pytest.mark.soak)]
+)
+"""REST: `test_two_writers_of_one_run_lose_nothing`, where it differs, and `test_a_job_of_a_run`."""
 
 
-def ran(service: Service, tmp_path: Path, program: str, name: str) -> dict[str, Any]:
-    """What the program said, by transport; both run side by side."""
+def ran(service: Service, tmp_path: Path, program: str, name: str, *by: str) -> dict[str, Any]:
+    """What the program said, by transport; all run side by side."""
     path = tmp_path / f"{name}.py"
     path.write_text(program)
     endpoints = {"grpc": str(service.extra["grpc_tls"]), "rest": service.rest}
@@ -131,17 +132,20 @@ def ran(service: Service, tmp_path: Path, program: str, name: str) -> dict[str, 
         given = (transport, endpoints[transport], service.token)
         return seen_by(path, *given, variables=variables)
 
-    with ThreadPoolExecutor(len(TRANSPORTS)) as pool:
-        return dict(zip(TRANSPORTS, pool.map(run, TRANSPORTS), strict=True))
+    with ThreadPoolExecutor(len(by)) as pool:
+        return dict(zip(by, pool.map(run, by), strict=True))
 
 
 @pytest.fixture(scope="module")
-def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     directory = tmp_path_factory.mktemp("experiments")
-    ran(service, directory, _LOG + "print('SEEN {}')", "log")
-    told = {transport: told_by_cli(service, f"trial-{transport}") for transport in TRANSPORTS}
-    answers = ran(service, directory, _READ, "read")
-    yield {transport: answers[transport] | told[transport] for transport in TRANSPORTS}
+
+    def run(transport: str) -> dict[str, Any]:
+        ran(service, directory, _LOG + "print('SEEN {}')", "log", transport)
+        told = told_by_cli(service, f"trial-{transport}")
+        return ran(service, directory, _READ, "read", transport)[transport] | told
+
+    return ByTransport(run)
 
 
 def told_by_cli(service: Service, experiment: str) -> dict[str, Any]:
@@ -202,14 +206,14 @@ def test_a_deleted_experiment_is_gone(seen: dict[str, Any], transport: str) -> N
 
 def test_two_writers_of_one_run_lose_nothing(service: Service, tmp_path: Path) -> None:
     """facts/experiments#etags: over REST the SDK gives up at the first conflict, so there is none."""
-    for params, metrics in ran(service, tmp_path, _TWO, "two").values():
+    for params, metrics in ran(service, tmp_path, _TWO, "two", "grpc", "rest").values():
         assert params == {f"p{number}": number for number in range(5)}
         assert metrics == {f"m{number}": number for number in range(5)}
 
 
 def test_a_job_of_a_run(service: Service, tmp_path: Path) -> None:
     """facts/experiments#jobs"""
-    for transport, seen in ran(service, tmp_path, _JOB, "job").items():
+    for transport, seen in ran(service, tmp_path, _JOB, "job", "rest").items():
         run = f"trial-{transport}-with-job"
         assert (seen["logged"], seen["state"]) == ([True], "COMPLETE")
         (line,) = service.lines(seen["job"])

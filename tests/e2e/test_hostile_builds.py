@@ -88,7 +88,17 @@ class Siege:
     said: list[str]
 
 
-@pytest.fixture(scope="module", params=COLUMNS, ids=lambda column: column.name)
+@pytest.fixture(
+    scope="module",
+    params=[
+        # Levels between the strongest and the weakest: an operator asked for them.
+        pytest.param(column, marks=pytest.mark.soak)
+        if column.name.endswith("of a service of root") and column.level in ("root", "user")
+        else column
+        for column in COLUMNS
+    ],
+    ids=[column.name for column in COLUMNS],
+)
 def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
     column: Column = request.param
     with opened(column) as yard:

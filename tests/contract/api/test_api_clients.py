@@ -186,9 +186,11 @@ class Gcloud:
         return done.stderr if fails else done.stdout
 
 
+@pytest.mark.soak
 @pytest.mark.gcloud
 def test_gcloud_ai_platform_submits_and_streams_every_line(served: Served, gcloud: Gcloud) -> None:
-    """spec/clients#log-pages: a server with unordered answers had 5 of 1500 lines shown."""
+    """spec/clients#log-pages: a server with unordered answers had 5 of 1500 lines shown. With a real service:
+    tests/e2e/test_gcloud_ml.py, and test_gcloud_vertex.py over several pages."""
     gcloud(
         *("ai-platform", "jobs", "submit", "training", "job_a", "--region=us-central1"),
         *("--module-name=trainer.task", "--packages=gs://bucket/x.tar.gz", "--scale-tier=basic"),
