@@ -144,7 +144,13 @@ def zygote() -> Iterator[spawner.ZygoteHandle]:
     handle.close()
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(
+    params=[
+        # Between the strongest and the next one; tests/e2e/test_hostile.py attacks each.
+        pytest.param(level, marks=pytest.mark.soak) if level == protocol.LEVEL_ROOT else level
+        for level in LEVELS
+    ]
+)
 def place(
     tmp_path: Path, zygote: spawner.ZygoteHandle, request: pytest.FixtureRequest
 ) -> Iterator[Place]:

@@ -24,6 +24,7 @@ import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.conftest import probe
+from trainshed.replica.protocol import LEVEL_ROOT
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import cgroups
 from trainshed.runtimes.confinement import (
@@ -141,7 +142,12 @@ class Done:
     verdict: Verdict
 
 
-@pytest.fixture(params=levels.LEVELS)
+@pytest.fixture(
+    params=[
+        pytest.param(level, marks=pytest.mark.soak) if level == LEVEL_ROOT else level
+        for level in levels.LEVELS
+    ]
+)
 def level(request: pytest.FixtureRequest, place: Path) -> str:
     """Each that works here, for this user."""
     found, refused = probe(place / "room", (request.param,))
