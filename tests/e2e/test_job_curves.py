@@ -7,7 +7,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tests.e2e.running import (
     seen_by,
     submit,
 )
-from tests.e2e.test_experiments_sdk import TRANSPORTS
+from tests.e2e.test_experiments_sdk import transports
 
 Curves = dict[str, list[tuple[int, float]]]
 """Points by run and tag."""
@@ -153,28 +152,25 @@ print("SEEN", json.dumps({{
 """
 
 
-def test_the_sdk_names_a_tensorboard(service: Service, tmp_path: Path) -> None:
-    """Over both transports; what it does after the job works without a word of warning."""
+@transports
+def test_the_sdk_names_a_tensorboard(service: Service, tmp_path: Path, transport: str) -> None:
+    """What it does after the job works without a word of warning."""
     path = tmp_path / "curves.py"
     path.write_text(_SDK)
     endpoints = {"grpc": str(service.extra["grpc_tls"]), "rest": service.rest}
     variables = given_by_env(service)
 
-    def run(transport: str) -> Any:
-        given = (transport, endpoints[transport], service.token)
-        return seen_by(path, *given, variables=variables)
-
-    with ThreadPoolExecutor(len(TRANSPORTS)) as pool:
-        for seen in pool.map(run, TRANSPORTS):
-            assert seen["points"].keys() == {"default", "eval-1"}, json.dumps(seen)
-            for values in seen["points"].values():
-                assert [round(value, 3) for value in values] == [1.0, 0.5, 0.333]
-            assert seen["states"] == ["COMPLETE", "COMPLETE"]
-            assert seen["warnings"] == []
-            (link,) = seen["links"]
-            assert link.rstrip().endswith(seen["experiment"])
-            assert seen["job"] not in seen["experiments"]
-            assert "does not exist; create it first" in seen["refused"]
+    given = (transport, endpoints[transport], service.token)
+    seen = seen_by(path, *given, variables=variables)
+    assert seen["points"].keys() == {"default", "eval-1"}, json.dumps(seen)
+    for values in seen["points"].values():
+        assert [round(value, 3) for value in values] == [1.0, 0.5, 0.333]
+    assert seen["states"] == ["COMPLETE", "COMPLETE"]
+    assert seen["warnings"] == []
+    (link,) = seen["links"]
+    assert link.rstrip().endswith(seen["experiment"])
+    assert seen["job"] not in seen["experiments"]
+    assert "does not exist; create it first" in seen["refused"]
 
 
 _LONG = """
