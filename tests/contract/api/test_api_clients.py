@@ -254,7 +254,7 @@ def test_a_follower_that_leaves_is_noticed(tmp_path: Path) -> None:
         before = running.play(waiters(running))
         client = socket.create_connection((host, int(port)), 10)
         client.sendall(
-            f"GET /trainshed/v1/jobs/long/watch HTTP/1.1\r\nHost: x\r\n"
+            f"GET /trainshed/v1/jobs/long/watch HTTP/1.1\r\nHost: {host}\r\n"
             f"Authorization: Bearer {running.house.token}\r\n\r\n".encode()
         )
         assert client.recv(10)
