@@ -19,9 +19,10 @@ asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[repor
 hypothesis.settings.register_profile("no-deadline", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("no-deadline")
 
-LONGEST = ("reduction", "programs", "e2e", "contract")
-"""Folders of tests in the order in which they begin: the longest first, so that at the end of a run none of
-several workers is left alone with one of them. The others come after these."""
+LONGEST = ("reduction/test_torch.py", "programs", "e2e", "reduction", "contract")
+"""Tests in the order in which they begin: the longest first, so that at the end of a run none of several
+workers is left alone with one of them. The first one builds the environment that others would wait for. All
+else comes after these."""
 
 TOGETHER = (
     "families",
@@ -38,8 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(path: Path) -> int:
-    folder = path.relative_to(Path(__file__).parent).parts[0]
-    return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+    inside = path.relative_to(Path(__file__).parent)
+    found = (rank for rank, name in enumerate(LONGEST) if inside.is_relative_to(name))
+    return next(found, len(LONGEST))
 
 
 @pytest.hookimpl(optionalhook=True)
