@@ -1,0 +1,63 @@
+"""`aiplatform.upload_tb_log`, which needs TensorFlow, against a service (docs/experiments.md)."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import ROOT, Service, given_by_env, running
+
+pytestmark = pytest.mark.programs
+
+_PROGRAM = ROOT / "tests/e2e/programs/upload_tb_log.py"
+_SDK = importlib.metadata.version("google-cloud-aiplatform")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One with the SDK and what its uploader imports; 1.6 GB."""
+    place = tmp_path_factory.mktemp("uploader") / "env"
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(place)], check=True)
+    wanted = (f"google-cloud-aiplatform=={_SDK}", "tensorflow-cpu", "tensorboard", "setuptools")
+    found = str(place / "bin/python")
+    subprocess.run([*uv, "pip", "install", "-q", "--python", found, *wanted], check=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("uploads") / "data") as started:
+        yield started
+
+
+@pytest.mark.parametrize("transport", ["rest", "grpc"])
+def test_what_was_written_is_uploaded_once(
+    service: Service, python: str, transport: str, tmp_path: Path
+) -> None:
+    """facts/experiments#tensorboards: uploaded twice, and while it is written; nothing is doubled."""
+    done = subprocess.run(
+        [python, str(_PROGRAM), str(tmp_path / "logs"), transport],
+        env={**given_by_env(service), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    (line,) = (row for row in done.stdout.splitlines() if row.startswith("SEEN "))
+    seen = json.loads(line.removeprefix("SEEN "))
+    assert seen.pop("prefix") == "trainshed/tensorboards/trainshed"
+    assert {name: kind for name, (kind, _) in seen.items()} == {
+        "train loss": "SCALAR",
+        "train weights": "TENSOR",
+        "eval loss": "SCALAR",
+        "eval weights": "TENSOR",
+    }
+    assert seen["train loss"][1] == [[1, 1.0], [2, 0.5], [4, 0.25]]
+    assert [step for step, _ in seen["train weights"][1]] == [1, 2, 4]
+    assert seen["eval loss"][1] == [[1, 1.0], [8, 0.125]]
