@@ -150,6 +150,13 @@ def test_the_default_tag_in_uploaded_objects(service: Service) -> None:
     assert job["state"] == "SUCCEEDED", job
     found = {t["trialId"]: t["finalMetric"] for t in job["trainingOutput"]["trials"]}
     assert found == {n: {"trainingStep": "2", "objectiveValue": 6.0 - int(n)} for n in ("1", "2")}
+    # An object that is uploaded anew at each flush is read on (facts/experiments#curves).
+    path = f"/trainshed/v1/jobs/{ref(PROJECT, 'uploaded')}/curves"
+    curves = {
+        (curve["trial"], curve["run"], curve["tag"], curve["count"])
+        for curve in service.call("GET", path)["curves"]
+    }
+    assert curves == {(n, "eval", "training/hptuning/metric", 3) for n in (1, 2)}
 
 
 def test_a_job_directory_that_an_earlier_job_has_used(service: Service) -> None:
@@ -210,6 +217,10 @@ def test_a_kill_loses_and_doubles_no_measurement(data: Path) -> None:
         assert job["state"] == "JOB_STATE_SUCCEEDED", job
         assert sorted(final(trial) for trial in job["trials"]) == [6, 7]
         assert measured(job) == ["12345", "12345"]
+        curves = service.call("GET", f"/trainshed/v1/jobs/{job_id}/curves")["curves"]
+        assert [curve["trial"] for curve in curves] == [1, 2]
+        for curve in curves:
+            assert [point["step"] for point in curve["points"]] == [1, 2, 3, 4, 5]
 
 
 def measured(job: dict[str, Any]) -> list[str]:

@@ -16,7 +16,9 @@ from trainshed.core.errors import AlreadyExists, FailedPrecondition, InvalidRequ
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata.merging import changed
 from trainshed.core.metadata.records import (
+    EXPERIMENT,
     EXPERIMENT_RUN,
+    TENSORBOARD_LINK,
     Edge,
     EdgeRole,
     MetadataStore,
@@ -91,7 +93,7 @@ class BoardCurves:
         except NotFound:
             self._stop("does not exist any more")
             return
-        link = {"experiment_deleted": False, "tensorboard_link": str(name)}
+        link = {"experiment_deleted": False, TENSORBOARD_LINK: str(name)}
         await self._create_node(
             Node(
                 self._context(name.own_id),
@@ -99,7 +101,7 @@ class BoardCurves:
                 experiment.created,
                 experiment.created // 10**6,
                 display_name=name.own_id,
-                schema_title="system.Experiment",
+                schema_title=EXPERIMENT,
                 schema_version="0.0.1",
                 metadata=link,
             )
