@@ -61,6 +61,7 @@ seen = {
     "schema": found.metadata_schema_uri,
     "same": found.resource_name == table.resource_name,
     "exported": list(photos.export_data(f"gs://trainshed/exported/{transport}/")),
+    "columns": sorted(series.column_names),
     "kinds": [type(each).__name__ for each in (series, photos, texts)],
 }
 path = pathlib.Path(scratch, f"{transport}.py")
@@ -136,6 +137,7 @@ def test_datasets_of_each_kind_are_made_listed_and_changed(
         "imageGcsUri": "gs://trainshed/data/1.jpg",
         "classificationAnnotation": {"displayName": "daisy"},
     }
+    assert told["columns"] == ["id", "split", "text"]
     assert told["kinds"] == ["TimeSeriesDataset", "ImageDataset", "TextDataset"]
 
 

@@ -1,0 +1,151 @@
+"""The step that splits a dataset, as a process of its own against a real bucket process: rights, cancel, and
+buckets that go away meanwhile (docs/adr/0059)."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.buckets_service import Service, plain
+from trainshed.buckets.disk.catalog import state_directory
+from trainshed.core.datasets.plans import SplitMethod, SplitPlan, SplitRule
+from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
+from trainshed.datasets.port import Account, DataRefused
+from trainshed.datasets.service import SplitProcesses
+
+pytestmark = pytest.mark.anyio
+OWN = Account("own")
+ROWS = 500_000
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[Service]:
+    service = Service(tmp_path_factory.mktemp("buckets"))
+    for project in ("own", "other"):
+        call(service, "POST", f"/storage/v1/b?project={project}", {"name": f"of-{project}"})
+    small = b'id,text\n1,"a\nb"\n2,c\n'
+    put(service, "of-own", "in/small.csv", small)
+    put(service, "of-own", "in/bad.csv", small + b"3\n")
+    put(service, "of-other", "in/small.csv", small)
+    rows = b"".join(b"%d,a row of a table\n" % row for row in range(ROWS))
+    put(service, "of-own", "in/large.csv", b"id,text\n" + rows)
+    yield service
+    service.stop()
+
+
+def call(service: Service, method: str, path: str, body: object) -> None:
+    headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
+    status, _, said = plain(service.port, method, path, json.dumps(body).encode(), headers)
+    assert status == 200, said
+
+
+def put(service: Service, bucket: str, name: str, content: bytes) -> None:
+    target = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
+    headers = {"Authorization": f"Bearer {service.token}"}
+    status, _, said = plain(service.port, "POST", target, content, headers)
+    assert status == 200, said
+
+
+def plan(source: str, out: str, rule: SplitRule | None = None) -> SplitPlan:
+    return SplitPlan(
+        DatasetName("own", "us-central1", "7"),
+        DatasetKind.TABULAR,
+        (DataFiles((source,)),),
+        rule or SplitRule(fractions=(1.0, 0.0, 0.0)),
+        out,
+    )
+
+
+def files(service: Service, directory: str) -> dict[str, bytes]:
+    """What lies in a directory of the bucket, by name."""
+    place = service.root / directory.removeprefix("gs://")
+    return {path.name: path.read_bytes() for path in place.iterdir()} if place.is_dir() else {}
+
+
+def children() -> list[int]:
+    """Processes of steps that this one has begun."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            asked = (entry / "cmdline").read_bytes()
+            is_ours = parent == str(os.getpid()) and state != "Z"
+            if is_ours and b"trainshed.datasets.process" in asked:
+                found.append(int(entry.name))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+async def test_shards_are_written_with_the_rights_of_the_job(service: Service) -> None:
+    processes, heard = SplitProcesses(service.replicas), list[str]()
+    asked = plan("gs://of-own/in/*mall.csv", "gs://of-own/out/small")
+    written = await processes.write(asked, OWN, heard.append)
+    assert (written.training.rows, written.test.rows) == (2, 0)
+    found = files(service, "gs://of-own/out/small")
+    assert found["training-00000.csv"] == b'id,text\n1,"a\nb"\n2,c\n'
+    assert found["test-00000.csv"] == b"id,text\n"
+    assert await processes.write(asked, OWN, heard.append) == written
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "words"),
+    [
+        ("gs://of-other/in/small.csv", "gs://of-own/out/x", "does not have storage.objects"),
+        ("gs://of-own/in/small.csv", "gs://of-other/out/x", "does not have storage.objects"),
+        ("gs://of-own/in/none.csv", "gs://of-own/out/x", "there is no object"),
+        ("gs://of-own/in/bad.csv", "gs://of-own/out/x", "in/bad.csv, row 4 (line 5): it has 1"),
+    ],
+)
+async def test_what_the_job_may_not_do_or_cannot_be_read_is_refused(
+    service: Service, source: str, out: str, words: str
+) -> None:
+    with pytest.raises(DataRefused) as refused:
+        await SplitProcesses(service.replicas).write(plan(source, out), OWN, print)
+    assert words in str(refused.value)
+    assert "manifest.json" not in files(service, out)
+
+
+async def test_a_step_that_is_cancelled_leaves_no_process(service: Service) -> None:
+    asked = plan("gs://of-own/in/large.csv", "gs://of-own/out/cancelled")
+    writing = asyncio.create_task(SplitProcesses(service.replicas).write(asked, OWN, print))
+    async with asyncio.timeout(30):
+        while not children():  # noqa: ASYNC110 nothing tells of it
+            await asyncio.sleep(0.01)
+    (child,) = children()
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert child not in children()
+    assert "manifest.json" not in files(service, asked.directory)
+
+
+async def test_buckets_that_are_killed_meanwhile_cost_nothing(service: Service) -> None:
+    rule = SplitRule(SplitMethod.FRACTION)
+    asked = plan("gs://of-own/in/large.csv", "gs://of-own/out/killed", rule)
+    writing = asyncio.create_task(SplitProcesses(service.replicas).write(asked, OWN, print))
+    async with asyncio.timeout(30):
+        # An upload has begun.
+        sessions = state_directory(service.root) / "uploads"
+        while not any(sessions.iterdir()):  # noqa: ASYNC110 nothing tells of it
+            await asyncio.sleep(0.01)
+    service.stop(signal.SIGKILL)
+    service.start()
+    written = await writing
+    counts = (written.training, written.validation, written.test)
+    assert sum(each.rows for each in counts) == ROWS
+    found = files(service, asked.directory)
+    again = plan("gs://of-own/in/large.csv", "gs://of-own/out/again", rule)
+    await SplitProcesses(service.replicas).write(again, OWN, print)
+    same = files(service, again.directory)
+    del found["manifest.json"], same["manifest.json"]
+    assert found == same
