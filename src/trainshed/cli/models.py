@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import click
@@ -152,7 +152,7 @@ def _facts(version: ModelVersion) -> Iterator[tuple[str, str]]:
         yield "Parameters", _assigned(run.parameters)
         yield "Metrics", _assigned(run.metrics)
     for evaluation in version.evaluations:
-        yield "Evaluation", f"{evaluation.display_name}: {_metrics(evaluation.metrics)}"
+        yield "Evaluation", f"{evaluation.display_name}: {_assigned(evaluation.metrics)}"
 
 
 def _data(origin: ModelOrigin) -> str:
@@ -161,16 +161,6 @@ def _data(origin: ModelOrigin) -> str:
     named = origin.dataset_display_name or "deleted"
     split = f", split: {origin.split}" if origin.split else ""
     return f"dataset {_short(origin.dataset)} ({named}){split}"
-
-
-def _metrics(metrics: Any) -> str:
-    """The plain values of an evaluation's metrics; the others are in the JSON."""
-    if not isinstance(metrics, dict):
-        return json.dumps(metrics)
-    values = cast("dict[str, Any]", metrics)
-    plain = {key: value for key, value in values.items() if not isinstance(value, list | dict)}
-    more = len(values) - len(plain)
-    return ", ".join(filter(None, (_assigned(plain), f"{more} more" if more else "")))
 
 
 def _assigned(values: Mapping[str, Any]) -> str:

@@ -135,7 +135,7 @@ async def test_runs_sources_and_evaluations_are_shown(house: House) -> None:
     await ok(house, "POST", f"{EXECUTIONS}/x:addExecutionEvents", {"events": events})
     members = {"executions": [f"{place}/executions/x"]}
     await ok(house, "POST", f"{CONTEXTS}/e-r1:addContextArtifactsAndExecutions", members)
-    evaluation = {"displayName": "holdout", "metrics": {"auPrc": 0.5}}
+    evaluation = {"displayName": "holdout", "metrics": {"auPrc": 0.5, "classes": ["a"]}}
     await ok(house, "POST", f"{MODELS}/m1/evaluations:import", {"modelEvaluation": evaluation})
     (version,) = await described(house)
     (shown,) = version["runs"]

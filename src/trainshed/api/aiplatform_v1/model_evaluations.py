@@ -1,9 +1,11 @@
 """`aiplatform` v1 ModelService: evaluations of versions of models, and their slices, as somebody has imported
 them (facts/models#evaluations)."""
 
+import asyncio
+import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
@@ -27,12 +29,14 @@ _SERVICE: Final = f"{_V1}.ModelService"
 EVALUATION: Final = f"{_V1}.ModelEvaluation"
 SLICE: Final = f"{_V1}.ModelEvaluationSlice"
 MAX_DISPLAY_NAME: Final = 128
-MAX_BYTES: Final = 1_000_000
+MAX_BYTES: Final = 200_000
 """Of an evaluation, or of a slice, as JSON."""
 MAX_SLICES: Final = 200
 """That one request imports."""
-_PAGE: Final = 100
-_LARGEST: Final = 1_000
+MAX_NUMBERS: Final = 50
+"""That are kept beside an evaluation for who wants an overview."""
+_PAGE: Final = 50
+_LARGEST: Final = 100
 T = TypeVar("T", ModelEvaluation, EvaluationSlice)
 
 
@@ -56,6 +60,7 @@ async def import_evaluation(call: Call, request: Any) -> Message:
         created=services.now(),
         display_name=given.display_name,
         slice_dimensions=tuple(dict.fromkeys(given.slice_dimensions)),
+        numbers=_numbers(given.metrics),
     )
     await services.evaluations.add(evaluation)
     return evaluation_view(evaluation)
@@ -81,9 +86,10 @@ async def list_evaluations(call: Call, request: Any) -> Message:
     found, token = await _page(
         request, f"{model}@{number}", passes, read, lambda each: each.name.evaluation_id
     )
+    # Aside, as all that handles many of them: each may be large.
+    views = await asyncio.to_thread(lambda: [mask.apply(evaluation_view(each)) for each in found])
     return pool.message_class(f"{_V1}.ListModelEvaluationsResponse")(
-        model_evaluations=[mask.apply(evaluation_view(each)) for each in found],
-        next_page_token=token,
+        model_evaluations=views, next_page_token=token
     )
 
 
@@ -91,27 +97,12 @@ async def import_slices(call: Call, request: Any) -> Message:
     """All or none."""
     name = _name(request.parent, field="parent")
     given = request.model_evaluation_slices
-    faults = Faults()
     if not 1 <= len(given) <= MAX_SLICES:
-        faults.add(
-            "model_evaluation_slices", f"Send 1 to {MAX_SLICES} slices at once, not {len(given)}."
-        )
-    services, slices = call.services, list[EvaluationSlice]()
-    now = services.now()
-    for index, part in enumerate(given):
-        public = wire_json.to_public(part)
-        _check(part, public, f"model_evaluation_slices[{index}]", faults)
-        slices.append(
-            EvaluationSlice(
-                name=name,
-                slice_id=services.new_uid(),
-                public_json=_kept(public),
-                created=now,
-                dimension=part.slice.dimension,
-                value=part.slice.value,
-            )
-        )
-    faults.refuse()
+        text = f"Send 1 to {MAX_SLICES} slices at once, not {len(given)}."
+        raise InvalidRequest((Violation("model_evaluation_slices", text),))
+    services = call.services
+    uids = [services.new_uid() for _ in given]
+    slices = await asyncio.to_thread(_read_slices, given, name, uids, services.now())
     await services.evaluations.add_slices(slices)
     return pool.message_class(f"{_V1}.BatchImportModelEvaluationSlicesResponse")(
         imported_model_evaluation_slices=[_slice_name(each) for each in slices]
@@ -142,9 +133,9 @@ async def list_slices(call: Call, request: Any) -> Message:
         return await services.evaluations.slices(name, position, limit)
 
     found, token = await _page(request, str(name), passes, read, lambda each: each.slice_id)
+    views = await asyncio.to_thread(lambda: [mask.apply(slice_view(each)) for each in found])
     return pool.message_class(f"{_V1}.ListModelEvaluationSlicesResponse")(
-        model_evaluation_slices=[mask.apply(slice_view(each)) for each in found],
-        next_page_token=token,
+        model_evaluation_slices=views, next_page_token=token
     )
 
 
@@ -172,6 +163,39 @@ def slice_view(record: EvaluationSlice) -> Message:
     view.name = _slice_name(record)
     set_micros(view.create_time, record.created)
     return view
+
+
+def _read_slices(
+    given: Sequence[Any], name: EvaluationName, uids: Sequence[int], now: int
+) -> list[EvaluationSlice]:
+    """Raises InvalidRequest with all that is wrong."""
+    slices: list[EvaluationSlice] = []
+    faults = Faults()
+    for index, (part, uid) in enumerate(zip(given, uids, strict=True)):
+        public = wire_json.to_public(part)
+        _check(part, public, f"model_evaluation_slices[{index}]", faults)
+        slices.append(
+            EvaluationSlice(
+                name=name,
+                slice_id=uid,
+                public_json=_kept(public),
+                created=now,
+                dimension=part.slice.dimension,
+                value=part.slice.value,
+            )
+        )
+    faults.refuse()
+    return slices
+
+
+def _numbers(metrics: Any) -> tuple[tuple[str, float], ...]:
+    """The first numbers of a google.protobuf.Value that is an object."""
+    found = (
+        (name, value.number_value)
+        for name, value in sorted(metrics.struct_value.fields.items())
+        if value.HasField("number_value")
+    )
+    return tuple(itertools.islice(found, MAX_NUMBERS))
 
 
 def _slice_name(record: EvaluationSlice) -> str:

@@ -139,7 +139,7 @@ async def _version(services: Services, record: ModelVersion) -> records.ModelVer
                 name=str(each.name),
                 display_name=each.display_name,
                 created=text_micros(each.created),
-                metrics=json.loads(each.public_json).get("metrics"),
+                metrics=dict(each.numbers),
             )
             for each in evaluations
         ),

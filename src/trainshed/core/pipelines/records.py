@@ -108,6 +108,8 @@ class ModelEvaluation:
     display_name: str = ""
     #: As given, and those of slices that came later.
     slice_dimensions: tuple[str, ...] = ()
+    #: The first numbers among its metrics, by name.
+    numbers: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

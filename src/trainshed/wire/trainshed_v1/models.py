@@ -87,8 +87,8 @@ class ModelEvaluation(Record, frozen=True):
     name: str = ""
     display_name: str = ""
     created: str = ""
-    #: As they were given: any JSON.
-    metrics: Any = None
+    #: The numbers among its metrics, by name, at most 50.
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class ModelVersion(Record, frozen=True):
