@@ -57,6 +57,13 @@ def test_a_second_try_writes_the_same_files_and_removes_others() -> None:
     assert written(table_plan(), again) == written(table_plan(), first)
 
 
+def test_what_an_earlier_try_wrote_is_no_source() -> None:
+    source = {"gs://b/in/a.csv": numbered(50)}
+    buckets = Memory({**source, f"{OUT}/training-00000.csv": numbered(7)})
+    counts = written(table_plan("gs://b/**.csv"), buckets)
+    assert counts.training.rows + counts.validation.rows + counts.test.rows == 50
+
+
 def test_each_file_has_the_header_and_about_the_size_asked_for() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(2_000)}, block=999)
     counts = written(table_plan(), buckets, shard=2_000)

@@ -116,7 +116,8 @@ def _sources(plan: SplitPlan, buckets: Buckets) -> list[tuple[Found, DataFiles]]
                     f"{plan.dataset}: there is no object {uri!r} any more; copy the file there, or make a "
                     "dataset of other files."
                 )
-            for each in named:
+            # What an earlier try wrote is no source of this one, whatever a wildcard stands for.
+            for each in (n for n in named if not n.uri.startswith(f"{plan.directory}/")):
                 found.setdefault(each.uri, (each, files))
     return list(found.values())
 

@@ -96,12 +96,12 @@ class BucketAdapter:
         return self._store.is_remote(name)
 
     def has_object(self, uri: str) -> bool:
-        """Whether there is an object that the URI names; a `*` stands for any characters."""
+        """Whether there is an object that the URI names, with its wildcards."""
         try:
             bucket, name = parse_gs_uri(uri)
-            if "*" not in name:
+            if (begins := fixed_part(name)) == name:
                 return self._store.exists(bucket, name)
-            objects = self._store.objects(bucket, fixed_part(name))
+            objects = self._store.objects(bucket, begins)
             return any(matches(name, found) for found, _ in objects)
         except BucketsError:
             return False

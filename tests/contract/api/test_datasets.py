@@ -67,6 +67,7 @@ async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house:
         ("gs://theirs/a.csv", "belongs to another one"),
         ("gs://bucket/missing.csv", "There is no object"),
         ("/home/me/a.csv", "not a Cloud Storage path"),
+        ("gs://bucket/*/*/*/*/*.csv", "more than 4 wildcards"),
     ):
         metadata = {"inputConfig": {"gcsSource": {"uri": ["gs://bucket/a.csv", uri]}}}
         answer = await house.call("POST", DATASETS, body(metadata=metadata))

@@ -51,7 +51,7 @@ class BucketProbe(Protocol):
         ...
 
     def has_object(self, uri: str) -> bool:
-        """Whether there is an object that a gs:// URI names, in which a `*` stands for any characters. May
+        """Whether there is an object that a gs:// URI names, in which `*` and its like stand for others. May
         block for long: to be asked in a thread."""
         ...
 

@@ -61,7 +61,7 @@ _NAME: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/datasets/([^/]+)"
 class DataFiles:
     """Files of one form: those of a table, or what was imported at one time."""
 
-    #: gs:// URIs; a `*` stands for any characters.
+    #: gs:// URIs, which may have wildcards (`wildcards`).
     uris: tuple[str, ...]
     #: What the lines of imported files are: the import schema's URI; "" = rows of a table.
     schema_uri: str = ""

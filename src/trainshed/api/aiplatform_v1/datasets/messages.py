@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 
 from trainshed.api.calls.timestamps import set_micros
+from trainshed.core.datasets import wildcards
 from trainshed.core.datasets.records import (
     KINDS_BY_SCHEMA,
     DataFiles,
@@ -27,7 +28,7 @@ DATASET: Final = f"{V1}.Dataset"
 MAX_METADATA: Final = 200_000
 """Bytes of a dataset's metadata as JSON."""
 MAX_FILES: Final = 1_000
-"""Names of files that a dataset has; a name with a `*` stands for any number of them."""
+"""Names of files that a dataset has; one with wildcards stands for any number of them."""
 UPDATABLE: Final = ("display_name", "description", "labels")
 NO_TABLES: Final = (
     "Tables of BigQuery are not read here. Export the table, `bq extract --destination_format=CSV "
@@ -122,7 +123,10 @@ def _check_uris(section: Section, field: str, uris: tuple[str, ...]) -> None:
             f"{len(uris)} files are named; at most {MAX_FILES} are allowed, and a * stands for many.",
         )
     for index, uri in enumerate(uris):
-        if fault := bucket_path_fault(uri, needs_object=True):
+        fault = bucket_path_fault(uri, needs_object=True)
+        if not fault and wildcards.count(uri) > wildcards.MOST:
+            fault = f"{uri!r} has more than {wildcards.MOST} wildcards."
+        if fault:
             section.faults.add(f"{section.at(field)}[{index}]", fault)
 
 
