@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import struct
 import time
 from collections.abc import AsyncGenerator
@@ -272,6 +273,30 @@ async def test_nothing_is_kept_of_a_job_that_was_deleted(house: House) -> None:
         curves.follow(RUNNING)
         await asyncio.wait_for(curves.finish(OVER), 30)
     assert list((house.root / "points").iterdir()) == []
+
+
+async def test_whatever_a_program_writes_the_rest_is_read(house: House) -> None:
+    """Times and values that are no numbers, steps and tags of any kind."""
+    await house.created(RUNNING)
+    writer = EventWriter(house.logs, Clock())
+    for at in (math.nan, math.inf, -1.0, 1e300):
+        for tag in (b"\xff", b"a\0b", b"", b"t" * 1001):
+            for step, value in ((2**63 - 1, math.nan), (2**64 - 1, -math.inf)):
+                number = field(1, tag) + b"\x15" + struct.pack("<f", value)
+                event = b"\x10" + varint(step) + field(5, field(1, number))
+                writer.file.write(framed(b"\x09" + struct.pack("<d", at) + event))
+    writer.scalar("acc", 1, 1)
+    async with house.service() as curves:
+        curves.follow(RUNNING)
+        async with asyncio.timeout(30):
+            while ":acc" not in (found := await house.values()):
+                await house.news.wait()
+                house.news.clear()
+        await curves.finish(OVER)
+    assert found.pop(":acc") == {1: 1.0}
+    assert found.keys() == {":\ufffd", ":a\0b"}
+    for points in found.values():
+        assert list(points) == [-1, 2**63 - 1]
 
 
 # --- tensorboards

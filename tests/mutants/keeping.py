@@ -12,6 +12,23 @@ _OBJECTS = tests("tests/unit/test_buckets_objects.py")
 
 KEEPING: Final = (
     Mutant(
+        "read further than it is stored",
+        "src/trainshed/controller/curves.py",
+        "        await files.append(uid, kept, thins=True)\n",
+        "        await self._stores.curves.put(uid, progress, ())\n"
+        "        await files.append(uid, kept, thins=True)\n",
+        "A kill while the points of a job's curves are stored loses them.",
+        tests("tests/contract/test_job_curves.py"),
+    ),
+    Mutant(
+        "another file goes on as the one before",
+        "src/trainshed/summaries/reading.py",
+        "is_due or progress.digest != _digest(opened, progress.offset)",
+        "is_due",
+        "What a program has written anew into a file of the same name is read from the middle.",
+        tests("tests/unit/test_summaries_reading.py"),
+    ),
+    Mutant(
         "state without its timeline",
         _SQLITE + "jobs.py",
         "            append_timeline(connection, job.uid, commit.timeline)\n",
