@@ -107,6 +107,25 @@ def test_the_one_that_was_used_least_lately_makes_room() -> None:
     run(work)
 
 
+def test_what_is_to_be_shown_anew_is_started_anew() -> None:
+    async def work() -> None:
+        pool, starts = ViewerPool(2, idle=0), Starts()
+        async with pool.viewer("7", starts, "one trial") as first:
+            assert pool.has("7")
+        async with pool.viewer("7", starts, "two trials") as same:
+            assert same is first
+        async with pool.viewer("7", starts, "one trial", renew=True) as same:
+            assert same is first
+        async with pool.viewer("7", starts, "two trials", renew=True) as other:
+            assert other is not first
+        await asyncio.sleep(1)
+        assert [viewer.is_alive for viewer in starts.made] == [False, True]
+        await pool.close()
+        assert not pool.has("7")
+
+    run(work)
+
+
 def test_many_who_ask_at_once_have_one() -> None:
     async def work() -> None:
         pool, starts = ViewerPool(1, idle=0), Starts()

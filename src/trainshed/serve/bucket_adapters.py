@@ -1,6 +1,7 @@
 """Fits the bucket store to what other packages ask of it: packages, job directories, bucket names, accesses,
 summaries, copies."""
 
+import os
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.resume.traffic import Access
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import MARK, Directory, EventFile, Met, unwatched
+from trainshed.summaries.following import MARK, Directory, EventFile, Met
 from trainshed.summaries.places import LogDirectory
 from trainshed.viewers.process import ShownDirectory
 
@@ -199,12 +200,20 @@ class BucketDirectories:
             base, below = self._store.directory(bucket), path_below(name.rstrip("/"))
         except BucketsError:
             return None
+        met: list[tuple[int, int]] = []
+
+        def note(handle: int, awaited: str) -> None:
+            # The first one that leads nowhere else is the directory itself.
+            if not met and not awaited:
+                status = os.fstat(handle)
+                met.append((status.st_dev, status.st_ino))
+
         try:
-            if next(LocalDirectory(base, below).files(unwatched), None) is None:
+            if next(LocalDirectory(base, below).files(note), None) is None:
                 return None
         except OSError:
             return None
-        return ShownDirectory(wanted.label, base, below)
+        return ShownDirectory(wanted.label, base, below, met[0])
 
 
 def path_below(name: str) -> tuple[str, ...]:

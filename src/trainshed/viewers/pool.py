@@ -8,7 +8,7 @@ it is worth keeping.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -52,6 +52,8 @@ class _Entry:
     used: float
     #: Requests that it is at, and who waits for its start.
     busy: int = 0
+    #: What it was started to show.
+    version: Hashable = None
     alarm: asyncio.TimerHandle | None = field(default=None)
 
     @property
@@ -78,18 +80,27 @@ class ViewerPool:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def has(self, name: str) -> bool:
+        """Whether a viewer of that name is there, so that `viewer` starts none."""
+        entry = self._entries.get(name)
+        return entry is not None and not entry.is_over
+
     @contextlib.asynccontextmanager
-    async def viewer(self, name: str, start: Start) -> AsyncGenerator[Viewer]:
-        """The viewer of that name while it is used; started if there is none. Raises Unavailable: all that
+    async def viewer(
+        self, name: str, start: Start, version: Hashable = None, *, renew: bool = False
+    ) -> AsyncGenerator[Viewer]:
+        """The viewer of that name while it is used; started if there is none. `version`: of what it is to
+        show if it is started; `renew`: one of another version is ended first. Raises Unavailable: all that
         may run are at work; and what `start` and `ready` raise."""
         entry = self._entries.get(name)
-        if entry is not None and entry.is_over:
+        is_stale = renew and entry is not None and entry.version != version
+        if entry is not None and (entry.is_over or is_stale):
             self._drop(entry)
             entry = None
         if entry is None:
             self._make_room()
             entry = self._entries[name] = _Entry(
-                name, joined(self._started(name, start)), self._now()
+                name, joined(self._started(name, start)), self._now(), version=version
             )
         entry.busy += 1
         try:

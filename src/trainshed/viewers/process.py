@@ -57,6 +57,8 @@ class ShownDirectory:
     base: Path
     #: The names from there on, which are a program's: no link among them is followed.
     below: tuple[str, ...]
+    #: Another one says that another directory has taken its place.
+    identity: tuple[int, int] = (0, 0)
 
 
 class ViewerProcess:

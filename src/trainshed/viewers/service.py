@@ -47,6 +47,7 @@ class LocalViewers:
         self._terms = terms
         self._pool = pool
         self._closing = closing
+        self._started = 0
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
         """See the protocol."""
@@ -58,8 +59,10 @@ class LocalViewers:
         """See the protocol."""
         runtime = await self._runtime(say)
         say("Starting TensorBoard.")
+        found = await asyncio.to_thread(self._existing, directories)
         with _Told():
-            async with self._pool.viewer(name, self._start(name, prefix, directories, runtime)):
+            starting = self._start(name, prefix, found, runtime)
+            async with self._pool.viewer(name, starting, tuple(found), renew=True):
                 return
 
     async def forward(
@@ -72,9 +75,14 @@ class LocalViewers:
     ) -> Response:
         """See the protocol."""
         runtime = await self._runtime(lambda line: None)
+        # A page that is loaded anew shows what there is by now; what it asks for then stays with that.
+        renew = request.path == prefix
+        found: Sequence[ShownDirectory] = ()
+        if renew or not self._pool.has(name):
+            found = await asyncio.to_thread(self._existing, directories)
         with _Told():
-            starting = self._start(name, prefix, directories, runtime)
-            async with self._pool.viewer(name, starting) as viewer:
+            starting = self._start(name, prefix, found, runtime)
+            async with self._pool.viewer(name, starting, tuple(found), renew=renew) as viewer:
                 return await viewer.forward(request, self._closing, more)
 
     def end(self, wanted: Callable[[str], bool]) -> None:
@@ -111,26 +119,35 @@ class LocalViewers:
         self,
         name: str,
         prefix: str,
-        directories: Sequence[LogDirectory],
+        found: Sequence[ShownDirectory],
         runtime: PreparedRuntime,
     ) -> Callable[[], Awaitable[Viewer]]:
         async def started() -> Viewer:
-            found, terms = await asyncio.to_thread(self._prepared, directories)
-            return await start(self._root / name, found, runtime, prefix, terms)
+            terms = await asyncio.to_thread(self._known_terms)
+            # A directory of its own each time: the one before may be at its end still.
+            self._started += 1
+            workspace = self._root / f"{name}.{self._started}"
+            return await start(workspace, found, runtime, prefix, terms)
 
         return started
 
-    def _prepared(
-        self, directories: Sequence[LogDirectory]
-    ) -> tuple[Sequence[ShownDirectory], InstallationTerms]:
+    def _existing(self, directories: Sequence[LogDirectory]) -> Sequence[ShownDirectory]:
+        """Raises FailedPrecondition: there are none."""
         if not (found := self._found(directories)):
             places = ", ".join(each.uri for each in directories) or "any bucket"
             raise FailedPrecondition(
                 f"There are no event files in {places} yet. Programs write them to "
                 "$AIP_TENSORBOARD_LOG_DIR (custom jobs with a base output directory) or below --job-dir."
             )
+        return found
+
+    def _known_terms(self) -> InstallationTerms:
+        """Raises FailedPrecondition."""
+        if not self._started:
+            # Of a service that was killed.
+            shutil.rmtree(self._root, ignore_errors=True)
         try:
-            return found, self._terms()
+            return self._terms()
         except BuildFailed as failure:
             raise FailedPrecondition(str(failure)) from None
 

@@ -1,0 +1,130 @@
+"""What passes between a browser and a TensorBoard, by a server that says what it likes (docs/adr/0058)."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainshed.httpd.messages import BodyTooLarge, Request
+from trainshed.viewers.forwarding import NoAnswer, forward
+
+pytestmark = pytest.mark.anyio
+OURS = [(b"referrer-policy", b"same-origin")]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Server:
+    """Answers each request with the same bytes, and keeps what it was asked."""
+
+    answer: bytes
+    asked: list[bytes] = field(default_factory=list[bytes])
+
+    @asynccontextmanager
+    async def listening(self, place: Path) -> AsyncGenerator[str]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.asked.append(await reader.readuntil(b"\r\n\r\n"))
+            self.asked[-1] += await reader.read(1000) if b"POST" in self.asked[-1] else b""
+            writer.write(self.answer)
+            writer.close()
+
+        path = str(place / "socket")
+        async with await asyncio.start_unix_server(serve, path):
+            yield path
+
+
+@dataclass
+class Got:
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+async def got(
+    socket: str, method: str = "GET", body: bytes = b"", headers: dict[bytes, bytes] | None = None
+) -> Got:
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": method,
+        "path": "/tensorboard/7/x",
+        "raw_path": b"/tensorboard/7/x%20y",
+        "query_string": b"a=b&c",
+        "headers": list((headers or {}).items()),
+    }
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    answer = await forward(socket, Request(scope, receive), asyncio.Event(), OURS)
+    await answer.send(receive, send)
+    start, *rest = sent
+    return Got(start["status"], dict(start["headers"]), b"".join(m["body"] for m in rest))
+
+
+async def test_no_secret_goes_in_and_no_order_comes_out(tmp_path: Path) -> None:
+    server = Server(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nSet-Cookie: a=b\r\nLocation: /shell/\r\n"
+        b"Access-Control-Allow-Origin: *\r\nService-Worker-Allowed: /\r\nRefresh: 0;url=/\r\n"
+        b"Clear-Site-Data: *\r\nContent-Length: 4\r\n\r\npage"
+    )
+    async with server.listening(tmp_path) as socket:
+        answer = await got(
+            socket,
+            headers={
+                b"cookie": b"trainshed_tensorboard=x",
+                b"authorization": b"Bearer secret",
+                b"accept": b"text/html",
+                b"x-forwarded-for": b"1.2.3.4",
+                b"host": b"training.example.org",
+            },
+        )
+    (asked,) = server.asked
+    assert asked.startswith(b"GET /tensorboard/7/x%20y?a=b&c HTTP/1.1\r\nhost: viewer\r\n")
+    assert b"accept: text/html" in asked
+    for word in (b"cookie", b"secret", b"forwarded", b"example"):
+        assert word not in asked.lower()
+    assert answer == Got(
+        200,
+        {b"content-type": b"text/html", b"content-length": b"4", **dict(OURS)},
+        b"page",
+    )
+
+
+async def test_a_form_is_sent_on_and_its_size_is_bounded(tmp_path: Path) -> None:
+    server = Server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
+    async with server.listening(tmp_path) as socket:
+        assert (await got(socket, "POST", b"runs=a")).body == b"{}"
+        assert server.asked[0].endswith(b"content-length: 6\r\n\r\nruns=a")
+        with pytest.raises(BodyTooLarge):
+            await got(socket, "POST", b"x" * (1 << 20) + b"x")
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 18)],
+)
+async def test_what_is_no_answer_is_told_as_such(tmp_path: Path, answer: bytes) -> None:
+    async with Server(answer).listening(tmp_path) as socket:
+        with pytest.raises(NoAnswer):
+            await got(socket)
+
+
+async def test_nobody_there_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(NoAnswer):
+        await got(str(tmp_path / "socket"))
