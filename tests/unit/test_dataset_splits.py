@@ -4,6 +4,7 @@ import csv
 import io
 import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, writt
 from trainshed.core.datasets.assignment import Borders, Places, moment
 from trainshed.core.datasets.plans import SplitMethod, SplitRule
 from trainshed.datasets.port import DataRefused
+from trainshed.datasets.storage import Found
 
 HEADER = b"id,text\n"
 
@@ -125,6 +127,47 @@ def test_what_is_wrong_with_a_file_names_file_and_row(files: list[bytes], words:
         written(table_plan(), buckets)
     assert words in str(refused.value)
     assert f"{OUT}/manifest.json" not in buckets.objects
+
+
+class Endless(Memory):
+    """Its files go on for ever; `read` counts the blocks that anybody asked for."""
+
+    more = b""
+    read_blocks = 0
+
+    def blocks(self, found: Found) -> Iterator[bytes]:
+        yield self.objects[found.uri]
+        while True:
+            self.read_blocks += 1
+            yield self.more
+
+
+@pytest.mark.parametrize(
+    ("content", "end", "words"),
+    [
+        (b'id,text\n1,"', b"\n", "in/a.csv, row 2 (line 2): a quoted field begins"),
+        (b'id,text\n1,"', b"", "in/a.csv, line 2: it has more than"),
+        (b"id", b"", "in/a.csv, line 1: it has more than"),
+    ],
+)
+def test_a_record_without_end_is_refused_early(
+    monkeypatch: pytest.MonkeyPatch, content: bytes, end: bytes, words: str
+) -> None:
+    monkeypatch.setattr("trainshed.core.datasets.lines.MAX_RECORD", 100_000)
+    buckets = Endless({"gs://b/in/a.csv": content})
+    buckets.more = b"x" * 1_000 + end
+    with pytest.raises(DataRefused) as refused:
+        written(table_plan(), buckets)
+    assert words in str(refused.value)
+    assert buckets.read_blocks < 200
+
+
+def test_a_column_of_too_many_values_is_no_category(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainshed.core.datasets.assignment.MAX_CATEGORIES", 10)
+    buckets = Memory({"gs://b/in/a.csv": numbered(20)})
+    rule = SplitRule(SplitMethod.STRATIFIED, key="id")
+    with pytest.raises(DataRefused, match="more than 10 different values"):
+        written(table_plan(rule=rule), buckets)
 
 
 def test_a_column_says_the_split_and_other_rows_are_ignored() -> None:
