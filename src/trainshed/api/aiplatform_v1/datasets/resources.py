@@ -33,6 +33,7 @@ from trainshed.api.calls.paging import (
     decode_number,
     encode_token,
     page_size,
+    read_order,
 )
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import compile_tree, label_test, text_test
@@ -182,17 +183,8 @@ def missing_files(services: Services, named: Iterable[BucketUse]) -> tuple[Viola
 def _ordered(found: tuple[Dataset, ...], order_by: str) -> list[Dataset]:
     """Sorted by `display_name, create_time desc`, the first one first. Raises InvalidRequest."""
     ordered = list(found)
-    parts = [part.split() for part in order_by.split(",")] if order_by.strip() else []
-    for part in reversed(parts):
-        match part:
-            case [field, *direction] if field in _ORDERS and direction in ([], ["asc"], ["desc"]):
-                ordered.sort(key=_ORDERS[field], reverse=direction == ["desc"])
-            case _:
-                text = (
-                    f"{' '.join(part)!r} is no order; use {', '.join(_ORDERS)}, each with or without desc,"
-                    " separated by commas."
-                )
-                raise InvalidRequest((Violation("order_by", text),))
+    for key, descending in reversed(read_order(order_by, _ORDERS)):
+        ordered.sort(key=key, reverse=descending)
     return ordered
 
 
