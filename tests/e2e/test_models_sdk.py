@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.running import ByTransport, Service, given_by_env, running, seen_by, start
 
 _PROGRAM = """
@@ -151,3 +152,28 @@ def test_an_export_goes_on_after_a_kill(tmp_path: Path) -> None:
         assert done["done"] and "error" not in done, json.dumps(done)
         names = {path.name: path.stat().st_size for path in directory.iterdir()}
         assert names == {f"{number:03}": number for number in range(count)}
+
+
+@pytest.mark.gcloud
+@needs_gcloud
+def test_gcloud_keeps_models(service: Service, tmp_path: Path) -> None:
+    """What `gcloud ai models` has of it."""
+    gcloud = Gcloud(service, tmp_path)
+    service.put("trainshed", "by-gcloud/model.pt", b"weights")
+    region = "--region=us-central1"
+    gcloud.run(
+        *("ai", "models", "upload", region, "--display-name=g", "--model-id=by-gcloud"),
+        "--artifact-uri=gs://trainshed/by-gcloud",
+        "--container-image-uri=us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest",
+        "--version-aliases=gold",
+    )
+    shown = gcloud.run("ai", "models", "describe", "by-gcloud@gold", region, "--format=json")
+    model = json.loads(shown.stdout)
+    assert set(model["versionAliases"]) == {"default", "gold"}
+    assert model["supportedExportFormats"] == [
+        {"id": "custom-trained", "exportableContents": ["ARTIFACT"]}
+    ]
+    listed = gcloud.run("ai", "models", "list-version", "by-gcloud", region, "--format=json")
+    assert [each["versionId"] for each in json.loads(listed.stdout)] == ["1"]
+    gcloud.run("ai", "models", "delete", "by-gcloud", region, "--quiet")
+    service.call("GET", f"{MODELS}/by-gcloud", expect=404)

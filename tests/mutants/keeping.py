@@ -9,6 +9,8 @@ _BUCKETS = "src/trainshed/buckets/"
 _CONTRACT = tests("tests/contract/store/test_store_contract.py")
 _LOG_READER = tests("tests/unit/test_store_logs.py")
 _OBJECTS = tests("tests/unit/test_buckets_objects.py")
+_KILLS = tests("tests/contract/api/test_killed_requests.py")
+_EXPORTS = tests("tests/contract/api/test_model_exports.py")
 
 KEEPING: Final = (
     Mutant(
@@ -143,5 +145,29 @@ KEEPING: Final = (
         'limit:\n            return Page(objects, prefixes, encode_token(entry.name.encode() + b"\\0"))\n',
         "An object at the border of two pages is in neither.",
         _OBJECTS,
+    ),
+    Mutant(
+        "a write that is repeated doubles its points",
+        "src/trainshed/store/points.py",
+        "                if later is None or steps[later] != steps[index]\n",
+        "                if later is None or steps[later] >= steps[index]\n",
+        "A client that had no answer, and sends its points again, sees them twice.",
+        _KILLS,
+    ),
+    Mutant(
+        "another's file taken for the export's",
+        "src/trainshed/controller/model_exports.py",
+        "        if known is not None and known.has_content_of(source):\n",
+        "        if known is not None and known.size == source.size:\n",
+        "A copy that is to be whole has a file in it that is not the model's.",
+        _EXPORTS,
+    ),
+    Mutant(
+        "directory beside taken for a job's output",
+        _SQLITE + "reader.py",
+        "for end in range(len(parts), _OF_A_BUCKET, -1)]",
+        "for end in range(_OF_A_BUCKET + 1, len(parts) + 1)]",
+        "A model is said to be of the outer one of two jobs whose directories lie in each other.",
+        tests("tests/contract/store/test_store_works.py"),
     ),
 )

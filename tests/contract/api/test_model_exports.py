@@ -75,6 +75,14 @@ async def test_an_export_outlives_its_service_and_copies_nothing_twice(house: Ho
     await another.close()
 
 
+async def test_what_another_wrote_in_its_place_is_replaced(house: House) -> None:
+    """Also what is as long as the model's own."""
+    await exportable(house)
+    house.copies.content[f"{OUTPUT}model.pt"] = b"WEIGHTS"
+    assert "error" not in await ended(house, await begun(house))
+    assert house.copies.content[f"{OUTPUT}model.pt"] == b"weights"
+
+
 async def test_what_fails_in_passing_is_tried_again(house: House) -> None:
     await exportable(house)
     house.copies.faults[f"{OUTPUT}model.pt"] = [Unavailable("restarting")]
