@@ -45,34 +45,33 @@ def write_splits(
             raise DataRefused(
                 f"{plan.manifest} is not what was written there: {failure}. Name another destination."
             ) from None
+    try:
+        written = _written(plan, buckets, tell, shard)
+    except (BadData, DataRefused) as bad:
+        raise DataRefused(f"The dataset {plan.dataset} cannot be split: {bad}") from None
+    buckets.write(plan.manifest, msgspec.json.encode(written), "application/json")
+    return written
+
+
+def _written(plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], shard: int) -> Written:
+    """All but the manifest. Raises BadData, DataRefused, DataUnwritten."""
     sources = _sources(plan, buckets)
     total = sum(found.size for found, _ in sources)
     meter = _Meter(total * (2 if plan.rule.method is SplitMethod.TIMESTAMP else 1), tell)
-    try:
-        header, rows = _rows(plan, sources, buckets, meter)
-        shards = {split: Shards(plan, split, header, buckets, size=shard) for split in plan.splits}
-        ignored = _distribute(rows, shards) if not plan.is_whole else 0
-        if plan.is_whole:
-            for row, _ in rows:
-                shards[Split.TRAINING].add(row)
-        if not any(each.rows for each in shards.values()):
-            raise BadData(_nothing(plan, ignored))
-    except BadData as bad:
-        raise DataRefused(f"{plan.dataset}: {bad}") from None
+    header, rows = _rows(plan, sources, buckets, meter)
+    shards = {split: Shards(plan, split, header, buckets, size=shard) for split in plan.splits}
+    ignored = _distribute(rows, shards) if not plan.is_whole else 0
+    if plan.is_whole:
+        for row, _ in rows:
+            shards[Split.TRAINING].add(row)
+    if not any(each.rows for each in shards.values()):
+        raise BadData(_nothing(plan, ignored))
     training, validation, test = (
         shards[split].close() if split in shards else SplitCounts() for split in SPLITS
     )
-    written = Written(
-        str(plan.dataset),
-        total,
-        training,
-        validation,
-        test,
-        ignored,
-        tuple((found.uri, found.generation) for found, _ in sources),
-    )
+    read = tuple((found.uri, found.generation) for found, _ in sources)
+    written = Written(str(plan.dataset), total, training, validation, test, ignored, read)
     _tidy(plan, buckets, written)
-    buckets.write(plan.manifest, msgspec.json.encode(written), "application/json")
     return written
 
 
@@ -113,7 +112,7 @@ def _sources(plan: SplitPlan, buckets: Buckets) -> list[tuple[Found, DataFiles]]
             named = buckets.named(uri)
             if not named:
                 raise DataRefused(
-                    f"{plan.dataset}: there is no object {uri!r} any more; copy the file there, or make a "
+                    f"there is no object {uri!r} any more; copy the file there, or make a "
                     "dataset of other files."
                 )
             # What an earlier try wrote is no source of this one, whatever a wildcard stands for.
