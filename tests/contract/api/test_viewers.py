@@ -1,0 +1,210 @@
+"""Links to TensorBoard for what jobs wrote, and the directories behind them (docs/tensorboard.md)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+from tests.sim.tuning_jobs import tuning
+from tests.unit import jobs
+from tests.unit.specs_requests import custom_job
+from trainshed.access.job_tokens import JobClaims
+from trainshed.api.calls.services import Views
+from trainshed.api.calls.view_links import MOST_JOBS, ViewLinks
+from trainshed.api.viewers.directories import MOST_DIRECTORIES, directories_of
+from trainshed.core.errors import NotFound
+from trainshed.core.lifecycle.records import Job, Parent
+from trainshed.core.names import JobUid
+from trainshed.core.works import Work
+from trainshed.httpd.messages import Request, Response, sized
+from trainshed.summaries.places import LogDirectory
+
+pytestmark = pytest.mark.anyio
+JOBS = f"{LOCATION}/customJobs"
+
+
+class Stand:
+    """In the place of TensorBoard processes: has files where it is told so, and answers what it was asked."""
+
+    def __init__(self) -> None:
+        self.written: set[str] = set()
+
+    async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
+        return any(each.uri in self.written for each in directories)
+
+    async def open(
+        self,
+        name: str,
+        prefix: str,
+        directories: Sequence[LogDirectory],
+        say: Callable[[str], None],
+    ) -> None:
+        say("Starting.")
+
+    async def forward(
+        self,
+        name: str,
+        prefix: str,
+        directories: Sequence[LogDirectory],
+        request: Request,
+        more: list[tuple[bytes, bytes]],
+    ) -> Response:
+        return sized(f"{name} {request.path}".encode(), b"text/plain", more=more)
+
+    def end(self, wanted: Callable[[str], bool]) -> None:
+        """Nothing runs here."""
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return Stand()
+
+
+@pytest.fixture
+def house(tmp_path: Path, stand: Stand) -> Iterator[House]:
+    built = House(tmp_path)
+    links = ViewLinks(b"key", "http://127.0.0.1:1", built.now)
+    object.__setattr__(built.services, "views", Views(links, stand))
+    yield built
+    built.close()
+
+
+async def made(house: House, name: str = "job", location: str = LOCATION) -> str:
+    """The uid of a job with a log directory `gs://bucket/NAME/logs`."""
+    body = custom_job()
+    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://bucket/{name}"}
+    answer = await house.call("POST", f"{location}/customJobs", body)
+    assert answer.status == 200, answer.body
+    return answer.json["name"].rpartition("/")[2]
+
+
+async def link(house: House, job: str, *others: Any, status: int = 200, token: str = "") -> Any:
+    answer = await house.call(
+        "POST", f"/trainshed/v1/jobs/{job}:tensorboard", {"others": list(others)}, token=token
+    )
+    assert answer.status == status, answer.body
+    return answer.json
+
+
+async def test_a_link_stands_in_the_description_as_soon_as_there_is_a_file(
+    house: House, stand: Stand
+) -> None:
+    job = await made(house)
+    told = await link(house, job)
+    assert told["directories"] == ["gs://bucket/job/logs"]
+    assert not told["hasFiles"]
+    described = f"/trainshed/v1/jobs/{job}"
+    assert "tensorboardUri" not in (await house.call("GET", described)).json
+    stand.written.add("gs://bucket/job/logs")
+    assert (await house.call("GET", described)).json["tensorboardUri"] == told["uri"]
+    # Programs are shown no link, and get none.
+    token, _ = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", "a@b"))
+    assert "tensorboardUri" not in (await house.call("GET", described, token=token)).json
+    refused = await link(house, job, status=403, token=token)
+    assert "trainshed.jobs.tensorboard" in refused["error"]["message"]
+
+
+async def test_everything_wrong_with_a_request_is_told(house: House) -> None:
+    job = await made(house)
+    told = await link(house, job, "nobody", "nor-this", status=400)
+    for part in ("others[0]", "nobody", "others[1]", "nor-this"):
+        assert part in str(told)
+    assert "others" in str(await link(house, job, 7, status=400))
+    many = await link(house, job, *[job] * MOST_JOBS, status=400)
+    assert f"At most {MOST_JOBS}" in str(many)
+
+
+async def test_a_job_without_a_directory_is_told_what_to_do(house: House) -> None:
+    body = custom_job()
+    body["jobSpec"].pop("baseOutputDirectory", None)
+    answer = await house.call("POST", JOBS, body)
+    told = await link(house, answer.json["name"].rpartition("/")[2], status=400)
+    assert told["error"]["status"] == "FAILED_PRECONDITION"
+    assert "base output directory" in told["error"]["message"]
+
+
+async def test_a_cookie_leads_to_its_view_alone(house: House) -> None:
+    first, second = await made(house, "a"), await made(house, "b")
+    told = await link(house, first, second)
+    answer = await house.call(
+        "POST", "/tensorboard/open", {"view": told["view"], "key": told["key"]}, token=None
+    )
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    path = f"/tensorboard/{first}-{second}/"
+    assert answer.body.splitlines()[-1] == f'{{"path":"{path}"}}'.encode()
+
+    async def asked(where: str, method: str = "GET") -> int:
+        sent = await house.call(method, where, token=None, headers=[("cookie", cookie)])
+        return sent.status
+
+    assert await asked(f"{path}data/runs") == 200
+    assert await asked(f"/tensorboard/{first}/data/runs") == 401
+    assert await asked(f"/tensorboard/{second}-{first}/") == 401
+    for where in (f"{path}../{first}/", "/tensorboard/%2e%2e/", "/tensorboard/x/y", f"{path}%2f"):
+        assert await asked(where) in (200, 401, 404)
+    assert await asked(path, "DELETE") == 404
+
+
+@pytest.mark.parametrize("turned_off", ["/tensorboard/1/", "/tensorboard/open"])
+async def test_where_it_is_turned_off_that_is_said(house: House, turned_off: str) -> None:
+    object.__setattr__(house.services, "views", None)
+    answer = await house.call("POST", turned_off, {}, token=None)
+    assert answer.status == 400
+    assert "setting `tensorboards`" in answer.error["message"]
+
+
+class Stored:
+    """A store of jobs, as far as directories ask it."""
+
+    def __init__(self, *works: Work, below: Sequence[Job] = ()) -> None:
+        self._works = {work.uid: work for work in works}
+        self._below = tuple(below)
+
+    async def job_by_uid(self, uid: JobUid) -> tuple[Work, str]:
+        if uid not in self._works:
+            raise NotFound(f"{uid} was not found")
+        return self._works[uid], ""
+
+    async def children(self, parent: JobUid, after: JobUid = JobUid(0)) -> tuple[Job, ...]:
+        return self._below
+
+
+def job(uid: int, title: str, where: str = "gs://b/x") -> Job:
+    found = jobs.job()
+    spec = replace(found.spec, base_output_directory=where)
+    return replace(found, uid=JobUid(uid), display_name=title, spec=spec)
+
+
+async def labels(*works: Job) -> list[str]:
+    store: Any = Stored(*works)
+    return [each.label for each in await directories_of(store, [work.uid for work in works])]
+
+
+async def test_directories_are_told_apart_by_names_that_lead_nowhere() -> None:
+    assert await labels(job(1, "only")) == [""]
+    assert await labels(job(1, "a"), job(2, "b")) == ["a", "b"]
+    assert await labels(job(1, "same"), job(2, "same")) == ["same-1", "same-2"]
+    odd = await labels(job(1, "../../etc"), job(2, ".."), job(3, "a/b c"), job(4, "x" * 200))
+    assert odd == ["etc", "job", "a-b-c", "x" * 60]
+    assert await labels(job(1, "a"), job(2, "b", where="")) == [""]
+
+
+async def test_of_many_trials_the_newest_are_shown() -> None:
+    above = tuning(1)
+    tried = [
+        replace(job(number, f"t{number}"), parent=Parent(above.uid, above.name, number))
+        for number in range(1, MOST_DIRECTORIES + 2)
+    ]
+    store: Any = Stored(above, below=tried)
+    found = await directories_of(store, [above.uid])
+    assert len(found) == MOST_DIRECTORIES
+    assert (found[0].label, found[-1].label) == ("trial-2", f"trial-{MOST_DIRECTORIES + 1}")
+
+
+async def test_of_a_deleted_job_there_is_nothing() -> None:
+    store: Any = Stored(job(1, "a"))
+    with pytest.raises(NotFound, match="deleted"):
+        await directories_of(store, [JobUid(1), JobUid(2)])
