@@ -17,7 +17,7 @@ _ANSWER: Final = "google.cloud.aiplatform.v1.ExportDataResponse"
 
 
 class DataExporter:
-    """`controller.operation_worker.Carrier` of exports of datasets. How many are written at a time, the port
+    """`controller.operation_worker.OperationHandler` of exports of datasets. How many are written at a time, the port
     decides."""
 
     def __init__(self, files: SplitFiles) -> None:

@@ -71,7 +71,7 @@ OpenBuckets = Callable[[ModelExport], AbstractAsyncContextManager[CopyingBuckets
 
 
 class ModelExporter:
-    """`controller.operation_worker.Carrier` of exports of models."""
+    """`controller.operation_worker.OperationHandler` of exports of models."""
 
     def __init__(self, buckets: OpenBuckets) -> None:
         self._buckets = buckets

@@ -21,30 +21,30 @@ from trainshed.store.records import Operation, OperationKind
 
 log = logging.getLogger(__name__)
 
-Carrier = Callable[[Operation], Awaitable[Operation]]
+OperationHandler = Callable[[Operation], Awaitable[Operation]]
 """Does what an operation of its kind asks for, and returns the operation as it ended."""
 
 
 class OperationWorker:
-    """Works off operations, each in a task of its own. How many do their work at a time, the carriers
+    """Works off operations, each in a task of its own. How many do their work at a time, the handlers
     decide."""
 
     def __init__(
         self,
         operations: Operations,
-        carriers: Mapping[OperationKind, Carrier],
+        handlers: Mapping[OperationKind, OperationHandler],
         notices: Notices,
         now: Callable[[], int],
     ) -> None:
         self._operations = operations
-        self._carriers = carriers
+        self._handlers = handlers
         self._notices = notices
         self._now = now
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Go on with what an earlier service left undone."""
-        for kind in self._carriers:
+        for kind in self._handlers:
             for operation in await self._operations.running(kind):
                 self.begin(operation)
 
@@ -68,7 +68,7 @@ class OperationWorker:
 
     async def _carry_out(self, operation: Operation) -> None:
         try:
-            ended = await self._carriers[operation.kind](operation)
+            ended = await self._handlers[operation.kind](operation)
         except Exception:
             # Broad on purpose: an operation that nobody ends would be waited for without end.
             log.exception("operation %s failed", operation.name)

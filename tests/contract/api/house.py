@@ -131,11 +131,11 @@ class House:
 
     def new_worker(self) -> OperationWorker:
         """As a service has one that begins."""
-        carriers = {
+        handlers = {
             OperationKind.EXPORT: ModelExporter(self.copies),
             OperationKind.EXPORT_DATA: DataExporter(self.splits),
         }
-        return OperationWorker(self.store.operations, carriers, self.notices, self.now)
+        return OperationWorker(self.store.operations, handlers, self.notices, self.now)
 
     def now(self) -> int:
         return self.clock
