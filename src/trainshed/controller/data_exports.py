@@ -17,8 +17,8 @@ _ANSWER: Final = "google.cloud.aiplatform.v1.ExportDataResponse"
 
 
 class DataExporter:
-    """`controller.operation_worker.OperationHandler` of exports of datasets. How many are written at a time, the port
-    decides."""
+    """`controller.operation_worker.OperationHandler` of exports of datasets. How many are written at a time,
+    the port decides."""
 
     def __init__(self, files: SplitFiles) -> None:
         self._files = files
