@@ -60,7 +60,8 @@ class StudyOperations:
     async def start(self) -> None:
         """Go on with what an earlier service left undone."""
         for operation in await self._studies.running_operations():
-            self.wake(operation.study)
+            if operation.study:  # Else it is none of ours.
+                self.wake(operation.study)
 
     def wake(self, study: StudyUid) -> None:
         """An operation of the study waits."""
