@@ -94,8 +94,8 @@ def test_what_is_not_served_is_told_at_once_by_the_sdk(sdk: Any) -> None:
     started = time.monotonic()
     with pytest.raises(BadRequest, match="trains models and does not deploy them"):
         sdk.Endpoint.create(display_name="e")
-    with pytest.raises(BadRequest, match="its path, gs://BUCKET/PATH"):
-        sdk.TabularDataset.list()
+    with pytest.raises(BadRequest, match="each as a customJob"):
+        sdk.PipelineJob.list()
     assert time.monotonic() - started < 10, "nothing is tried again"
 
 
