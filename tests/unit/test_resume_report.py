@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
+from trainshed.core.datasets.plans import SplitPlan, SplitRule
+from trainshed.core.datasets.records import DatasetKind, DatasetName
 from trainshed.core.job.spec import Program
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import DrillLanded, DrillOrdered
@@ -256,6 +258,22 @@ def test_accesses_are_known_where_the_bucket_saw_them() -> None:
     assert traffic(mine, wrote, CREATED, CREATED).unseen == ""
     assert traffic(mine, (), CREATED, 0).unseen == "", "nothing was written at all, which is known"
     assert traffic(mine, (), CREATED, CREATED - 1).unseen == "", "what lies there is older"
+
+
+def test_files_of_a_datasets_splits_are_no_checkpoints() -> None:
+    name = DatasetName("p", "us-central1", "7")
+    directory = f"{OUTPUT}/dataset-7"
+    plan = SplitPlan(name, DatasetKind.TABULAR, (), SplitRule(), directory)
+    mine = job(output=OUTPUT)
+    mine = replace(mine, spec=replace(mine.spec, data=plan))
+    split = access("dataset-7/training-00000.csv", CREATED + 5, write=True)
+    read = access("dataset-7/training-00000.csv", CREATED + 9, write=False)
+    wrote = access("5", CREATED + 7, write=True)
+    seen = traffic(mine, (split, read, wrote), CREATED, split.ended)
+    assert (seen.accesses, seen.unseen) == ((wrote,), "")
+    # Nothing else was written there, unless it was written later than they were.
+    assert traffic(mine, (split, read), CREATED, split.ended - 1).unseen == ""
+    assert "/gcs" in traffic(mine, (split, read), CREATED, split.ended + 1).unseen
 
 
 @pytest.mark.parametrize(

@@ -95,14 +95,23 @@ def traffic(job: Job, accesses: tuple[Access, ...], since: int, files_written: i
     known."""
     if not prefixes(job):
         return Traffic(unseen=NO_PLACE)
+    # The files of a dataset's splits are no checkpoints: the service writes them, programs read them.
+    of_data = [access for access in accesses if _is_of_data(job, access)]
+    found = tuple(access for access in accesses if not _is_of_data(job, access))
+    split = max((access.ended for access in of_data if access.write), default=0)
     if since > job.created:
         return Traffic(
-            accesses, "the buckets' access log does not go back to the beginning of the job"
+            found, "the buckets' access log does not go back to the beginning of the job"
         )
-    as_files = files_written < 0 or files_written >= job.created
-    if as_files and not any(access.write for access in accesses):
+    as_files = files_written < 0 or files_written >= max(job.created, split)
+    if as_files and not any(access.write for access in found):
         return Traffic(
-            accesses,
+            found,
             "the job's folder was written to as files (/gcs), and who reads and writes files is not recorded",
         )
-    return Traffic(accesses)
+    return Traffic(found)
+
+
+def _is_of_data(job: Job, access: Access) -> bool:
+    plan = job.spec.data
+    return plan is not None and access.uri.startswith(f"{plan.directory}/")
