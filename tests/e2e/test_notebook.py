@@ -1,0 +1,33 @@
+"""The example of a notebook, as it stands: dataset, splits, runs from inside and outside, curves, export."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import ROOT, Service, given_by_env
+
+NOTEBOOK = ROOT / "examples" / "notebook" / "notebook.py"
+
+
+@pytest.mark.soak
+def test_a_notebook_goes_from_a_table_to_an_exported_model(
+    service: Service, tmp_path: Path
+) -> None:
+    """Issue 16. Three jobs with PyTorch beside each other: a minute or two."""
+    done = subprocess.run(
+        [sys.executable, str(NOTEBOOK), "churn"],
+        env=given_by_env(service),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    last = done.stdout.splitlines()[-1]
+    assert "is the best; its model lies in gs://trainshed/churn/handover/model-export-" in last
+    bucket, _, prefix = last.rpartition(" ")[2].removeprefix("gs://").partition("/")
+    listed = service.call("GET", f"/storage/v1/b/{bucket}/o?prefix={prefix}")["items"]
+    assert [each["name"].rpartition("/")[2] for each in listed] == ["model.pt"]
