@@ -147,10 +147,21 @@ def test_its_page_can_reach_nothing_but_its_own_path(service: Service, job: str)
         (ours,) = (policy for policy in policies if policy.startswith("sandbox "))
         host = urlsplit(service.rest).netloc
         assert f"connect-src {host}{path};" in ours
+        assert f"worker-src {host}{path};" in ours
         assert "allow-popups" not in ours and "allow-top-navigation" not in ours
         assert "frame-src 'none'" in ours
         assert answer.headers.get_all("Set-Cookie") is None
         assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+def test_curves_are_drawn_by_a_worker_and_no_service_worker_is_installed(
+    service: Service, job: str
+) -> None:
+    """docs/security.md: a service worker would answer for the page after its job is gone."""
+    path, cookie = opened(service, link_of(service, job))
+    script = path + "chart_worker.js"
+    assert asked(service, script, cookie).status == 200
+    assert asked(service, script, cookie, headers={"Service-Worker": "script"}).status == 403
 
 
 def test_nobody_without_the_cookie_sees_anything(service: Service, job: str) -> None:

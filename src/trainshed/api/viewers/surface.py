@@ -110,6 +110,9 @@ class ViewerSurface:
                 "This browser has not opened this view, or a day ago: open the job's link again, which "
                 "`trainshed tensorboard JOB` prints."
             )
+        if "service-worker" in request.headers:
+            # Browsers say so when a page installs what would answer in its place from then on.
+            raise PermissionDenied("A page of TensorBoard installs no service worker.")
         directories = await directories_of(self._services.reader, jobs_of(view))
         more = _guards(shown.links.sources(view, request.headers.get("host", "")))
         return await shown.viewers.forward(view, f"{PATH}{view}/", directories, request, more)
@@ -131,8 +134,9 @@ def _guards(sources: str) -> list[tuple[bytes, bytes]]:
         "sandbox allow-scripts allow-same-origin allow-forms allow-downloads allow-modals; "
         f"default-src 'none'; script-src {sources} 'unsafe-eval'; style-src {sources} 'unsafe-inline' data:; "
         f"img-src {sources} data: blob:; media-src {sources} data: blob:; font-src {sources} data:; "
-        f"connect-src {sources}; worker-src 'none'; frame-src 'none'; form-action 'none'; base-uri 'none'; "
-        "frame-ancestors 'none'"
+        # Curves are drawn by a worker.
+        f"connect-src {sources}; worker-src {sources}; frame-src 'none'; form-action 'none'; "
+        "base-uri 'none'; frame-ancestors 'none'"
     )
     return [
         (b"content-security-policy", policy.encode()),
