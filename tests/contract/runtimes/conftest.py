@@ -84,8 +84,10 @@ class Workshop:
     runtimes: LocalRuntimes
     choice: RuntimeChoice
     base: PreparedRuntime
-    #: What the service said while it built, one line each.
+    #: What the service said of what tests prepared, one line each.
     said: list[str]
+    #: What it said while it built the environment.
+    built: tuple[str, ...]
     #: The service's own directory, which is hidden from scripts.
     data: Path
     terms: InstallationTerms
@@ -157,7 +159,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     assert all("is built in" in ear[-1] for ear in ears)
     assert all(other == base for other in others)
     wait_until_finished()
-    yield Workshop(cache, objects, runtimes, choice, base, said, data, terms, refused)
+    yield Workshop(cache, objects, runtimes, choice, base, said, tuple(said), data, terms, refused)
     runtimes.close()
     remove_cache(cache)
 

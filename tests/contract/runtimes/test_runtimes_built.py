@@ -29,8 +29,8 @@ def _environment(workshop: Workshop) -> Path:
 
 
 def test_many_callers_build_once(workshop: Workshop) -> None:
-    assert sum("Building the runtime" in line for line in workshop.said) == 1
-    assert sum("is built in" in line for line in workshop.said) == 1
+    assert sum("Building the runtime" in line for line in workshop.built) == 1
+    assert sum("is built in" in line for line in workshop.built) == 1
 
 
 def test_what_is_built_is_ready_at_once_and_for_another_service_too(workshop: Workshop) -> None:
