@@ -115,10 +115,10 @@ class Judge:
                     return []
                 asked = (attempt, member, incarnation) in self._asked
                 return [spec.Vanished(member, by_service, asked)]
-            case PreparationFailed(attempt, _, by_user):
+            case PreparationFailed(attempt, _, cause):
                 waits = any(r.state is ReplicaState.WAITING for r in before.replicas)
                 here = before.phase is AttemptState.PREPARING or (running and waits)
-                return [spec.Unprepared(by_user)] if attempt == before.attempt and here else []
+                return [spec.Unprepared(cause.value)] if attempt == before.attempt and here else []
             case CapacityRefused():
                 homeless = any(not r.node for r in before.replicas)
                 waits = before.phase is AttemptState.WAITING or homeless

@@ -67,9 +67,10 @@ class Vanished:
 
 @dataclass(frozen=True, slots=True)
 class Unprepared:
-    """The attempt's programs cannot be started; `by_user`: the user's package is at fault."""
+    """The attempt's programs cannot be started, for want of the user's `package` or `data`, or of the
+    `service`."""
 
-    by_user: bool
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +271,7 @@ def _end(fact: Fact) -> End:
             kind = "left" if fact.leaving else "service" if fact.by_service else "lost"
             return End(kind, primary=fact.member == PRIMARY)
         case Unprepared():
-            return End("package" if fact.by_user else "service")
+            return End(fact.kind)
         case NoRoom():
             return End("stock_out")
         case Evicted():

@@ -60,6 +60,7 @@ _GIVES = {
     "lost": Gives(restarts=5, retries=3),
     "exit": Gives(),
     "package": Gives(),
+    "data": Gives(),
     "no room": Gives(NO_ROOM, retries=3, pauses=(30 * _SECOND, 60 * _SECOND, 120 * _SECOND)),
     # "3 attempts in all"
     "service": Gives(INTERNAL, retries=2, pauses=(2 * _SECOND, 10 * _SECOND)),
@@ -77,6 +78,7 @@ _HOLDS: dict[str, Callable[[End], bool]] = {
     ),
     "exit": lambda end: end.kind in _PROGRAM,
     "package": lambda end: end.kind == "package",
+    "data": lambda end: end.kind == "data",
     "no room": lambda end: end.kind == "stock_out",
     "service": lambda end: end.kind == "service",
     "preempted": lambda end: end.kind == "preempted",
@@ -88,6 +90,7 @@ CAUSES = {
     "replica_lost": "lost",
     "user_code_failed": "exit",
     "package_failed": "package",
+    "data_failed": "data",
     "stock_out": "no room",
     "internal_error": "service",
     "spot_preempted": "preempted",

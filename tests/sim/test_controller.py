@@ -239,7 +239,9 @@ def test_a_dataset_that_cannot_be_split_fails_the_job_with_its_row(tmp_path: Pat
             w.datasets.failure = DataRefused("gs://b/a.csv, row 3 (line 3): it has 1 field")
             failed = await w.state(await w.create(reading(1)), JobState.FAILED)
             assert failed.error is not None
-            assert "gs://b/a.csv, row 3" in failed.error.message
+            # No replica is named, for none has run.
+            assert failed.error.message == "gs://b/a.csv, row 3 (line 3): it has 1 field"
+            assert (failed.outcome and failed.outcome.rule) == "data_failed"
             assert failed.attempt == 1
             assert w.engine.launches == []
 

@@ -101,6 +101,7 @@ def test_every_outcome_is_met() -> None:
         "out_of_memory",
         "user_code_failed",
         "package_failed",
+        "data_failed",
         "internal_error",
         "stock_out",
         "spot_preempted",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from tests.sim.house import House
 from tests.sim.judging import Judge
 from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, job
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.job.spec import JobSpec, Program, Scheduling
 from trainshed.core.lifecycle.drills import Drill, DrillKind
@@ -171,8 +172,8 @@ class Life:
         if dice.random() < self._leanings.leave:
             return NodeLeft(dice.choice(NODES), "maintenance")
         if dice.random() < 0.08:
-            by_user = dice.random() < 0.2
-            return PreparationFailed(self.job.attempt, "cannot be built", by_user=by_user)
+            (cause,) = dice.choices((Cause.SERVICE, Cause.PACKAGE, Cause.DATA), (8, 1, 1))
+            return PreparationFailed(self.job.attempt, "cannot be prepared", cause)
         return RuntimePrepared(self.job.attempt)
 
     def _homeless(self) -> list[Replica]:

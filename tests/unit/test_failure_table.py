@@ -79,6 +79,7 @@ EXAMPLES = [
         for number in (1, 2, 4, 7, 8, 13)
     ),
     (met(Cause.PACKAGE), "package_failed", Effect.JOB_FAILS),
+    (met(Cause.DATA), "data_failed", Effect.JOB_FAILS),
     (met(Cause.STOCK_OUT), "stock_out", Effect.JOB_RETRIES),
     (met(Cause.SERVICE), "internal_error", Effect.JOB_RETRIES),
     (met(Cause.SERVICE, WORKER), "internal_error", Effect.JOB_RETRIES),
@@ -98,7 +99,8 @@ def everything() -> Iterator[Evidence]:
             yield met(cause, replica)
         for cause in (Cause.LOST, Cause.SERVICE):
             yield met(cause, replica)
-    for cause in (Cause.SERVICE, Cause.PACKAGE, Cause.STOCK_OUT, Cause.PREEMPTED, Cause.CANCELLED):
+    alone = {Cause.SERVICE, Cause.PACKAGE, Cause.DATA, Cause.STOCK_OUT}
+    for cause in (*alone, Cause.PREEMPTED, Cause.CANCELLED):
         yield met(cause)
 
 
@@ -135,6 +137,7 @@ def test_the_public_codes_are_those_of_the_specification() -> None:
         "replica_lost": 3,
         "user_code_failed": 3,
         "package_failed": 3,
+        "data_failed": 3,
         "stock_out": 8,
         "internal_error": 13,
         "spot_preempted": 8,

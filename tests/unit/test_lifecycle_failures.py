@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, WORKER, Life, exited, job
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import (
@@ -195,7 +196,7 @@ def test_a_failure_of_the_service_gives_three_attempts_in_all() -> None:
     for attempt in (1, 2, 3):
         life.see(JobAdmitted(((PRIMARY, "a"),)))
         assert life.job.attempt == attempt
-        life.see(PreparationFailed(attempt, "uv: disk full", by_user=False))
+        life.see(PreparationFailed(attempt, "uv: disk full", cause=Cause.SERVICE))
     assert failed(life) == (13, "Internal error occurred for the current attempt")
     assert life.job.error is not None
     assert (life.job.error.cause, life.job.error.reason) == ("service", "uv: disk full")
@@ -209,7 +210,7 @@ def test_a_failure_of_the_service_is_tried_again_after_a_pause() -> None:
     pauses: list[int] = []
     for attempt in (1, 2):
         life.see(JobAdmitted(((PRIMARY, "a"),)))
-        life.see(PreparationFailed(attempt, "the registry does not answer", by_user=False))
+        life.see(PreparationFailed(attempt, "the registry does not answer", cause=Cause.SERVICE))
         pauses.append(life.job.not_before - life.now)
     assert pauses == [2 * SECOND, 10 * SECOND]
     verdict, waiting = life.told[-2:]
@@ -229,7 +230,7 @@ def test_a_replica_that_the_service_cannot_run_is_an_internal_error() -> None:
 
 def test_a_start_that_turns_out_to_be_impossible_gives_the_attempt_up() -> None:
     """Without this it would be PREPARING for ever: no limit of time runs before the first RUNNING."""
-    failure = PreparationFailed(1, "there is no node x", by_user=False)
+    failure = PreparationFailed(1, "there is no node x", cause=Cause.SERVICE)
     life = Life(job(1, 1)).see(JobAdmitted(((PRIMARY, "a"), (WORKER, "b"))), RuntimePrepared(1))
     life.see(ReplicaStarted(1, PRIMARY, 1, CREATED), failure)
     assert instructions(life.job) == (StopReplicas(1, ((WORKER, 1),)),)
@@ -239,7 +240,9 @@ def test_a_start_that_turns_out_to_be_impossible_gives_the_attempt_up() -> None:
 def test_a_package_that_cannot_be_installed_is_the_users_failure() -> None:
     """spec/failures#rules, the user's program; it is not tried again."""
     life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)))
-    code, message = failed(life.see(PreparationFailed(1, "no such object gs://b/x", by_user=True)))
+    code, message = failed(
+        life.see(PreparationFailed(1, "no such object gs://b/x", cause=Cause.PACKAGE))
+    )
     assert code == 3
     assert "no such object gs://b/x" in message
 

@@ -4,6 +4,7 @@ test_lifecycle_failures."""
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.job.spec import DEFAULT_TIMEOUT, Scheduling
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -181,7 +182,7 @@ def test_reports_that_come_twice_or_late_change_nothing() -> None:
         ReplicaStarted(1, PRIMARY, 1, life.now),
         RuntimePrepared(1),
         RuntimePrepared(7),
-        PreparationFailed(1, "too late", by_user=False),
+        PreparationFailed(1, "too late", cause=Cause.SERVICE),
         ReplicaExited(2, PRIMARY, 1, exited(1)),
         ReplicaExited(1, PRIMARY, 2, exited(1)),
     ):

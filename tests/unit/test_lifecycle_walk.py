@@ -13,6 +13,7 @@ from functools import cache
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.drills import Drill, DrillKind
@@ -79,9 +80,9 @@ def anything(subject: Job) -> Iterator[Event]:
         yield CapacityRefused("no node")
     if phase is AttemptState.PREPARING:
         yield RuntimePrepared(attempt)
-        yield PreparationFailed(attempt, "no such package", by_user=True)
+        yield PreparationFailed(attempt, "no such package", cause=Cause.PACKAGE)
     if phase in (AttemptState.PREPARING, AttemptState.STARTING, AttemptState.RUNNING):
-        yield PreparationFailed(attempt, "no disk", by_user=False)
+        yield PreparationFailed(attempt, "no disk", cause=Cause.SERVICE)
         yield Preempted("another")
     for replica in subject.replicas if subject.is_placed else ():
         if replica.node in ("a", "b"):
@@ -131,7 +132,7 @@ def few(subject: Job) -> Iterator[Event]:
 def stale(subject: Job) -> Iterator[Event]:
     """Reports of what was before."""
     yield RuntimePrepared(subject.attempt - 1)
-    yield PreparationFailed(subject.attempt - 1, "late", by_user=True)
+    yield PreparationFailed(subject.attempt - 1, "late", cause=Cause.PACKAGE)
     for replica in subject.replicas:
         for attempt, incarnation in (
             (subject.attempt - 1, replica.incarnation),

@@ -21,6 +21,7 @@ from trainshed.controller.launch_plans import launch_plans, slot_requests
 from trainshed.controller.ports import Ports, PreparationLog
 from trainshed.core.cluster import has_reducers
 from trainshed.core.environment import service_account
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import (
     DrillLanded,
@@ -148,7 +149,7 @@ class JobCarrier:
                 name = type(instruction).__name__
                 self._log(instruction).exception("%s could not be carried out", name)
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
-                    self._failed(instruction, repr(failure), by_user=False)
+                    self._failed(instruction, repr(failure), Cause.SERVICE)
                     return True
                 # Nothing else would ever end the replica or give the slots back.
                 if not await self._pause(PAUSE):
@@ -169,11 +170,14 @@ class JobCarrier:
                 if not await self._pause(delay):
                     return False
                 tries += 1
-            except (PackageFailed, DataRefused, SecretMissing) as failure:
-                self._failed(instruction, str(failure), by_user=True)
+            except (PackageFailed, SecretMissing) as failure:
+                self._failed(instruction, str(failure), Cause.PACKAGE)
+                return True
+            except DataRefused as failure:
+                self._failed(instruction, str(failure), Cause.DATA)
                 return True
             except (LaunchRejected, BuildFailed, DataUnwritten) as failure:
-                self._failed(instruction, str(failure), by_user=False)
+                self._failed(instruction, str(failure), Cause.SERVICE)
                 return True
             else:
                 return True
@@ -182,9 +186,9 @@ class JobCarrier:
         replica = instruction.replica if isinstance(instruction, StopReplica) else None
         return about(log, self._job().uid, attempt=instruction.attempt, replica=replica)
 
-    def _failed(self, instruction: Instruction, message: str, *, by_user: bool) -> None:
+    def _failed(self, instruction: Instruction, message: str, cause: Cause) -> None:
         """Report that it will never be done, by the attempt: the job may have gone on to another one."""
-        failure = PreparationFailed(instruction.attempt, message, by_user)
+        failure = PreparationFailed(instruction.attempt, message, cause)
         self._ports.report(self._job().uid, failure)
 
     async def _pause(self, seconds: float) -> bool:

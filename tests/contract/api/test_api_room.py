@@ -8,6 +8,7 @@ from tests.contract.api.house import House
 from tests.contract.api.rooms import node
 from tests.unit.specs_requests import REFUSED_IMAGE, container, custom_job, ml_job, pool
 from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
 from trainshed.core.names import JobUid
 from trainshed.store.port import NodeDrain
@@ -234,7 +235,7 @@ async def test_a_waiting_job_says_why_and_how_many_are_before_it(house: House) -
 async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> None:
     """spec/operations#why-it-waits: that some seconds have to pass is half of the answer."""
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
-    failed = PreparationFailed(1, "the registry does not answer", by_user=False)
+    failed = PreparationFailed(1, "the registry does not answer", cause=Cause.SERVICE)
     await house.happen("projects/p1/jobs/job_1", JobAdmitted(()), failed)
     pause = Waiting(WaitReason.BACK_OFF, "is tried again in 2 s")
     house.capacity.reasons[JobUid(1000)] = pause

@@ -42,6 +42,7 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
     "cancelled": Severity.WARNING,
     "replica_lost": Severity.ERROR,
     "package_failed": Severity.ERROR,
+    "data_failed": Severity.ERROR,
     "internal_error": Severity.ERROR,
     "failed": Severity.ERROR,
     "trial_infeasible": Severity.WARNING,

@@ -13,8 +13,8 @@ class Cause(enum.StrEnum):
     EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did.
     OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node.
     LOST: it is gone without a record, through no fault of ours. PACKAGE: the job's own package cannot be
-    installed. SERVICE: the service failed. STOCK_OUT: no node can take it. PREEMPTED: its capacity went to
-    another job. CANCELLED: a user or a time limit ended the job.
+    installed. DATA: its dataset cannot be split. SERVICE: the service failed. STOCK_OUT: no node can take it.
+    PREEMPTED: its capacity went to another job. CANCELLED: a user or a time limit ended the job.
     """
 
     EXITED = "exited"
@@ -25,6 +25,7 @@ class Cause(enum.StrEnum):
     LEFT = "left"
     LOST = "lost"
     PACKAGE = "package"
+    DATA = "data"
     SERVICE = "service"
     STOCK_OUT = "stock_out"
     PREEMPTED = "preempted"

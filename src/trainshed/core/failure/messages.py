@@ -28,6 +28,7 @@ class Message(enum.StrEnum):
     OUT_OF_DISK = "out_of_disk"
     LOST = "lost"
     PACKAGE = "package"
+    DATA = "data"
     STOCK_OUT = "stock_out"
     INTERNAL = "internal"
     CANCELLED = "cancelled"
@@ -55,6 +56,8 @@ def _text(message: Message, evidence: Evidence) -> str:
             return _user_code(evidence, evidence.status or 0, _tail(evidence))
         case Message.PACKAGE:
             return _user_code(evidence, 1, evidence.text)
+        case Message.DATA:
+            return evidence.text
         case Message.OUT_OF_MEMORY:
             return (
                 f"The replica {replica} ran out of memory and exited with a non-zero status of "

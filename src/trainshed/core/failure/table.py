@@ -100,6 +100,9 @@ RULES: Final[tuple[Rule, ...]] = (
         Message.PACKAGE,
     ),
     Rule(
+        "data_failed", Match(frozenset({Cause.DATA})), Action.FAIL, INVALID_ARGUMENT, Message.DATA
+    ),
+    Rule(
         "stock_out",
         Match(frozenset({Cause.STOCK_OUT})),
         Action.FAIL,

@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.names import ReplicaId
@@ -61,8 +62,8 @@ class PreparationFailed:
 
     attempt: int
     message: str
-    #: The job's own package is at fault.
-    by_user: bool
+    #: PACKAGE or DATA, which are the user's, or SERVICE.
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)

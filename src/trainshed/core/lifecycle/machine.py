@@ -187,8 +187,7 @@ def _preparation_failed(transition: Transition, event: PreparationFailed) -> Non
         r.state is ReplicaState.WAITING for r in job.replicas
     ):
         return
-    cause = Cause.PACKAGE if event.by_user else Cause.SERVICE
-    judge_end(transition, evidence(transition, cause, text=event.message))
+    judge_end(transition, evidence(transition, event.cause, text=event.message))
 
 
 def _capacity_refused(transition: Transition, event: CapacityRefused) -> None:
