@@ -49,14 +49,14 @@ def test_a_list_or_map_has_an_end() -> None:
 def test_a_message_has_the_same_bounds() -> None:
     many = pool.message_class(JOB)(labels={f"l{n}": "x" for n in range(counts.MAX_ENTRIES + 1)})
     with pytest.raises(WireError, match="'labels', 10001 entries"):
-        counts.check_message(many)
+        json.check_received(many)
     deep: Any = pool.message_class("google.protobuf.Value")()
     for _ in range(300):
         one = deep.list_value.values.add()
         for _ in range(200):
             one.list_value.values.add()
     with pytest.raises(WireError, match="more than 50000 values"):
-        counts.check_message(deep)
+        json.check_received(deep)
 
 
 def test_a_hundred_faults_are_told_and_of_the_others_how_many() -> None:

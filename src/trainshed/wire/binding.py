@@ -1,7 +1,7 @@
 """A REST request line, query and body put together into the RPC's request message.
 
 Owns the rules of google.api.http transcoding: path variables, query parameters, the body field.
-Knows no server and no handler. Over gRPC the message comes ready; see `json.clear_output_only`.
+Knows no server and no handler. Over gRPC the message comes ready; see `json.check_received`.
 """
 
 from collections.abc import Iterable, Mapping

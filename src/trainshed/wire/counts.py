@@ -38,7 +38,7 @@ def check_text(data: bytes | bytearray) -> None:
         else:
             values += 1
         if values >= MAX_VALUES or texts > 2 * MAX_VALUES:
-            raise _too_many_values()
+            raise too_many_values()
 
 
 def entries_fault(path: str, count: int) -> str:
@@ -48,38 +48,29 @@ def entries_fault(path: str, count: int) -> str:
     return f"Invalid value at '{path}', {count} entries are given; at most {MAX_ENTRIES} are read."
 
 
-def check_message(message: Message) -> None:
-    """The same bounds for a request that came as a message. Raises WireError."""
-    if _count(message, "", 0) > MAX_VALUES:
-        raise _too_many_values()
+def count(message: Message, path: str) -> int:
+    """The values in a message. Raises WireError for more than there may be, and for a list or map with too
+    many."""
+    return _count(message, path, 0)
 
 
-def _count(message: Message, path: str, count: int) -> int:
-    """`count` and the values in the message; stops when they are too many."""
+def _count(message: Message, path: str, values: int) -> int:
     plan = plans.plan_for(message)
     for descriptor, content in message.ListFields():
         field = plan.by_number[descriptor.number]
-        below = field.value.plan if field.value.is_message else None
-        if field.shape is Shape.ONE and (below is None or below.is_small):
-            count += 1 if below is None else 1 + len(below.by_number)
-            continue
         where = f"{path}.{field.name}" if path else field.name
         if field.shape is not Shape.ONE and (fault := entries_fault(where, len(content))):
             raise WireError((Violation(where, fault),))
-        values = plans.children(field.shape, content)
-        count += len(values)
-        if below is None:
-            continue
-        if below.is_small:
-            count += len(values) * len(below.by_number)
-            continue
-        for child in values:
-            if count > MAX_VALUES:
-                return count
-            count = _count(child, where, count)
-    return count
+        children = plans.children(field.shape, content)
+        values += len(children)
+        if values > MAX_VALUES:
+            raise too_many_values()
+        if field.value.is_message:
+            for child in children:
+                values = _count(child, where, values)
+    return values
 
 
-def _too_many_values() -> WireError:
+def too_many_values() -> WireError:
     text = f"Invalid JSON payload received. The request has more than {MAX_VALUES} values."
     return WireError((Violation("", text),))

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from trainshed.wire import counts, plans, pool, scalars
 from trainshed.wire.plans import Field, Plan, Shape, Special
-from trainshed.wire.status import Undecided, Violation
+from trainshed.wire.status import Undecided, Violation, WireError
 
 MAX_DEPTH: Final = 100
 """Objects and lists inside one another; json_format's limit, and the public services'."""
@@ -35,6 +35,8 @@ class Walk:
         self.undecided: list[Undecided] = []
         self._keep_output_only = keep_output_only
         self._depth = 0
+        # Of a message that came in the binary form.
+        self._values = 0
 
     def message(self, plan: Plan, raw: Any, message: Message, path: str) -> None:
         """Read `raw` into `message`; `path` is where it stands, empty for the body itself."""
@@ -52,22 +54,46 @@ class Walk:
             self._invalid(path, f"type.googleapis.com/{plan.full_name}", raw)
         self._depth -= 1
 
-    def enums(self, plan: Plan, message: Message, path: str) -> None:
-        """Find the numbers in `message` that their enums do not have, and unset them."""
+    def received(self, plan: Plan, message: Message, path: str) -> None:
+        """Look at a message that came in the binary form, in one walk, for some have thousands of parts:
+        clear what only the service writes, find and unset the numbers that their enums do not have, count
+        the values. Raises WireError if there are too many."""
         if plan.special is not None:
+            self._add(counts.count(message, path))
             return
         for descriptor, content in message.ListFields():
             field = plan.by_number[descriptor.number]
+            if field.output_only:
+                message.ClearField(field.name)
+                continue
             value = field.value
-            if value.plan.is_small if value.is_message else value.enum_names is None:
+            names, below = value.enum_names, value.plan if value.is_message else None
+            if field.shape is Shape.ONE and (below is None or below.is_small):
+                self._values += 1 if below is None else 1 + len(below.by_number)
+                if names is not None and content not in names:
+                    where = f"{path}.{field.name}" if path else field.name
+                    self._unknown_number(field, content, message, where)
                 continue
             name = f"{path}.{field.name}" if path else field.name
-            for index, child in enumerate(plans.children(field.shape, content)):
+            if field.shape is not Shape.ONE and (fault := counts.entries_fault(name, len(content))):
+                raise WireError((Violation(name, fault),))
+            children = plans.children(field.shape, content)
+            self._add(
+                len(children) * (1 if below is None else 1 + below.is_small * len(below.by_number))
+            )
+            if (below is None or below.is_small) and names is None:
+                continue
+            for index, child in enumerate(children):
                 where = name if field.shape is Shape.ONE else f"{name}[{index}]"
-                if value.is_message:
-                    self.enums(value.plan, child, where)
-                elif child not in value.enum_names:
+                if below is not None:
+                    self.received(below, child, where)
+                elif names is not None and child not in names:
                     self._unknown_number(field, child, message, where)
+
+    def _add(self, values: int) -> None:
+        self._values += values
+        if self._values > counts.MAX_VALUES:
+            raise counts.too_many_values()
 
     def _unknown_number(self, field: Field, number: int, message: Message, where: str) -> None:
         names = field.value.enum_names

@@ -88,15 +88,16 @@ def from_public(message_type: MessageType, value: Mapping[str, Any]) -> Message:
 
 
 def clear_output_only(message: Message) -> None:
-    """Clear every field that only the service writes, however deep; for requests over gRPC."""
+    """Clear every field that only the service writes, however deep."""
     _clear(plans.plan_for(message), message)
 
 
-def check_enums(message: Message) -> None:
-    """Refuse numbers that their enums do not have, which the binary form lets through. Raises WireError, as
-    `parse` does for the same request in JSON; the message is left without them."""
+def check_received(message: Message) -> None:
+    """Read a message that came in the binary form as `parse` reads the same request in JSON: without what
+    only the service writes. Raises WireError for more values than `counts` allows and for numbers that their
+    enums do not have; the message is left without those."""
     walk = Walk(keep_output_only=True)
-    walk.enums(plans.plan_for(message), message, "")
+    walk.received(plans.plan_for(message), message, "")
     if walk.violations:
         raise WireError(tuple(walk.violations), message, undecided=tuple(walk.undecided))
 
@@ -108,7 +109,7 @@ def _clear(plan: plans.Plan, message: Message) -> None:
         field = plan.by_number[descriptor.number]
         if field.output_only:
             message.ClearField(field.name)
-        elif field.value.is_message and not field.value.plan.is_small:
+        elif field.value.is_message:
             for child in plans.children(field.shape, content):
                 _clear(field.value.plan, child)
 

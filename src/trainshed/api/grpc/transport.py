@@ -30,8 +30,8 @@ from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.eventloop.background import joined
 from trainshed.telemetry.lines import request_id
 from trainshed.telemetry.requests import HEADER, identified, log_request
-from trainshed.wire import counts, known_methods, pool, routes
 from trainshed.wire import json as wire_json
+from trainshed.wire import known_methods, pool, routes
 from trainshed.wire.routes import Rpc
 from trainshed.wire.status import StatusCode, Violation, WireError, status_message
 
@@ -205,9 +205,7 @@ def _read(rpc: Rpc, request: bytes) -> Message:
         raise WireError(
             (Violation("", f"The request is no readable message of the type {rpc.request}."),)
         ) from None
-    counts.check_message(message)
-    wire_json.clear_output_only(message)
-    wire_json.check_enums(message)
+    wire_json.check_received(message)
     return message
 
 

@@ -7,7 +7,7 @@ import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from trainshed.core.errors import InvalidRequest, Violation
 
@@ -110,9 +110,8 @@ class BoardResource:
     plugin_data: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One value of a series."""
+class Point(NamedTuple):
+    """One value of a series; a tuple, since there are thousands in a request."""
 
     step: int
     #: When it was measured: nanoseconds since the epoch.

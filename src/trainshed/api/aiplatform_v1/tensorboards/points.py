@@ -201,7 +201,8 @@ def _read_points(
             text = f"The time series takes values of the kind {wanted}, not {given}."
             faults.add(f"{field}.values[{number}]", text)
             continue
-        at = value.wall_time.seconds * 10**9 + value.wall_time.nanos
+        time = value.wall_time
+        at = time.seconds * 10**9 + time.nanos
         content = value.scalar.value if wanted == "scalar" else getattr(value, wanted)
         yield Point(value.step, at, content if wanted == "scalar" else content.SerializeToString())
 
