@@ -14,8 +14,8 @@ from trainshed.api.aiplatform_v1.model_messages import read_model_name
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Mask, Scan, decode_number, encode_token, page_size
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.filters.matching import compile_tree, text_test
-from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.api.filters.matching import compile_filter, text_test
+from trainshed.api.filters.syntax import Comparison, FilterError, Term
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import EvaluationName
 from trainshed.core.pipelines.records import EvaluationSlice, ModelEvaluation
@@ -236,10 +236,7 @@ def _filter(text: str, texts: dict[str, Callable[[T], str]], _of: type[T]) -> Ca
         test = text_test(leaf)
         return lambda record: test(text_of(record))
 
-    try:
-        return compile_tree(parse_filter(text), leaf)
-    except FilterError as error:
-        raise InvalidRequest((Violation("filter", str(error)),)) from None
+    return compile_filter(text, leaf)
 
 
 async def _page(

@@ -29,13 +29,13 @@ from trainshed.api.calls.paging import (
     Scan,
     decode_number,
     encode_token,
+    in_order,
     page_size,
-    read_order,
 )
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
-from trainshed.api.filters.matching import compile_tree, label_test, text_test
-from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.api.filters.matching import compile_filter, labels_or_texts
+from trainshed.api.filters.syntax import Comparison, Term
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import checked
 from trainshed.core.errors import (
@@ -312,7 +312,7 @@ class _Page:
 
 async def _page(found: tuple[ModelVersion, ...], request: Any, what: str) -> _Page:
     """One page of what passes the request's filter, in its order; a token says where it ended."""
-    passes, ordered = _compile(request.filter), _ordered(found, request.order_by)
+    passes, ordered = _compile(request.filter), in_order(found, request.order_by, _ORDERS)
     size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
     question = (what, request.filter, request.order_by)
     start = decode_number(request.page_token, *question)
@@ -327,31 +327,13 @@ async def _page(found: tuple[ModelVersion, ...], request: Any, what: str) -> _Pa
     )
 
 
-def _ordered(found: tuple[ModelVersion, ...], order_by: str) -> list[ModelVersion]:
-    """Sorted by `display_name, create_time desc`, the first one first. Raises InvalidRequest."""
-    ordered = list(found)
-    for key, descending in reversed(read_order(order_by, _ORDERS)):
-        ordered.sort(key=key, reverse=descending)
-    return ordered
-
-
 def _compile(text: str) -> ModelTest:
-    """The predicate of a list filter. Raises InvalidRequest."""
-    try:
-        return compile_tree(parse_filter(text), _leaf)
-    except FilterError as error:
-        raise InvalidRequest((Violation("filter", str(error)),)) from None
+    return compile_filter(text, _leaf)
 
 
 def _leaf(leaf: Comparison | Term) -> ModelTest:
-    if leaf.path[0] == "labels":
-        labelled = label_test(leaf)
-        return lambda record: labelled(record.labels)
-    text_of = _TEXTS.get(leaf.name)
-    if text_of is None or isinstance(leaf, Term):
-        raise FilterError(
-            f"models cannot be filtered by {leaf.name!r}; compare model or display_name, or ask for "
-            "labels.KEY"
-        )
-    test = text_test(leaf)
-    return lambda record: test(text_of(record))
+    refusal = (
+        f"models cannot be filtered by {leaf.name!r}; compare model or display_name, or ask for "
+        "labels.KEY"
+    )
+    return labels_or_texts(leaf, _TEXTS, refusal)

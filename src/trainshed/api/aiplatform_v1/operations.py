@@ -12,11 +12,11 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import SCAN_LIMIT, decode_token, encode_token, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.filters.matching import compile_tree
-from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.api.filters.matching import compile_filter
+from trainshed.api.filters.syntax import Comparison, FilterError, Term
 from trainshed.api.ml_v1 import study_views
 from trainshed.api.resources.studies import cancel_operation, is_of_ml, wait_for
-from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
 from trainshed.core.operators import Operator
@@ -231,11 +231,7 @@ async def _suggested(services: Services, record: Operation) -> Message:
 
 
 def _compile(text: str) -> Callable[[Operation], bool]:
-    """The predicate of a list filter. Raises InvalidRequest."""
-    try:
-        return compile_tree(parse_filter(text), _leaf)
-    except FilterError as error:
-        raise InvalidRequest((Violation("filter", str(error)),)) from None
+    return compile_filter(text, _leaf)
 
 
 def _leaf(leaf: Comparison | Term) -> Callable[[Operation], bool]:

@@ -76,6 +76,14 @@ def read_order(
     return tuple(orders)
 
 
+def in_order(records: Iterable[T], text: str, fields: Mapping[str, Callable[[T], Any]]) -> list[T]:
+    """Sorted as `read_order` reads the text. Raises InvalidRequest on `order_by`."""
+    ordered = list(records)
+    for key, descending in reversed(read_order(text, fields)):
+        ordered.sort(key=key, reverse=descending)
+    return ordered
+
+
 def _no_order(text: str, fields: Iterable[str], most: int) -> InvalidRequest:
     advice = (
         f"use one of {', '.join(fields)}, with or without desc."

@@ -9,14 +9,12 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
-from trainshed.api.filters.matching import compile_tree, label_test, moment_test, text_test
+from trainshed.api.filters.matching import compile_filter, label_test, moment_test, text_test
 from trainshed.api.filters.syntax import (
     Comparison,
     FilterError,
     Term,
-    parse_filter,
 )
-from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.operators import Operator
 from trainshed.core.works import Work
@@ -64,10 +62,7 @@ def compile_job_filter(text: str, states: States, further: Further = _NOTHING) -
 
     Raises InvalidRequest on `filter` for a text that is no filter or names what cannot be filtered by.
     """
-    try:
-        return compile_tree(parse_filter(text), lambda leaf: _leaf(leaf, states, further))
-    except FilterError as error:
-        raise InvalidRequest((Violation("filter", str(error)),)) from None
+    return compile_filter(text, lambda leaf: _leaf(leaf, states, further))
 
 
 def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobTest:

@@ -6,7 +6,7 @@ Everything is decided when the filter is compiled; a predicate only compares.
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TypeVar, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from trainshed.api.filters.syntax import (
     And,
@@ -16,13 +16,25 @@ from trainshed.api.filters.syntax import (
     Not,
     Or,
     Term,
+    parse_filter,
 )
+from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.operators import Operator
 from trainshed.core.patterns import compile_wildcard
 
 T = TypeVar("T")
 
 Labels = tuple[tuple[str, str], ...]
+
+
+class Labelled(Protocol):
+    """A record with labels."""
+
+    @property
+    def labels(self) -> Labels: ...
+
+
+L = TypeVar("L", bound=Labelled)
 
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?)?([Zz]|[+-]\d\d:?\d\d)?"
@@ -32,6 +44,16 @@ _MOMENT = re.compile(
 def everything(value: object) -> bool:
     """The predicate of an empty filter."""
     return True
+
+
+def compile_filter(
+    text: str, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
+) -> Callable[[T], bool]:
+    """The predicate of a list's filter; `leaf` as of `compile_tree`. Raises InvalidRequest on `filter`."""
+    try:
+        return compile_tree(parse_filter(text), leaf)
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
 
 
 def compile_tree(
@@ -54,6 +76,21 @@ def compile_tree(
             return lambda value: any(test(value) for test in some)
         case _:
             assert_never(expression)
+
+
+def labels_or_texts(
+    leaf: Comparison | Term, texts: Mapping[str, Callable[[L], str]], refusal: str
+) -> Callable[[L], bool]:
+    """The test of a record's labels (`labels.KEY`) or of one of its texts. Raises FilterError, with
+    `refusal`, for anything else."""
+    if leaf.path[0] == "labels":
+        labelled = label_test(leaf)
+        return lambda record: labelled(record.labels)
+    text_of = texts.get(leaf.name)
+    if text_of is None or isinstance(leaf, Term):
+        raise FilterError(refusal)
+    test = text_test(leaf)
+    return lambda record: test(text_of(record))
 
 
 def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[str], bool]:

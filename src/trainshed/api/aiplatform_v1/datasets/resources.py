@@ -32,12 +32,12 @@ from trainshed.api.calls.paging import (
     Scan,
     decode_number,
     encode_token,
+    in_order,
     page_size,
-    read_order,
 )
 from trainshed.api.calls.services import Services
-from trainshed.api.filters.matching import compile_tree, label_test, text_test
-from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.api.filters.matching import compile_filter, labels_or_texts
+from trainshed.api.filters.syntax import Comparison, Term
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import BucketUse, checked
 from trainshed.core.datasets.records import Dataset, DatasetName
@@ -90,7 +90,7 @@ async def list_(call: Call, request: Any) -> Message:
     found = await call.services.datasets.datasets(
         parent.project_id, parent.location, "", SCAN_LIMIT
     )
-    ordered = _ordered(found, request.order_by)
+    ordered = in_order(found, request.order_by, _ORDERS)
     # Without a limit of time, since a token counts what passes; a filter's tests are counted.
     verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
     passing = list(itertools.compress(ordered, verdicts))
@@ -180,30 +180,13 @@ def missing_files(services: Services, named: Iterable[BucketUse]) -> tuple[Viola
     )
 
 
-def _ordered(found: tuple[Dataset, ...], order_by: str) -> list[Dataset]:
-    """Sorted by `display_name, create_time desc`, the first one first. Raises InvalidRequest."""
-    ordered = list(found)
-    for key, descending in reversed(read_order(order_by, _ORDERS)):
-        ordered.sort(key=key, reverse=descending)
-    return ordered
-
-
 def _filter(text: str) -> DatasetTest:
-    try:
-        return compile_tree(parse_filter(text), _leaf)
-    except FilterError as error:
-        raise InvalidRequest((Violation("filter", str(error)),)) from None
+    return compile_filter(text, _leaf)
 
 
 def _leaf(leaf: Comparison | Term) -> DatasetTest:
-    if leaf.path[0] == "labels":
-        labelled = label_test(leaf)
-        return lambda record: labelled(record.labels)
-    text_of = _TEXTS.get(leaf.name)
-    if text_of is None or isinstance(leaf, Term):
-        raise FilterError(
-            f"datasets cannot be filtered by {leaf.name!r}; compare display_name or metadata_schema_uri, or "
-            "ask for labels.KEY"
-        )
-    test = text_test(leaf)
-    return lambda record: test(text_of(record))
+    refusal = (
+        f"datasets cannot be filtered by {leaf.name!r}; compare display_name or metadata_schema_uri, or "
+        "ask for labels.KEY"
+    )
+    return labels_or_texts(leaf, _TEXTS, refusal)

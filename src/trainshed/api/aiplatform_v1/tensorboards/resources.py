@@ -23,8 +23,8 @@ from trainshed.api.aiplatform_v1.tensorboards.messages import (
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size
 from trainshed.api.calls.services import Services
-from trainshed.api.filters.matching import compile_tree, label_test, text_test
-from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
+from trainshed.api.filters.matching import compile_filter, label_test, text_test
+from trainshed.api.filters.syntax import Comparison, FilterError, Term
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.requests import Faults
@@ -195,10 +195,7 @@ def _parent(level: Level, parent: str) -> str:
 
 
 def _filter(text: str) -> BoardTest:
-    try:
-        return compile_tree(parse_filter(text), _leaf)
-    except FilterError as error:
-        raise InvalidRequest((Violation("filter", str(error)),)) from None
+    return compile_filter(text, _leaf)
 
 
 def _leaf(leaf: Comparison | Term) -> BoardTest:
