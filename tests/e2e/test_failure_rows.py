@@ -593,8 +593,7 @@ def test_the_running_limit_counts_from_the_first_start_over_all_attempts(service
 
 
 ELSEWHERE = {"stock_out", "spot_preempted", "out_of_disk", "data_failed"}
-"""Rows of jobs without room: `test_queueing`; beyond their disk: `tests/contract/engines/test_disks.py`; with
-a dataset that cannot be split: `tests/sim/test_controller.py`."""
+"""Scripted in `test_queueing`, `tests/contract/engines/test_disks.py` and `tests/sim/test_controller.py`."""
 
 
 def test_every_row_of_the_table_has_a_scripted_run() -> None:

@@ -240,9 +240,7 @@ def test_a_start_that_turns_out_to_be_impossible_gives_the_attempt_up() -> None:
 def test_a_package_that_cannot_be_installed_is_the_users_failure() -> None:
     """spec/failures#rules, the user's program; it is not tried again."""
     life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)))
-    code, message = failed(
-        life.see(PreparationFailed(1, "no such object gs://b/x", cause=Cause.PACKAGE))
-    )
+    code, message = failed(life.see(PreparationFailed(1, "no such object gs://b/x", Cause.PACKAGE)))
     assert code == 3
     assert "no such object gs://b/x" in message
 
