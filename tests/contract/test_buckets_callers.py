@@ -202,8 +202,10 @@ def test_a_relay_that_does_not_say_whose_it_is(service: Service, first: bytes) -
     with contextlib.suppress(BrokenPipeError):  # it may have heard enough
         connection.sock.sendall(b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\n\r\n")
     answer = b""
-    while block := connection.sock.recv(MIB):
-        answer += block
+    # What was sent after the introduction is not read: after the answer comes a reset, not an end.
+    with contextlib.suppress(ConnectionResetError):
+        while block := connection.sock.recv(MIB):
+            answer += block
     connection.close()
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"older version" in answer

@@ -192,7 +192,12 @@ def test_a_backup_under_load_is_restored_beside_the_original(
             # Objects: bytes and metadata.
             here, there = objects(twin), objects(original)
             assert {name: each for name, each in here.items() if name.startswith("quiet/")} == quiet
-            same = [name for name in here if here[name] == there.get(name)]
+            # The twin's own job is started again and writes its files anew, while they are compared.
+            same = [
+                name
+                for name in here
+                if here[name] == there.get(name) and not name.startswith("busy-job/")
+            ]
             for name in same[:100]:
                 assert content(twin, name) == content(original, name)
             assert any(name.startswith("busy/") for name in here)
