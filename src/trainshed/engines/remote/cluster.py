@@ -1,0 +1,126 @@
+"""What a cluster has to do so that `RemoteEngine` can run replicas on its nodes: hold resources for attempts,
+and start a process on each node that it holds."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainshed.core.names import JobUid
+from trainshed.engines.port import Node, NodeState
+
+
+class ClusterRefused(Exception):
+    """The cluster will never give this. The message is the cluster's own, and what would be given."""
+
+
+class ClusterUnavailable(Exception):
+    """The cluster cannot answer, or has not got it now. The same call may be made again. The message says
+    why, as the cluster tells it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HoldName:
+    """Identity of a hold. Ids of clusters are none: some give them out again after a crash."""
+
+    #: Tells this service from others that use the cluster.
+    service: str
+    job_uid: JobUid
+    attempt: int
+    #: 0 = what the gang began with; those after it are for replicas that had to move.
+    part: int
+
+    def __str__(self) -> str:
+        return f"trainshed-{self.service}-{self.job_uid}-{self.attempt}-{self.part}"
+
+    @staticmethod
+    def parse(name: str) -> "HoldName":
+        """Raises ValueError: that is the name of something else."""
+        prefix, service, *numbers = name.split("-")
+        if prefix != "trainshed" or len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
+            raise ValueError(f"{name!r} is not the name of a hold")
+        uid, attempt, part = map(int, numbers)
+        return HoldName(service, JobUid(uid), attempt, part)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNeed:
+    """What the replicas of an attempt that share a node need there, all together."""
+
+    node: str
+    replicas: int
+    vcpus: float
+    memory_bytes: int
+    #: How many devices.
+    accelerators: int = 0
+    #: Their public type; "" = it needs none.
+    accelerator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Resources that the cluster holds for an attempt."""
+
+    name: HoldName
+    #: How the cluster calls it.
+    cluster_id: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """How a node stands."""
+
+    #: With what of it this service may use: what others hold is left out.
+    node: Node
+    state: NodeState
+    #: Why it is not UP, as the cluster tells it; "" = it is, or nothing is told.
+    cause: str = ""
+    #: Where it is reached by other nodes: a name or an address; "" = its name.
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """What one look at the cluster found."""
+
+    nodes: tuple[NodeReport, ...]
+    #: All that this service holds, with the nodes on which an agent of it runs, as far as the cluster knows.
+    agents: Mapping[HoldName, frozenset[str]]
+
+
+class Cluster(Protocol):
+    """All methods but `watch` are idempotent and may be called again after a restart of the service. None of
+    them blocks the loop."""
+
+    async def start(self) -> None:
+        """Look for the first time. Raises ClusterUnavailable."""
+        ...
+
+    async def close(self) -> None:
+        """Let go. What is held stays held, and agents run on."""
+        ...
+
+    def report(self) -> ClusterReport:
+        """What the last look found."""
+        ...
+
+    def watch(self) -> AsyncIterator[ClusterReport]:
+        """Each look that found something else than the one before, until `close`. One reader."""
+        ...
+
+    async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
+        """Hold that much on those nodes, all or nothing; what is held by that name already is returned as it
+        is. Waits for as long as the cluster makes it wait; giving up waiting (cancellation) leaves nothing
+        held. Raises ClusterRefused, ClusterUnavailable."""
+        ...
+
+    async def start_agent(self, hold: Hold, node: str, given: bytes) -> None:
+        """Start the agent on a node of a hold, with `given` on its standard input, never on its command line
+        or in its environment. Returns when the cluster has taken it over; from then on it does not depend on
+        this process. Raises ClusterUnavailable."""
+        ...
+
+    async def give_back(self, name: HoldName) -> None:
+        """End whatever still runs there, and hold it no more; nothing if it is not held. Raises
+        ClusterUnavailable."""
+        ...

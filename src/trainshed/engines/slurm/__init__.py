@@ -1,0 +1,1 @@
+"""The Slurm engine: nodes of Slurm clusters, allocated to attempts, over `engines.remote`."""
