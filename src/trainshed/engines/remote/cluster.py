@@ -114,10 +114,10 @@ class Cluster(Protocol):
         held. Raises ClusterRefused, ClusterUnavailable."""
         ...
 
-    async def start_agent(self, hold: Hold, node: str, given: bytes) -> None:
-        """Start the agent on a node of a hold, with `given` on its standard input, never on its command line
-        or in its environment. Returns when the cluster has taken it over; from then on it does not depend on
-        this process. Raises ClusterUnavailable."""
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+        """Run `argv` on a node of a hold, found on the PATH there, with `given` on its standard input; what
+        is secret is in nothing but that. Returns when the cluster has taken it over; from then on it does not
+        depend on this process. Raises ClusterUnavailable."""
         ...
 
     async def give_back(self, name: HoldName) -> None:
