@@ -18,6 +18,17 @@ if ! command -v podman >/dev/null 2>&1; then
         echo "NOTE: podman is not installed here; the tests of container images are SKIPPED." >&2
     fi
 fi
+# The tests of the Slurm engine bring up a real cluster of their own, on nodes made of namespaces.
+if ! command -v slurmctld >/dev/null 2>&1 && ! [ -x /usr/sbin/slurmctld ]; then
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "Installing slurm-wlm, munge and iproute2 for the tests of the Slurm engine ..." >&2
+        export DEBIAN_FRONTEND=noninteractive
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge iproute2; } >/dev/null 2>&1 ||
+            echo "NOTE: Slurm cannot be installed here; the tests of the Slurm engine are SKIPPED." >&2
+    else
+        echo "NOTE: Slurm is not installed here; the tests of the Slurm engine are SKIPPED." >&2
+    fi
+fi
 # Environments with PyTorch and TensorFlow, and what the tests write.
 free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
 if [ $# -eq 0 ] && [ "$free" -lt 12 ]; then

@@ -1,0 +1,17 @@
+"""One Slurm cluster for the tests of a run (of each worker of it)."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.slurm.lab import SlurmLab, why_not
+
+
+@pytest.fixture(scope="session")
+def slurm_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
+    """Its nodes are up and idle; a test leaves them so."""
+    reason = why_not()
+    if reason:
+        pytest.skip(f"NOT TESTED: the Slurm engine: {reason}")
+    with SlurmLab.open(tmp_path_factory.mktemp("slurm")) as lab:
+        yield lab

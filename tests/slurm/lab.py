@@ -1,0 +1,280 @@
+"""A real Slurm cluster on one machine: a controller on the hub, and a munged and a slurmd on each node.
+
+With Debian's packages slurm-wlm, munge and iproute2, as root. Its configuration is seen as /etc/slurm by its
+machines alone.
+"""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.slurm.nodes import HUB, Machines, until
+
+_COMMANDS = ("salloc", "srun", "squeue", "scontrol", "sinfo", "scancel", "sbatch")
+_NEEDED = (*_COMMANDS, "slurmctld", "slurmd", "munged", "ip", "nsenter", "unshare")
+_CONTROL_GROUPS = Path("/sys/fs/cgroup/memory/cgroup.procs")
+_NO_DRIVERS = 240
+"""Major number for local use: devices that can be told apart, with nothing behind them."""
+
+CPUS = 16
+MEMORY_MB = 6000
+GPUS = 2
+
+
+def why_not() -> str:
+    """Why the lab cannot be had here; "" = it can."""
+    missing = [name for name in _NEEDED if not shutil.which(name, path=_search_path())]
+    if missing:
+        return f"needs the Debian packages slurm-wlm, munge and iproute2: no {', '.join(missing)}"
+    if os.geteuid() != 0:
+        return "needs root, for nodes of namespaces"
+    if not Path("/etc/slurm").is_dir():
+        return "needs the directory /etc/slurm, over which each lab lays its own"
+    try:
+        subprocess.run(
+            ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "true"],
+            check=True,
+            capture_output=True,
+        )
+    except subprocess.CalledProcessError as e:
+        return f"needs namespaces: {e.stderr.decode().strip()}"
+    return ""
+
+
+def enforces() -> bool:
+    """Slurm's control groups can be had here: limits of memory and devices are held."""
+    return _CONTROL_GROUPS.exists()
+
+
+class SlurmLab(Machines):
+    """Nodes node1, node2, ..., each with `CPUS`, `MEMORY_MB` and `GPUS`, as declared. Partitions: main (the
+    default), hi (goes before it), short (10 minutes at most), tiny (node1 alone)."""
+
+    @staticmethod
+    def open(
+        directory: Path, *, nodes: int = 3, shown: Sequence[Path] = (), extra: str = ""
+    ) -> "SlurmLab":
+        """Use as a context manager. `shown`: directories below /tmp that nodes share with the hub, as by a
+        shared file system. `extra`: lines of slurm.conf."""
+        return SlurmLab(directory, [f"node{n}" for n in range(1, nodes + 1)], shown, extra)
+
+    def __init__(
+        self, directory: Path, nodes: Sequence[str], shown: Sequence[Path], extra: str
+    ) -> None:
+        super().__init__(directory, nodes, shown)
+        self._extra = extra
+        #: Directory of Slurm's commands that a process outside of the lab can run, as if on the hub.
+        self.commands = directory / "commands"
+        self._controller: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "SlurmLab":
+        for path in ("etc", "state", "commands", "log"):
+            (self.directory / path).mkdir(parents=True, exist_ok=True)
+        Path("/run/munge").mkdir(exist_ok=True)
+        key = self.directory / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        for number in range(GPUS):
+            device = os.makedev(_NO_DRIVERS, number)
+            os.mknod(self.directory / f"gpu{number}", stat.S_IFCHR | 0o666, device)
+        self._configure()
+        super().__enter__()
+        try:
+            self._write_commands()
+            for name in (HUB, *self.nodes):
+                self.start_munged(name)
+            self._start_controller("-c")
+            for name in self.nodes:
+                self.start_slurmd(name)
+            self.await_states(dict.fromkeys(self.nodes, ("idle",)))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def states(self) -> dict[str, str]:
+        """Of the nodes, as sinfo has it; none if the controller does not answer."""
+        try:
+            found = self.run(HUB, ["sinfo", "-h", "-N", "-p", "main", "-o", "%N %T"])
+        except subprocess.CalledProcessError:
+            return {}
+        return dict(line.split() for line in found.splitlines())
+
+    def await_states(self, wanted: dict[str, Iterable[str]], seconds: float = 30) -> None:
+        """Until each node's state is one of those."""
+        found: dict[str, str] = {}
+        try:
+            for _ in until(f"states {wanted}", seconds):
+                found = self.states()
+                if all(found.get(name, "") in states for name, states in wanted.items()):
+                    return
+        except TimeoutError as e:
+            raise TimeoutError(f"{e}: {found}\n{self._logs()}") from None
+
+    def slurm(self, *command: str) -> str:
+        """What one of Slurm's commands prints on the hub."""
+        return self.run(HUB, command)
+
+    def stop_controller(self, number: int = signal.SIGTERM) -> None:
+        """SIGKILL is its power loss."""
+        self._stop(HUB, "slurmctld", number)
+        if self._controller:
+            self._controller.wait()
+
+    def start_controller(self) -> None:
+        """With the state that it kept. Returns when it answers."""
+        self._start_controller()
+        for _ in until("an answer of slurmctld"):
+            if self.states():
+                return
+
+    def restart_slurmd(self, name: str) -> None:
+        """Steps run on."""
+        self.stop_slurmd(name)
+        self.start_slurmd(name)
+
+    def stop_slurmd(self, name: str, number: int = signal.SIGTERM) -> None:
+        self._stop(name, "slurmd", number)
+
+    def start_slurmd(self, name: str) -> None:
+        with (self.directory / "log" / f"slurmd.{name}").open("ab") as log:
+            self.popen(name, self.joining([_path("slurmd"), "-D", "-N", name]), output=log)
+
+    def stop_munged(self, name: str) -> None:
+        self._stop(name, "munged", signal.SIGTERM)
+
+    def start_munged(self, name: str) -> None:
+        """Returns when it answers. Each machine has its own: a shared one reports replays."""
+        own = ["--key-file", str(self.directory / "munge.key"), "--seed-file", "/run/munge/seed"]
+        log = ["--log-file", str(self.directory / "log" / f"munged.{name}")]
+        self.run(name, [_path("munged"), "--force", *own, *log])
+
+    def drain(self, name: str, reason: str = "maintenance") -> None:
+        self.slurm("scontrol", "update", f"nodename={name}", "state=drain", f"reason={reason}")
+
+    def resume(self, name: str) -> None:
+        self.slurm("scontrol", "update", f"nodename={name}", "state=resume")
+
+    def revive(self, name: str) -> None:
+        """A node whose power was lost boots."""
+        self.start([name])
+        self.start_munged(name)
+        self.start_slurmd(name)
+
+    def clear(self) -> None:
+        """End all jobs, and wait until nodes are as they were in the beginning."""
+        self.slurm("scancel", "-u", "root")
+        for _ in until("the end of all jobs"):
+            if not self.slurm("squeue", "-h"):
+                break
+        self.await_states(dict.fromkeys(self.nodes, ("idle",)))
+
+    def _start_controller(self, *options: str) -> None:
+        with (self.directory / "log" / "slurmctld").open("ab") as log:
+            command = [_path("slurmctld"), "-D", *options]
+            self._controller = self.popen(HUB, command, output=log)
+
+    def _stop(self, name: str, command: str, number: int) -> None:
+        for pid in self.processes(name, command):
+            os.kill(pid, number)
+        for _ in until(f"the end of {command} on {name}"):
+            if not self.processes(name, command):
+                return
+
+    def _write_commands(self) -> None:
+        for name in _COMMANDS:
+            script = self.commands / name
+            argv = " ".join(self.argv_outside([_path(name)]))
+            script.write_text(f'#!/bin/sh\nexec {argv} "$@"\n')
+            script.chmod(0o755)
+
+    def _extra_binds(self) -> list[tuple[str, str]]:
+        return [(str(self.directory / "etc"), "/etc/slurm")]
+
+    def _empty(self) -> tuple[str, ...]:
+        return ("/run/munge",)
+
+    def _logs(self) -> str:
+        logs = sorted((self.directory / "log").iterdir())
+        return "\n".join(f"{log.name}:\n{log.read_text()[-1500:]}" for log in logs)
+
+    def _configure(self) -> None:
+        own = self.directory
+        limits = "cgroup" if enforces() else "linuxproc"
+        lines = [
+            "ClusterName=lab",
+            f"SlurmctldHost=hub({self.address(HUB)})",
+            "AuthType=auth/munge",
+            "CredType=cred/munge",
+            "SlurmUser=root",
+            "SlurmdUser=root",
+            f"StateSaveLocation={own}/state",
+            f"SlurmdSpoolDir={own}/spool.%n",
+            f"SlurmctldPidFile={own}/slurmctld.pid",
+            f"SlurmdPidFile={own}/slurmd.%n.pid",
+            "SlurmdDebug=info",
+            "SlurmctldDebug=info",
+            f"ProctrackType=proctrack/{limits}",
+            f"TaskPlugin=task/{'cgroup' if enforces() else 'none'}",
+            f"JobAcctGatherType=jobacct_gather/{'cgroup' if enforces() else 'linux'}",
+            "SelectType=select/cons_tres",
+            "SelectTypeParameters=CR_Core_Memory",
+            "SchedulerType=sched/backfill",
+            "SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=2",
+            "SlurmdParameters=config_overrides",
+            "ReturnToService=2",
+            "MpiDefault=none",
+            "SlurmctldTimeout=30",
+            "MessageTimeout=3",
+            "SlurmdTimeout=5",
+            "InactiveLimit=0",
+            "KillWait=2",
+            "SwitchType=switch/none",
+            "PriorityType=priority/multifactor",
+            "PriorityWeightPartition=1000",
+            "RebootProgram=/bin/true",
+            "GresTypes=gpu",
+        ]
+        for name in self.nodes:
+            feature = "old" if name == "node1" else "new"
+            lines.append(
+                f"NodeName={name} NodeAddr={self.address(name)} CPUs={CPUS} RealMemory={MEMORY_MB} "
+                f"Gres=gpu:t4:{GPUS} Feature={feature} State=UNKNOWN"
+            )
+        every = ",".join(self.nodes)
+        lines += [
+            f"PartitionName=main Nodes={every} Default=YES MaxTime=INFINITE State=UP PriorityTier=1",
+            f"PartitionName=hi Nodes={every} MaxTime=INFINITE State=UP PriorityTier=10",
+            f"PartitionName=short Nodes={every} MaxTime=10 State=UP",
+            "PartitionName=tiny Nodes=node1 MaxTime=INFINITE State=UP",
+            self._extra,
+        ]
+        (own / "etc" / "slurm.conf").write_text("\n".join(lines) + "\n")
+        (own / "etc" / "gres.conf").write_text(
+            "".join(
+                f"NodeName={name} Name=gpu Type=t4 File={own}/gpu[0-{GPUS - 1}]\n"
+                for name in self.nodes
+            )
+        )
+        (own / "etc" / "cgroup.conf").write_text(
+            "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n"
+            "ConstrainCores=no\nConstrainRAMSpace=yes\nConstrainDevices=yes\nConstrainSwapSpace=no\n"
+            if enforces()
+            else "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
+        )
+        # What slurmd and slurmstepd look for beside the others.
+        (own / "etc" / "plugstack.conf").write_text("")
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
+
+def _path(command: str) -> str:
+    found = shutil.which(command, path=_search_path())
+    assert found, command
+    return found
