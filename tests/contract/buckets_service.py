@@ -28,7 +28,7 @@ from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.callers import address_with_key
 from trainshed.buckets.gateway import BucketsGateway
 from trainshed.buckets.setup import BucketRules, BucketSetup
-from trainshed.buckets.sockets import listen_tcp
+from trainshed.replica.system.listening import listen_tcp
 
 MIB = 1 << 20
 PROCESS = (sys.executable, "-m", "trainshed.buckets.process")

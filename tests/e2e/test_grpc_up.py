@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.running import Service, command, environment, running, start
 from tests.ports import free_ports
-from trainshed.serve.authority import Authority
+from trainshed.access.authority import Authority
 
 grpc: Any = importlib.import_module("grpc")
 

@@ -9,8 +9,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.verification import PolicyBuilder, Store
 
+from trainshed.access.authority import Authority
 from trainshed.serve import certificates
-from trainshed.serve.authority import Authority
 from trainshed.serve.certificates import CertificatesUnusable, given, make, names_of, own
 
 NOW = 1_760_000_000.0

@@ -27,7 +27,6 @@ from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.rest.access_log import AccessLog
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
-from trainshed.buckets.sockets import listen_tcp, listen_unix
 from trainshed.buckets.stores import open_buckets
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
@@ -35,6 +34,7 @@ from trainshed.httpd.protocol import ConnectionGroups
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
 from trainshed.replica.system import kernel
+from trainshed.replica.system.listening import listen_tcp, listen_unix
 
 _GRACE_S = 5
 _TAKE_OVER_S = 20

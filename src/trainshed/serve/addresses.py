@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from trainshed.buckets.sockets import listen_unix
 from trainshed.httpd.hosts import Hosts, listed
 from trainshed.replica.system import durable
+from trainshed.replica.system.listening import listen_unix
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.setup import BucketRules, BucketSetup
-from trainshed.buckets.sockets import listen_tcp
 from trainshed.core.errors import Unauthenticated
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
+from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import ProgramSockets, listen_for_programs, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED

@@ -226,7 +226,7 @@ def make(files: Signed, names: tuple[str, ...], now: float) -> None:
     The note is written last: what a crash leaves unfinished is made again. Raises CertificatesUnusable if
     only a part of the authority is there.
     """
-    from trainshed.serve.authority import Authority
+    from trainshed.access.authority import Authority
 
     ca, ca_key = files.ca, files.ca.with_suffix(".key")
     authority = None

@@ -126,7 +126,7 @@ def job_certificate(job_uid: int, seed: bytes) -> JobCertificate:
     """A new certificate by the job's authority, whose key follows from `seed` (`JobTokens.authority_seed`).
     Takes a millisecond, the first time some tens more."""
     # Not before some job asks for it: most services never load it.
-    from trainshed.serve.authority import Authority
+    from trainshed.access.authority import Authority
 
     authority = Authority.derived(seed, f"Trainshed job {job_uid}", _BEGINS, _ENDS)
     certificate, key = authority.issue((_NAME,), _BEGINS, _ENDS)

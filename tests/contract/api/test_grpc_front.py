@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import House
-from trainshed.buckets.sockets import listen_tcp, listen_unix
+from trainshed.replica.system.listening import listen_tcp, listen_unix
 from trainshed.serve import certificates
 from trainshed.serve.grpc_front import GrpcFront, GrpcPorts, Relay
 

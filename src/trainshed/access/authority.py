@@ -1,7 +1,8 @@
-"""A certificate authority for one service, or for one job: its certificate and key, and the server
-certificates that it signs.
+"""A certificate authority for one service, for one job, or for the agents of an engine: its certificate and
+key, and the certificates that it signs.
 
-Loads `cryptography`; imported only where certificates are made (`serve.certificates`, `serve.vault`).
+Loads `cryptography`; imported only where certificates are made (`serve.certificates`, `serve.vault`,
+`engines.remote.credentials`).
 """
 
 import datetime
@@ -21,7 +22,7 @@ _EARLIER = 3_600
 
 
 class Authority:
-    """A root of its own: nothing else trusts it, and it signs nothing else than servers."""
+    """A root of its own: nothing else trusts it, and it signs no further authorities."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -77,7 +78,21 @@ class Authority:
         return _key_pem(self._key)
 
     def issue(self, names: tuple[str, ...], now: float, ends: float) -> tuple[bytes, bytes]:
-        """A server's certificate for these names and addresses, and its key, as PEM."""
+        """A server's certificate for these names and addresses, and its key, as PEM. It makes no client."""
+        return self._issue(_alternatives(names), ExtendedKeyUsageOID.SERVER_AUTH, now, ends)
+
+    def issue_client(self, uri: str, now: float, ends: float) -> tuple[bytes, bytes]:
+        """A client's certificate, which names it by a URI, and its key, as PEM. It makes no server."""
+        name = x509.UniformResourceIdentifier(uri)
+        return self._issue((name,), ExtendedKeyUsageOID.CLIENT_AUTH, now, ends)
+
+    def _issue(
+        self,
+        names: Iterable[x509.GeneralName],
+        use: x509.ObjectIdentifier,
+        now: float,
+        ends: float,
+    ) -> tuple[bytes, bytes]:
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self._certificate
         signer = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
@@ -85,8 +100,8 @@ class Authority:
             _builder(_named("Trainshed"), issuer.subject, key.public_key(), now, ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.SubjectAlternativeName(_alternatives(names)), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(signer),
                 critical=False,

@@ -1,24 +1,26 @@
-"""Listening sockets: Unix ones at paths of any length, and TCP."""
+"""Listening sockets: Unix ones at paths of any length, and TCP. Runs on Python 3.6."""
 
-from __future__ import annotations
-
+import contextlib
 import os
 import socket
-from contextlib import suppress
-from pathlib import Path
 
-from trainshed.replica.system.unix_sockets import reachable
+from trainshed.replica.system import unix_sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _BACKLOG = 1024
 
 
-def listen_unix(path: Path) -> socket.socket:
-    """A listening socket at ``path``, open to our own user only; replaces what a crash left."""
-    path.unlink(missing_ok=True)
+def listen_unix(path: "Path") -> socket.socket:
+    """A listening socket at `path`, open to our own user only; replaces what a crash left. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        with reachable(str(path)) as short:
+        with unix_sockets.reachable(str(path)) as short:
             listener.bind(short)
         listener.listen(_BACKLOG)
     except OSError:
@@ -30,10 +32,10 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; port 0 lets the kernel choose one."""
+    """A listening TCP socket; port 0 lets the kernel choose one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -1,0 +1,234 @@
+"""One ordered conversation over a connection: messages in MessagePack, each behind its length.
+
+Knows nothing of what they mean. What the other side does not take waits with the sender; what is not received
+yet waits in the kernel, a little of it here.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
+
+LONGEST: Final = 8 << 20
+"""Bytes of a message. One that says it is longer ends the conversation."""
+_HEAD: Final = 4
+_ENOUGH: Final = 1 << 20
+"""Bytes that wait here to be received, beyond which no more is read."""
+_ROOM: Final = 512 << 10
+"""Bytes that wait here to be sent, beyond which `send` waits."""
+MOST_POSTED: Final = 16 << 20
+"""Bytes that wait here to be sent, beyond which `post` ends the conversation."""
+
+
+class ChannelClosed(ConnectionError):
+    """The conversation has ended. The message says why; what ended it is the cause."""
+
+
+class MessageTooLong(ValueError):
+    """The message has more than `LONGEST` bytes. Nothing of it was sent."""
+
+
+class Channel(asyncio.Protocol, Generic[Sent, Received]):
+    """One end of the conversation. Made and used on one event loop; its methods as a protocol are the
+    connection's alone. One task receives; any may send, and messages arrive in the order in which they were
+    taken."""
+
+    def __init__(self, received: Any, peer: str = "") -> None:
+        """`received`: the type of what comes, a Struct or a union of tagged ones. `peer`: as whom the other
+        side was recognised; "" = it is the service."""
+        self.peer = peer
+        self._decoder: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(received)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._closed = self._loop.create_future()
+        self.cause: BaseException | None = None
+        """Why it ended; None = it has not, or one of the two has closed it."""
+        # What came of the next message, or of several.
+        self._coming = bytearray()
+        self._frames: deque[bytes] = deque()
+        self._waiting = 0
+        self._is_held = False
+        self._arrival: asyncio.Future[None] | None = None
+        # Senders that wait for room.
+        self._is_full = False
+        self._senders: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing more can be sent. What has come before may still be received."""
+        return self._closed.done()
+
+    async def closed(self) -> None:
+        """Wait until it is closed."""
+        await asyncio.shield(self._closed)
+
+    async def send(self, message: Sent) -> None:
+        """Say it as soon as there is room. Given up (cancelled) before it returns, nothing of it is said.
+        Raises ChannelClosed, MessageTooLong. That it returns does not mean that the message has arrived."""
+        frame = self._framed(message)
+        while self._is_full and not self.is_closed:
+            room = self._loop.create_future()
+            self._senders.append(room)
+            try:
+                await room
+            except asyncio.CancelledError:
+                if room.done() and not room.cancelled():
+                    self._admit()
+                raise
+            finally:
+                if room in self._senders:
+                    self._senders.remove(room)
+        self._write(frame)
+        if not self._is_full:
+            self._admit()
+
+    def post(self, message: Sent) -> None:
+        """Say it, from where nobody can wait. Where too much waits already the conversation ends: the other
+        side does not listen. Raises ChannelClosed, MessageTooLong."""
+        frame = self._framed(message)
+        self._write(frame)
+        if self._transport is not None and self._transport.get_write_buffer_size() > MOST_POSTED:
+            self._end(
+                ChannelClosed(f"The other side takes nothing, and {MOST_POSTED >> 20} MiB wait.")
+            )
+            raise self._ended()
+
+    async def receive(self) -> Received:
+        """The next message; what came before the end is handed out first. May be given up. Raises
+        ChannelClosed."""
+        while not self._frames:
+            if self.is_closed:
+                raise self._ended()
+            assert self._arrival is None, "another task receives already"
+            self._arrival = self._loop.create_future()
+            try:
+                await self._arrival
+            finally:
+                self._arrival = None
+        frame = self._frames.popleft()
+        self._waiting -= len(frame)
+        if self._is_held and self._waiting <= _ENOUGH // 2:
+            self._is_held = False
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+        try:
+            return self._decoder.decode(frame)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._end(error)
+            self._frames.clear()
+            raise ChannelClosed(f"What came is no message: {error}.") from error
+
+    def close(self) -> None:
+        """End it, without waiting: what was taken to be sent is still sent, if the other side takes it soon.
+        Twice is fine."""
+        if self._transport is not None:
+            self._transport.close()
+        self._finish(None)
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._finish(None)
+
+    # As the connection's protocol
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_ROOM)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_closed:
+            return
+        self._coming += data
+        begin, size, longest = 0, len(self._coming), 0
+        with memoryview(self._coming) as view:
+            while size - begin >= _HEAD:
+                longest = int.from_bytes(view[begin : begin + _HEAD])
+                end = begin + _HEAD + longest
+                if longest > LONGEST or end > size:
+                    break
+                self._frames.append(bytes(view[begin + _HEAD : end]))
+                self._waiting += longest
+                begin = end
+        del self._coming[:begin]
+        if longest > LONGEST:
+            text = f"A message came that says to have {longest} bytes: more than {LONGEST}."
+            self._end(ChannelClosed(text))
+        if self._waiting > _ENOUGH and not self._is_held and self._transport is not None:
+            self._is_held = True
+            self._transport.pause_reading()
+        if self._frames:
+            self._wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._admit()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None and self._coming:
+            exc = ConnectionResetError("in the middle of a message")
+        self._finish(exc)
+
+    def _framed(self, message: Sent) -> bytearray:
+        frame = bytearray(_HEAD)
+        self._encoder.encode_into(message, frame, _HEAD)
+        length = len(frame) - _HEAD
+        if length > LONGEST:
+            raise MessageTooLong(
+                f"{type(message).__name__} has {length} bytes: more than {LONGEST}"
+            )
+        frame[:_HEAD] = length.to_bytes(_HEAD)
+        return frame
+
+    def _write(self, frame: bytearray) -> None:
+        if self.is_closed or self._transport is None or self._transport.is_closing():
+            raise self._ended()
+        self._transport.write(frame)
+
+    def _admit(self) -> None:
+        """Let the sender go on that has waited for longest."""
+        while self._senders:
+            room = self._senders.popleft()
+            if not room.done():
+                room.set_result(None)
+                return
+
+    def _end(self, cause: BaseException) -> None:
+        self._finish(cause)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _finish(self, cause: BaseException | None) -> None:
+        if self._closed.done():
+            return
+        self.cause = cause
+        self._closed.set_result(None)
+        self._coming.clear()
+        self._wake()
+        for room in self._senders:
+            if not room.done():
+                room.set_result(None)
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def _ended(self) -> ChannelClosed:
+        if isinstance(self.cause, ChannelClosed):
+            return ChannelClosed(*self.cause.args)
+        why = f": {self.cause}" if self.cause is not None else ""
+        closed = ChannelClosed(f"The connection has ended{why}.")
+        closed.__cause__ = self.cause
+        return closed

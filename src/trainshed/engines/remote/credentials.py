@@ -1,0 +1,163 @@
+"""Who may speak as an agent, and how an agent knows its service: certificates by an authority of the engine's
+own, which nothing else trusts.
+
+Agents check the authority and the hub's name; the hub checks the authority and asks for each connection
+whether an agent of that name is expected now. Certificates of agents end by themselves as well.
+`cryptography` is loaded by the service alone, when its `Issuer` is opened.
+"""
+
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
+
+from trainshed.replica.system import durable
+
+if TYPE_CHECKING:
+    from trainshed.access.authority import Authority
+
+SERVER_NAME: Final = "hub.trainshed.internal"
+"""What the hub's certificate names. Agents compare it, wherever they reach the hub."""
+_SCHEME: Final = "trainshed-agent:"
+_BEGINS: Final = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
+_ENDS: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+"""Of the authority and of the hub: no clock of a node that is wrong keeps an agent from its service. What
+ends are the certificates of agents, by the service's clock."""
+
+
+class AuthorityUnusable(Exception):
+    """The files of the authority are there in part, or are something else. The message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What one agent is given, as a secret: whom it calls, and as whom."""
+
+    #: The agent's name: its hold's name, "/", and its node.
+    name: str
+    #: Where it dials.
+    host: str
+    port: int
+    #: The name in the certificate that the other side must show.
+    server_name: str
+    #: PEM: of the only authority that it trusts, of its own certificate, and of that one's key.
+    authority: str
+    certificate: str
+    key: str
+
+
+class Issuer:
+    """Signs the certificates of the hub and of agents. Not bound to an event loop; a signature takes a
+    millisecond."""
+
+    def __init__(self, authority: "Authority", now: Callable[[], float]) -> None:
+        self._authority = authority
+        self._now = now
+        self.authority: Final = authority.certificate_pem().decode()
+        """PEM."""
+
+    @classmethod
+    def open(cls, directory: Path, now: Callable[[], float]) -> "Issuer":
+        """The authority in `directory`, made if there is none. `now`: seconds since the epoch. Blocks on the
+        disk and on loading a library. Raises AuthorityUnusable, OSError."""
+        from trainshed.access.authority import Authority
+
+        certificate, key = directory / "authority.pem", directory / "authority.key"
+        advice = (
+            "Restore both from a backup, or move both away: then a new authority is made, and agents "
+            "that run now are not let in again."
+        )
+        if certificate.exists():
+            try:
+                return cls(Authority.read(certificate.read_bytes(), key.read_bytes()), now)
+            except FileNotFoundError:
+                raise AuthorityUnusable(
+                    f"{key} is missing, which {certificate} belongs to. {advice}"
+                ) from None
+            except ValueError as error:
+                raise AuthorityUnusable(
+                    f"{certificate} and {key} are no authority: {error}. {advice}"
+                ) from None
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority = Authority.new(_BEGINS, _ENDS - _BEGINS)
+        # The certificate is written last: a key without one was never used.
+        durable.write(str(key), authority.key_pem())
+        durable.write(str(certificate), authority.certificate_pem())
+        return cls(authority, now)
+
+    def server(self, name: str = SERVER_NAME) -> ssl.SSLContext:
+        """What the hub speaks: TLS 1.3, and only with who shows a certificate for agents by this
+        authority."""
+        context = _context(ssl.PROTOCOL_TLS_SERVER, self.authority)
+        certificate, key = self._authority.issue((name,), _BEGINS, _ENDS)
+        _show(context, certificate, key)
+        # Nobody resumes a session: each connection shows its certificate anew.
+        context.num_tickets = 0
+        return context
+
+    def issue(self, name: str, ends: float) -> tuple[str, str]:
+        """A certificate for the agent of that name, valid until `ends` (seconds since the epoch), and its
+        key."""
+        certificate, key = self._authority.issue_client(_uri(name), self._now(), ends)
+        return certificate.decode(), key.decode()
+
+
+def client(credential: Credential) -> ssl.SSLContext:
+    """What an agent speaks: TLS 1.3, and only with the server that its credential names. Raises OSError
+    (among them ssl.SSLError: it is no credential)."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, credential.authority)
+    _show(context, credential.certificate.encode(), credential.key.encode())
+    return context
+
+
+def shown_name(certificate: Any) -> str:
+    """The agent that a certificate is for, which was checked already (as `getpeercert` tells it); "" =
+    none."""
+    shown: dict[str, Any] = certificate or {}
+    for kind, value in shown.get("subjectAltName", ()):
+        if kind == "URI" and value.startswith(_SCHEME):
+            return unquote(value.removeprefix(_SCHEME))
+    return ""
+
+
+def shown_end(certificate: Any) -> float:
+    """Until when it is valid, in seconds since the epoch."""
+    return float(ssl.cert_time_to_seconds(certificate["notAfter"]))
+
+
+def _uri(name: str) -> str:
+    return _SCHEME + quote(name)
+
+
+def _context(protocol: int, authority: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
+def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    with _readable(key + certificate) as path:
+        context.load_cert_chain(path)
+
+
+@contextmanager
+def _readable(secret: bytes) -> Generator[str]:
+    """A path at which OpenSSL, which reads nothing else, finds `secret`: of no disk where the system has such
+    files."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("credential", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+            file.write(secret)
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(secret)
+            file.flush()
+            yield file.name

@@ -1,0 +1,152 @@
+"""The agent's end of the remote transport: it calls the service, wherever it is, and carries the connections
+of programs on its node to the service's doors."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from trainshed.engines.remote import credentials, greeting
+from trainshed.engines.remote.channel import Channel
+from trainshed.engines.remote.credentials import Credential
+from trainshed.engines.remote.greeting import FirstLine, NotAdmitted
+from trainshed.engines.remote.tunnel import Tunnel, streams
+from trainshed.eventloop.background import Crew
+from trainshed.eventloop.joining import End
+from trainshed.replica.system.listening import listen_unix
+
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
+
+_RETRY_SECONDS: Final = 10.0
+"""For which a program's connection waits for a service that is away, as it does on the service's own machine
+(`replica.endpoint.relay`)."""
+_RETRY_PAUSE: Final = 0.1
+
+
+class Dialer(Generic[Sent, Received]):
+    """Calls one service as one agent. Made and used on one event loop."""
+
+    def __init__(
+        self, credential: Credential, received: Any, *, silence: float = greeting.SILENCE
+    ) -> None:
+        """`received`: the type of the service's messages. `silence`: seconds for which the service may be out
+        of reach unnoticed. Raises OSError: it is no credential."""
+        self._received = received
+        self._silence = silence
+        self._crew = Crew()
+        self._ends: set[asyncio.Transport] = set()
+        self._tunnels: set[FirstLine] = set()
+        self.renew(credential)
+
+    def renew(self, credential: Credential) -> None:
+        """Call with this one from now on. Raises OSError: it is none."""
+        self._context = credentials.client(credential)
+        self._credential = credential
+
+    async def close(self) -> None:
+        """End what is carried. Conversations and streams are their owners'."""
+        self._cut()
+        await self._crew.close()
+
+    async def dial(self) -> Channel[Sent, Received]:
+        """Begin the conversation: one try. Raises NotAdmitted: the service knows this agent no more; any
+        other OSError: it cannot be reached now, or is not ours."""
+        first = await self._connected(greeting.CONTROL)
+        channel: Channel[Sent, Received] = Channel(self._received)
+        self._accept(first, channel)
+        self._crew.begin(self._watch(channel), "agent: looking after tunnels")
+        return channel
+
+    async def open(self, door: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a stream to a door of the service, or `stream:` and the name of one that it expects: one try.
+        Each way ends on its own. Raises OSError."""
+        first = await self._connected(door)
+        tunnel = Tunnel()
+        self._accept(first, tunnel)
+        return streams(tunnel)
+
+    async def listen(self, door: str, path: Path) -> asyncio.AbstractServer:
+        """Carry each connection to a Unix socket, which is made here and open to our own user alone, to a
+        door. One that comes while the service is away waits for it some seconds. Raises OSError."""
+        return await asyncio.get_running_loop().create_unix_server(
+            lambda: End(self._begin(door), self._ends), sock=listen_unix(path)
+        )
+
+    def _begin(self, door: str) -> Callable[[End], None]:
+        return lambda end: self._crew.begin(self._carry(end, door), f"agent: carrying to {door}")
+
+    async def _carry(self, end: End, door: str) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _RETRY_SECONDS
+        first = None
+        try:
+            while first is None:
+                try:
+                    first = await self._connected(door)
+                except NotAdmitted:
+                    raise
+                except OSError:
+                    if loop.time() >= until or end.transport.is_closing():
+                        raise
+                    await asyncio.sleep(_RETRY_PAUSE)
+            tunnel = Tunnel()
+            self._tunnels.add(first)
+            self._accept(first, tunnel)
+            tunnel.join(End(end.join, set()))
+            await tunnel.closed()
+        except OSError:
+            end.transport.abort()
+        except asyncio.CancelledError:
+            end.transport.abort()
+            if first is not None:
+                first.abort()
+            raise
+        finally:
+            if first is not None:
+                self._tunnels.discard(first)
+
+    async def _connected(self, door: str) -> FirstLine:
+        """A connection on which the hub has said yes."""
+        credential, first = self._credential, FirstLine()
+        try:
+            async with asyncio.timeout(greeting.SECONDS):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: first,
+                    credential.host,
+                    credential.port,
+                    ssl=self._context,
+                    server_hostname=credential.server_name,
+                )
+                is_control = door == greeting.CONTROL
+                handle = first.info("socket").fileno()
+                greeting.watch(handle, self._silence, even_if_full=is_control)
+                first.say(greeting.wish(door))
+                greeting.check_answer(await first.line())
+        except TimeoutError:
+            first.abort()
+            where = f"{credential.host} port {credential.port}"
+            raise TimeoutError(f"{where} did not answer in {greeting.SECONDS:g} s.") from None
+        except BaseException:
+            first.abort()
+            raise
+        return first
+
+    def _accept(self, first: FirstLine, to: asyncio.Protocol) -> None:
+        try:
+            first.hand_over(to)
+        except OSError:
+            first.abort()
+            raise
+
+    async def _watch(self, channel: Channel[Sent, Received]) -> None:
+        """The kernel notices soon that the conversation's connection is cut, and late that others are."""
+        await channel.closed()
+        if isinstance(channel.cause, TimeoutError):
+            self._cut()
+
+    def _cut(self) -> None:
+        for transport in (*self._ends,):
+            transport.abort()
+        for first in (*self._tunnels,):
+            first.abort()

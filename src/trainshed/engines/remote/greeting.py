@@ -1,0 +1,172 @@
+"""How a connection from an agent to the hub begins: after the handshake the agent says in a line what it
+wants, and the hub answers in a line that it may, or why not.
+
+Also how both notice that the other is out of reach.
+"""
+
+import asyncio
+import os
+import socket
+from typing import Any, Final
+
+VERSION: Final = "1"
+"""Of all that is said. Agents outlive the service that started them."""
+CONTROL: Final = "control"
+"""The conversation itself; all else is a door of the service, or a stream."""
+STREAM: Final = "stream:"
+"""Followed by the name of a stream that the service expects."""
+BUCKETS: Final = "buckets"
+"""The door at which a connection says in its first line whose it is."""
+SECONDS: Final = 10.0
+"""For the whole of it."""
+SILENCE: Final = 15.0
+"""Seconds for which the other side may be out of reach unnoticed."""
+LONGEST_LINE: Final = 4096
+YES: Final = "+"
+NOT_ADMITTED: Final = "-not-admitted"
+CLOSED: Final = "-closed"
+
+
+class Refused(ConnectionError):
+    """The hub knows the agent, and does not do what it asks. The message says why."""
+
+
+class NotAdmitted(Refused):
+    """No agent of this name is expected (any more)."""
+
+
+class FirstLine(asyncio.Protocol):
+    """The protocol of a connection until a line has come; what follows is for the one after it."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._came = bytearray()
+        self._is_ended = False
+        self._lost: Exception | None = None
+
+    async def line(self) -> str:
+        """The line, without its end. Raises ConnectionError, OSError: none came."""
+        return await self._line
+
+    def say(self, line: bytes) -> None:
+        """Write a line of ours."""
+        if self.transport is not None:
+            self.transport.write(line)
+
+    def accept(self, to: asyncio.Protocol) -> None:
+        """Tell the agent that it may, and have the connection served by `to`. Raises OSError: it is lost
+        already."""
+        self.say(answer(YES))
+        self.hand_over(to)
+
+    def refuse(self, kind: str, why: str = "") -> None:
+        """Tell the agent why not, and end the connection."""
+        self.say(answer(kind, why))
+        if self.transport is not None:
+            self.transport.close()
+
+    def info(self, name: str) -> Any:
+        """What the transport tells of itself."""
+        return self.transport.get_extra_info(name) if self.transport is not None else None
+
+    def hand_over(self, to: asyncio.Protocol, again: bytes = b"") -> None:
+        """Have the connection served by `to`, which gets `again` before what follows. Raises OSError: it is
+        lost already."""
+        transport = self.transport
+        if transport is None or self._lost is not None or transport.is_closing():
+            raise ConnectionResetError("The connection has ended.") from self._lost
+        transport.set_protocol(to)
+        transport.resume_reading()
+        to.connection_made(transport)
+        if again or self._came:
+            to.data_received(again + bytes(self._came))
+        if self._is_ended and not to.eof_received():
+            transport.close()
+
+    def abort(self) -> None:
+        """End the connection, whatever has become of it."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._came += data
+        if self._line.done():
+            return
+        line, end, rest = self._came.partition(b"\n")
+        if len(line) > LONGEST_LINE:
+            self._fail(ConnectionError(f"a line of more than {LONGEST_LINE} bytes"))
+            self.abort()
+        elif end and self.transport is not None:
+            self._came = rest
+            self._line.set_result(line.decode(errors="replace"))
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._is_ended = True
+        if self._line.done():
+            return True
+        self._fail(ConnectionResetError("The other side has hung up."))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = exc or ConnectionResetError("The other side has hung up.")
+        self._fail(self._lost)
+
+    def _fail(self, cause: Exception) -> None:
+        if not self._line.done():
+            self._line.set_exception(cause)
+            # Nobody may wait for it.
+            self._line.exception()
+
+
+def wish(door: str) -> bytes:
+    """The line by which an agent asks for a door."""
+    return f"{VERSION} {door}\n".encode()
+
+
+def wished(line: str) -> str:
+    """The door. Raises ValueError: another version is spoken, or none."""
+    version, _, door = line.partition(" ")
+    if version != VERSION or not door:
+        raise ValueError(f"this service speaks version {VERSION}")
+    return door
+
+
+def answer(kind: str, why: str = "") -> bytes:
+    """The hub's line."""
+    return f"{kind} {why}".rstrip().encode() + b"\n"
+
+
+def check_answer(line: str) -> None:
+    """Raises NotAdmitted, Refused, ConnectionError: it is no answer of a hub."""
+    kind, _, why = line.partition(" ")
+    if kind == YES:
+        return
+    if kind == NOT_ADMITTED:
+        raise NotAdmitted(why or "No agent of this name is expected.")
+    if kind.startswith("-"):
+        raise Refused(why or kind)
+    raise ConnectionError("What answers there is no hub of Trainshed.")
+
+
+def watch(handle: int, silence: float, *, even_if_full: bool) -> None:
+    """Have the kernel end the connection if nothing comes back from the other side for about `silence`
+    seconds, idle or not.
+
+    `even_if_full`: also if the other side is there and takes nothing for so long. Without it a connection
+    with bytes on their way is given up after a quarter of an hour only: somebody else must know.
+    """
+    with socket.socket(fileno=os.dup(handle)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        pace = max(1, round(silence / 5))
+        options = {"TCP_KEEPIDLE": 2 * pace, "TCP_KEEPINTVL": pace, "TCP_KEEPCNT": 3}
+        if even_if_full:
+            options["TCP_USER_TIMEOUT"] = round(silence * 1000)
+        for name, value in options.items():
+            number = getattr(socket, name, None)
+            if number is not None:
+                connection.setsockopt(socket.IPPROTO_TCP, number, value)

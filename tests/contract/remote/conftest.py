@@ -1,0 +1,101 @@
+"""A hub on the loopback with a real authority, and agents that call it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from trainshed.engines.remote.channel import Channel
+from trainshed.engines.remote.credentials import Credential, Issuer
+from trainshed.engines.remote.dialer import Dialer
+from trainshed.engines.remote.hub import Hub
+from trainshed.httpd.limits import Limits
+
+NAME = "trainshed-abc-7-0-0/node-1"
+OTHER = "trainshed-abc-8-0-0/node-1"
+
+
+class Said(msgspec.Struct, tag=True):
+    text: str
+
+
+class Block(msgspec.Struct, tag=True):
+    offset: int
+    data: bytes
+
+
+Message = Said | Block
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def echo(channel: Channel[Message, Message]) -> None:
+    while True:
+        await channel.send(await channel.receive())
+
+
+class Place:
+    """A hub, the doors of its service, and who is admitted."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.issuer = Issuer.open(directory / "remote", time.time)
+        self.admitted = {NAME, OTHER}
+        self.serve: Callable[[Channel[Message, Message]], Awaitable[None]] = echo
+        self.introductions: dict[str, frozenset[bytes]] = {}
+        self.channels: list[Channel[Message, Message]] = []
+        self.doors = {name: directory / f"{name}.sock" for name in ("buckets", "rest", "grpc")}
+        self.hub: Hub[Message, Message] = self.made()
+        self._dialers: list[Dialer[Message, Message]] = []
+
+    def made(self, port: int = 0, silence: float = 15) -> Hub[Message, Message]:
+        return Hub(
+            self.issuer,
+            host="127.0.0.1",
+            port=port,
+            received=Message,
+            doors=self.doors,
+            admits=lambda name: name in self.admitted,
+            serve=self._serve,
+            introduction=lambda name, line: line in self.introductions.get(name, ()),
+            silence=silence,
+            limits=Limits(connections=8, opening=8, head_seconds=1.0),
+        )
+
+    async def _serve(self, channel: Channel[Message, Message]) -> None:
+        self.channels.append(channel)
+        with contextlib.suppress(ConnectionError):
+            await self.serve(channel)
+
+    def credential(self, name: str = NAME, seconds: float = 60) -> Credential:
+        return self.hub.issue(name, time.time() + seconds)
+
+    def dialer(
+        self, credential: Credential | None = None, silence: float = 15
+    ) -> Dialer[Message, Message]:
+        made: Dialer[Message, Message] = Dialer(
+            credential or self.credential(), Message, silence=silence
+        )
+        self._dialers.append(made)
+        return made
+
+    async def close(self) -> None:
+        for dialer in self._dialers:
+            await dialer.close()
+        await self.hub.close()
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncGenerator[Place]:
+    made = Place(tmp_path)
+    await made.hub.start()
+    async with asyncio.timeout(30):
+        yield made
+        await made.close()
