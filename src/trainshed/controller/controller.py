@@ -43,7 +43,13 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
-from trainshed.engines.port import EngineUnavailable, LinesWritten, MetricsWritten, NodeChanged
+from trainshed.engines.port import (
+    CapacityChanged,
+    EngineUnavailable,
+    LinesWritten,
+    MetricsWritten,
+    NodeChanged,
+)
 from trainshed.eventloop.background import keep
 from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
@@ -594,6 +600,9 @@ class Controller:
             elif isinstance(seen, NodeChanged):
                 self._capacity.set_node_state(seen.node, seen.state, seen.cause)
                 self._leave_unfit_nodes()
+                self._decide()
+            elif isinstance(seen, CapacityChanged):
+                self._capacity.set_nodes(seen.nodes)
                 self._decide()
             else:
                 self.report(seen.job_uid, seen.event)

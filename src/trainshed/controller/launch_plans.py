@@ -53,7 +53,8 @@ def slot_requests(job: Job) -> tuple[SlotRequest, ...]:
 
 
 def _slot_request(job: Job, replica: Replica) -> SlotRequest:
-    accelerators = job.spec.pool(replica.id.pool).machine.accelerators
+    machine = job.spec.pool(replica.id.pool).machine
+    accelerators = machine.accelerators
     return SlotRequest(
         replica.id,
         hostname(job.uid, job.spec, replica.id),
@@ -61,6 +62,8 @@ def _slot_request(job: Job, replica: Replica) -> SlotRequest:
         replica.node or replica.avoid,
         accelerators.count if accelerators else 0,
         accelerators.type if accelerators else "",
+        machine.vcpus,
+        int(machine.memory_limit_bytes * job.memory_factor),
     )
 
 

@@ -91,6 +91,9 @@ class SlotRequest:
     accelerators: int = 0
     #: Their public type; "" = it needs none.
     accelerator: str = ""
+    #: What of the node is to be held for it; 0 = whatever is left.
+    vcpus: float = 0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class Slot:
     devices: str | None = None
     #: The first of the machine's user numbers that are its own; 0 = none are.
     users: int = 0
+    #: The loopback address of its endpoint, where `address` is one that other machines reach; "" = `address`.
+    endpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,14 @@ class MetricsWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class CapacityChanged:
+    """What `capacity` returns is something else now: nodes have come or gone, or others use more or less of
+    them."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeChanged:
     """A node's state is another one now. Of the replicas on a node that is GONE, each is reported lost by
     itself, as soon as it is certain that it is dead (the fence), not before."""
@@ -168,7 +181,7 @@ class Fault(enum.StrEnum):
     SEGV = "segv"
 
 
-EngineEvent = ReplicaReport | LinesWritten | MetricsWritten | NodeChanged
+EngineEvent = ReplicaReport | LinesWritten | MetricsWritten | NodeChanged | CapacityChanged
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,11 @@ class SharedPaths:
     commands: str = ""
 
 
-async def revealed(
-    plans: Sequence[LaunchPlan], secrets: SecretSource | None
-) -> list[tuple[LaunchPlan, tuple[str, ...]]]:
+Revealed = tuple[LaunchPlan, tuple[str, ...]]
+"""A plan as its program is to have it, secrets and all, and the texts that must not get into its log."""
+
+
+async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) -> list[Revealed]:
     """The plans in their order, each as its program is to have it, with the texts that must not get into its
     log: secrets are put in at the last moment, and what comes of it is handed to a shim and to nobody else.
 
@@ -93,7 +95,7 @@ async def revealed(
     `SecretSource.values` raises.
     """
     known: dict[tuple[str, frozenset[SecretRef]], Mapping[SecretRef, str]] = {}
-    shown: list[tuple[LaunchPlan, tuple[str, ...]]] = []
+    shown: list[Revealed] = []
     for plan in plans:
         refs = named_in(plan.argv, plan.environ)
         if not refs:
@@ -151,10 +153,11 @@ def launch_document(
         ),
         limits=_limits(plan, host, shared),
         network=protocol.Network(
-            address=slot.address,
-            cluster_port=PROGRAM_PORT,
+            address=slot.endpoint or slot.address,
+            # On a machine's own address each replica has another port: there the wildcard is no trouble.
+            cluster_port=0 if slot.endpoint else PROGRAM_PORT,
             kept_ports=shared.kept_ports,
-            storage_port=slot.port + 1,
+            storage_port=endpoint_address(slot)[1],
             storage_socket=str(shared.access.storage_socket or ""),
             identity=identity(plan),
             rest_socket=str(shared.access.rest_socket or ""),
@@ -276,9 +279,10 @@ def _environ(
     files: Path,
     lost_reducers: Path | None,
 ) -> dict[str, str]:
-    endpoint = f"{slot.address}:{slot.port + 1}"
+    host_of_endpoint, port_of_endpoint = endpoint_address(slot)
+    endpoint = f"{host_of_endpoint}:{port_of_endpoint}"
     given = environs.ambient(shared.ambient or {})
-    ours = ["localhost", "127.0.0.1", slot.address]
+    ours = ["localhost", "127.0.0.1", host_of_endpoint, slot.address]
     if shared.access.storage_socket:
         given |= environs.storage(endpoint)
     if names := intercepted(host, shared):
@@ -306,6 +310,13 @@ def _environ(
         if joined := ":".join(filter(None, parts)):
             environ[name] = joined
     return environ
+
+
+def endpoint_address(slot: Slot) -> tuple[str, int]:
+    """Where the replica's own endpoint listens: on the loopback, whoever reaches the replica."""
+    if slot.endpoint:
+        return slot.endpoint, PROGRAM_PORT + 1
+    return slot.address, slot.port + 1
 
 
 def hosts_text(

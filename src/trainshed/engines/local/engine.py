@@ -2,14 +2,21 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Sequence,
+)
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.launch.documents import HostFacts, revealed
+from trainshed.engines.launch.documents import HostFacts, Revealed, revealed
 from trainshed.engines.local import machine, spawner
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.findings import disown_copies, probe_all
@@ -78,7 +85,12 @@ class LocalEngine:
         self._pace = PaceLimit()
         self._nodes = Nodes(self._emit)
         self._gangs = Gangs(
-            self._layout, self._nodes, identity, self._emit, self._reconciler.reconcile
+            self._layout,
+            self._nodes,
+            identity,
+            self._emit,
+            self._reconciler.reconcile,
+            address=options.address,
         )
         self._lease = options.lease
         self._leases = Leases(options.lease, self._gangs.slot_handles, self._give_up)
@@ -162,6 +174,15 @@ class LocalEngine:
         return self._gangs.names()
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
+        await self.launch_by(plans, lambda starting: revealed(starting, self._secrets))
+
+    async def launch_by(
+        self,
+        plans: Sequence[LaunchPlan],
+        reveal: Callable[[Sequence[LaunchPlan]], Awaitable[Sequence[Revealed]]],
+    ) -> None:
+        """As `launch`. `reveal`: returns the plans that it is given as their programs are to have them, each
+        with the texts that must not get into its log."""
         self._sweeper.wait()
         places = [
             (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan)
@@ -185,7 +206,7 @@ class LocalEngine:
             else:
                 starting.append((slot_handle, plan))
         # Secrets of those that really start: what runs already does without.
-        shown = await revealed([plan for _, plan in starting], self._secrets)
+        shown = await reveal([plan for _, plan in starting])
         fresh = await self._documents(
             [
                 (slot_handle, plan, masked)
@@ -258,7 +279,12 @@ class LocalEngine:
     ) -> None:
         gang = self._gangs.of(job_uid, attempt)
         lost = [slot_handle.slot for replica, slot_handle in gang.items() if replica in reducers]
-        places = [f"{slot.host}:{slot.port}" for slot in lost]
+        await self.write_lost_reducers(job_uid, attempt, [f"{s.host}:{s.port}" for s in lost])
+
+    async def write_lost_reducers(
+        self, job_uid: JobUid, attempt: int, places: Sequence[str]
+    ) -> None:
+        """Tell the attempt's replicas that these HOST:PORT will not come back. Raises EngineUnavailable."""
         if not places:
             return
         try:

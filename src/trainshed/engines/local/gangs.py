@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -50,9 +51,13 @@ class Gangs:
         identity: str,
         emit: Callable[[EngineEvent], None],
         unclear: Callable[[SlotHandle], None],
+        *,
+        address: str = "",
     ) -> None:
+        """`address`: the machine's, if other machines are to reach replicas; "" = each has one of its own."""
         self._layout = layout
         self._nodes = nodes
+        self._address = address
         #: Tells this service from others on the machine.
         self._identity = identity
         #: For the slot handles (`SlotHandle`), as is `unclear`.
@@ -125,6 +130,8 @@ class Gangs:
                 self._shares,
                 named=self._named,
                 own_users=self._own_users,
+                shared=self._address,
+                is_free=partial(_is_free, self._address),
             )
             self._write(job_uid, attempt, slots)
             gang = self.add(job_uid, attempt, slots)
@@ -187,6 +194,16 @@ class Gangs:
             )
         self._gangs.pop((job_uid, attempt), None)
         self._layout.discard(job_uid, attempt)
+
+
+def _is_free(address: str, port: int) -> bool:
+    """Whether a port can be bound now. Other agents, and other users of a node, have theirs there."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
 
 
 class Shims:

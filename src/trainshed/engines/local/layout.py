@@ -81,6 +81,7 @@ class Layout:
                 "port": slot.port,
                 "devices": slot.devices,
                 "users": slot.users,
+                "endpoint": slot.endpoint,
             }
             for slot in slots
         }

@@ -24,6 +24,9 @@ class Options:
     """What an operator, and the service, may choose about the local engine."""
 
     access: ServiceAccess = NO_ACCESS
+    #: The machine's address, by which other machines reach its replicas, each on a port of its own; "" = they
+    #: have loopback addresses.
+    address: str = ""
     #: Directories that programs must not see, besides slots and logs.
     hidden: tuple[Path, ...] = ()
     #: What programs may only read, shown even inside hidden ones.

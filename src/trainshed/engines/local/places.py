@@ -1,7 +1,7 @@
 """Which slot a replica is given: its node, its own address, its GPUs. Pure."""
 
 import hashlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from trainshed.core.names import JobUid, ReplicaId
@@ -17,6 +17,9 @@ _ADDRESSES = 1 << 22
 
 _FIRST_PORT = 20000
 _PORT_PAIRS = 10000
+
+_FIRST_SHARED_PORT, _SHARED_PORTS = 20000, 12000
+"""Below those that the kernel gives out by itself."""
 
 _FIRST_USER = 0x70000000
 _USER_RANGES = 4000
@@ -35,16 +38,20 @@ def new_slots(
     *,
     named: bool,
     own_users: bool = False,
+    shared: str = "",
+    is_free: Callable[[int], bool] = lambda _: True,
 ) -> tuple[Slot, ...]:
     """Slots for a gang beside those that are taken. `identity`: what tells this service from another on the
     machine. `named`: a replica's hostname can be resolved by its peers. `own_users`: each gets users of its
-    own."""
+    own. `shared`: the machine's address, which all have, each with a port that `is_free` there; "" = each has
+    an address of its own."""
     others = list(taken)
-    addresses = {slot.address for slot in others}
+    addresses = {slot.endpoint or slot.address for slot in others}
     ports = {slot.port for slot in others}
     ranges = {slot.users for slot in others}
     made: list[Slot] = []
     for request in requests:
+        endpoint = ""
         if kernel.LINUX:
             address = choose_address(identity, job_uid, request.replica, addresses)
             port = PROGRAM_PORT
@@ -52,6 +59,9 @@ def new_slots(
             address = "127.0.0.1"
             port = choose_port(identity, job_uid, request.replica, ports)
         addresses.add(address)
+        if shared:
+            address, endpoint = shared, address
+            port = choose_shared_port(identity, job_uid, request.replica, ports, is_free)
         ports.add(port)
         host = request.hostname if named else address
         devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
@@ -67,6 +77,7 @@ def new_slots(
                 port,
                 devices,
                 first,
+                endpoint,
             )
         )
     return tuple(made)
@@ -105,6 +116,22 @@ def choose_port(identity: str, job_uid: JobUid, replica: ReplicaId, used: Contai
         if port not in used:
             return port
     raise RuntimeError("all ports from 20000 to 39999 are in use; release slots")
+
+
+def choose_shared_port(
+    identity: str,
+    job_uid: JobUid,
+    replica: ReplicaId,
+    used: Container[int],
+    is_free: Callable[[int], bool],
+) -> int:
+    """Where replicas share an address that other machines reach: a port of its own there."""
+    start = _digest(identity, job_uid, replica) % _SHARED_PORTS
+    for step in range(_SHARED_PORTS):
+        port = _FIRST_SHARED_PORT + (start + step) % _SHARED_PORTS
+        if port not in used and is_free(port):
+            return port
+    raise RuntimeError("all ports from 20000 to 31999 are in use; release slots")
 
 
 def choose_users(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:

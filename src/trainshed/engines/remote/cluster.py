@@ -86,6 +86,8 @@ class ClusterReport:
     nodes: tuple[NodeReport, ...]
     #: All that this service holds, with the nodes on which an agent of it runs, as far as the cluster knows.
     agents: Mapping[HoldName, frozenset[str]]
+    #: When it began, in seconds of the monotonic clock.
+    looked: float
 
 
 class Cluster(Protocol):
@@ -102,6 +104,11 @@ class Cluster(Protocol):
 
     def report(self) -> ClusterReport:
         """What the last look found."""
+        ...
+
+    def waits_for(self, name: HoldName) -> str:
+        """Why an `acquire` has to wait, as the cluster tells it, with the time at which it may be over if
+        that is told; "" = nothing is known."""
         ...
 
     def watch(self) -> AsyncIterator[ClusterReport]:

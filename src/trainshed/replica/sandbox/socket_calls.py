@@ -82,7 +82,7 @@ class SocketCalls:
         self._handle = handle
         #: The replica's address.
         self._own = own
-        #: The cluster port.
+        #: The cluster port; 0 = none is the replica's own on each address.
         self._port = port
         #: Where calls go that go elsewhere.
         self._redirected = redirected
@@ -152,7 +152,7 @@ class SocketCalls:
             return errno.EADDRNOTAVAIL
         if port in self._kept and host != self._own:
             return errno.EADDRINUSE
-        if 0 <= port - self._port < PORTS and _is_wildcard(given):
+        if self._port and 0 <= port - self._port < PORTS and _is_wildcard(given):
             given = _as_given(given, (self._own, port))
         if 0 < port < _first_free_port() and not _may_have_any_port(asked.process):
             return errno.EACCES

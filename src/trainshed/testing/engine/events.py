@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
+    CapacityChanged,
     EngineEvent,
     NodeChanged,
     ReplicaReport,
@@ -65,5 +66,7 @@ class FaultyEventBus:
 def _subject(event: EngineEvent) -> Subject:
     if isinstance(event, NodeChanged):
         return event.node
+    if isinstance(event, CapacityChanged):
+        return ""
     seen = event.event if isinstance(event, ReplicaReport) else event
     return (event.job_uid, seen.attempt, seen.replica)

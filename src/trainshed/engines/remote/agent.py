@@ -1,0 +1,448 @@
+"""What runs on a node of an attempt: the local engine over a directory of the node, and a connection to the
+service, which the agent dials (docs/adr/0061).
+
+    python -m trainshed.engines.remote.agent < DOCUMENT
+
+Programs and their lines outlive the connection. What the service was told it is told again on the next one. A
+service that is silent for a whole lease may have given the replicas to other nodes: then they are ended.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, assert_never
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import (
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaNoted,
+    ReplicaStarted,
+)
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.launch.documents import Revealed
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.machine import NAME as THIS_NODE
+from trainshed.engines.local.options import Options
+from trainshed.engines.port import (
+    CapacityChanged,
+    EngineEvent,
+    EngineUnavailable,
+    LaunchRejected,
+    LevelUnavailable,
+    LinesWritten,
+    MetricsWritten,
+    NodeChanged,
+    ReplicaReport,
+    ServiceAccess,
+    Slot,
+    SlotRequest,
+)
+from trainshed.engines.remote import messages
+from trainshed.engines.remote.channel import Channel, ChannelClosed
+from trainshed.engines.remote.dialer import Dialer
+from trainshed.engines.remote.messages import AgentDocument, News, Order
+from trainshed.engines.remote.mirror import StreamSender
+from trainshed.eventloop.background import begin, keep
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between two tries to reach the service."""
+_MIRROR_EVERY = 2.0
+"""Seconds between two looks at files that nothing is told of, such as what replicas use."""
+_LAST_GRACE = 5 * 10**9
+"""ns that programs have when the lease is over."""
+
+Connection = Channel[News, Order]
+
+
+class Known:
+    """What was seen of the replicas, to be told again on every connection: of each incarnation its start, its
+    notes and its end."""
+
+    def __init__(self) -> None:
+        self._news: dict[tuple[ReplicaId, int], list[News]] = {}
+
+    def add(self, replica: ReplicaId, incarnation: int, news: News) -> None:
+        told = self._news.setdefault((replica, incarnation), [])
+        if news not in told:
+            told.append(news)
+
+    def replicas(self) -> list[ReplicaId]:
+        return sorted({replica for replica, _ in self._news})
+
+    def of(self, replica: ReplicaId) -> list[News]:
+        """In the order in which it was seen."""
+        found = sorted((key for key in self._news if key[0] == replica), key=lambda key: key[1])
+        return [news for key in found for news in self._news[key]]
+
+
+class Untold:
+    """What is still to be told on one connection, in its order: news, and replicas whose streams may have
+    more. That there are lines, of which there may be thousands a second, stands there once."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
+        self._number = 0
+        self._wake = asyncio.Event()
+
+    def add(self, replica: ReplicaId | None, news: News | None) -> None:
+        """`replica`: None = it concerns none of them. `news`: None = only its streams are to be looked at."""
+        key: object
+        match news:
+            case messages.Lines() | messages.Metrics() | None:
+                key = (replica, type(news))
+            case _:
+                key = self._number = self._number + 1
+        self._waiting[key] = (replica, news)
+        self._wake.set()
+
+    async def next(self) -> tuple[ReplicaId | None, News | None]:
+        while not self._waiting:
+            self._wake.clear()
+            await self._wake.wait()
+        return self._waiting.pop(next(iter(self._waiting)))
+
+
+class Agent:
+    """`engine`: over the agent's own directory; not started."""
+
+    def __init__(
+        self, document: AgentDocument, engine: LocalEngine, dialer: Dialer[News, Order]
+    ) -> None:
+        self._document = document
+        self._engine = engine
+        self._dialer = dialer
+        self._sender = StreamSender(engine.streams, document.job_uid, document.attempt)
+        self._known = Known()
+        #: What is to be told on the connection that there is.
+        self._untold = Untold()
+        #: Why nothing can be run here; "" = it can.
+        self._failure = ""
+        self._heard = time.monotonic()
+        self._leaving = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until the service lets it go, or its lease is over."""
+        try:
+            await self._engine.start()
+        except (EngineUnavailable, LevelUnavailable, OSError) as failure:
+            self._failure = str(failure)
+        tasks = [
+            keep(self._watch, "hearing the local engine"),
+            keep(self._look_round, "looking at streams that nothing is told of"),
+            keep(self._talk, "talking to the service"),
+        ]
+        leaving = begin(self._leaving.wait(), "waiting to be let go")
+        try:
+            while not self._leaving.is_set():
+                left = self._heard + self._document.lease - time.monotonic()
+                if left <= 0:
+                    log.error(
+                        "the service was silent for %g s: programs are ended", self._document.lease
+                    )
+                    break
+                await asyncio.wait([leaving], timeout=left)
+            await self._end_programs()
+        finally:
+            for task in (*tasks, leaving):
+                task.cancel()
+            await asyncio.gather(leaving, *tasks, return_exceptions=True)
+            await self._engine.close()
+
+    # --- connections ---
+
+    async def _talk(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                connection = await self._dialer.dial()
+            except OSError as error:
+                log.warning("the service is not reached: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause = _FIRST_PAUSE
+            try:
+                await self._converse(connection)
+            except (ChannelClosed, OSError) as error:
+                log.warning("the connection to the service ended: %s", error)
+            finally:
+                connection.close()
+            await asyncio.sleep(_FIRST_PAUSE)
+
+    async def _converse(self, connection: Connection) -> None:
+        await connection.send(
+            messages.Hello(
+                version=messages.VERSION,
+                capabilities=None if self._failure else self._engine.capabilities(),
+                failure=self._failure,
+            )
+        )
+        welcome = await connection.receive()
+        if not isinstance(welcome, messages.Welcome):
+            raise ChannelClosed(f"the service began with {type(welcome).__name__}")
+        self._heard = time.monotonic()
+        self._sender.resume(welcome.sizes)
+        self._untold = Untold()
+        for replica in self._known.replicas():
+            for news in self._known.of(replica):
+                self._untold.add(replica, news)
+        self._untold.add(None, messages.Current())
+        telling = keep(lambda: self._tell(connection), "telling the service")
+        doing: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                order = await connection.receive()
+                self._heard = time.monotonic()
+                if isinstance(order, messages.Alive):
+                    connection.post(messages.Beat())
+                    continue
+                task = begin(self._do(connection, order), "doing what the service asked for")
+                doing.add(task)
+                task.add_done_callback(doing.discard)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, *doing, return_exceptions=True)
+
+    async def _tell(self, connection: Connection) -> None:
+        """What is new, each after the bytes of streams that it makes readable. Ends the connection if it
+        cannot go on."""
+        try:
+            while True:
+                replica, news = await self._untold.next()
+                if replica is not None:
+                    changes = partial(self._sender.changes, replica)
+                    async for part in _in_threads(changes):
+                        await connection.send(part)
+                if news is not None:
+                    await connection.send(news)
+        except (ChannelClosed, OSError) as error:
+            log.warning("streams are not sent: %s", error)
+            connection.close()
+
+    # --- orders ---
+
+    async def _do(self, connection: Connection, order: Order) -> None:
+        if not isinstance(order, messages.Call):
+            return
+        try:
+            answer = await self._obey(order)
+        except (EngineUnavailable, LaunchRejected) as failure:
+            answer = messages.Answer(order.number, type(failure).__name__, str(failure))
+        except Exception as failure:  # The service has to learn of it, and others go on.
+            log.exception("%s failed", type(order).__name__)
+            answer = messages.Answer(order.number, EngineUnavailable.__name__, repr(failure))
+        with contextlib.suppress(ChannelClosed):
+            await connection.send(answer)
+        if answer == messages.Answer(order.number) and isinstance(order, messages.Leave):
+            self._leaving.set()
+
+    async def _obey(self, order: messages.Call) -> messages.Answer | messages.Slots:
+        engine, uid, attempt = self._engine, self._document.job_uid, self._document.attempt
+        match order:
+            case messages.Allocate(requests=requests):
+                slots = await self._allocate(uid, attempt, requests)
+                return messages.Slots(order.number, slots)
+            case messages.Launch(plans=plans, masked=masked, lines=lines):
+                await asyncio.to_thread(self._begin_logs, plans, lines)
+                await engine.launch_by(plans, _as_given(plans, masked))
+            case messages.Stop(grace=grace):
+                await engine.stop(uid, attempt, grace)
+            case messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace):
+                await engine.stop_replica(uid, attempt, replica, incarnation, grace)
+            case messages.Inject(replica=replica, incarnation=incarnation, fault=fault):
+                await engine.inject(uid, attempt, replica, incarnation, fault)
+            case messages.DropReducers(places=places):
+                await engine.write_lost_reducers(uid, attempt, places)
+            case messages.WriteLog(replica=replica, lines=lines):
+                await engine.write_log(uid, attempt, replica, lines)
+            case messages.Leave():
+                await engine.release(uid, attempt)
+            case _:
+                raise EngineUnavailable(f"this agent does not know {type(order).__name__}")
+        return messages.Answer(order.number)
+
+    async def _allocate(
+        self, uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
+    ) -> tuple[Slot, ...]:
+        """This node is all that the local engine knows of."""
+        return await self._engine.allocate(
+            uid, attempt, [replace(request, node=THIS_NODE) for request in requests]
+        )
+
+    def _begin_logs(self, plans: Sequence[LaunchPlan], lines: Sequence[int]) -> None:
+        try:
+            for plan, line in zip(plans, lines, strict=True):
+                self._sender.begin(plan.replica, line)
+        except OSError as error:
+            raise EngineUnavailable(f"no log can be begun on the node: {error}") from error
+
+    # --- what is seen ---
+
+    async def _watch(self) -> None:
+        async for event in self._engine.watch():
+            self._see(event)
+
+    def _see(self, event: EngineEvent) -> None:
+        match event:
+            case ReplicaReport(_, told):
+                news = _news(told)
+                self._known.add(told.replica, told.incarnation, news)
+                self._untold.add(told.replica, news)
+            case LinesWritten(replica=replica, lines=lines):
+                self._untold.add(replica, messages.Lines(replica, lines))
+            case MetricsWritten(replica=replica):
+                self._untold.add(replica, messages.Metrics(replica))
+            case NodeChanged() | CapacityChanged():
+                pass  # The node is a matter of the cluster's.
+            case _:
+                assert_never(event)
+
+    async def _look_round(self) -> None:
+        while True:
+            await asyncio.sleep(max(_MIRROR_EVERY, self._document.usage_every))
+            for replica in self._known.replicas():
+                self._untold.add(replica, None)
+
+    async def _end_programs(self) -> None:
+        """Nothing may live on that the service counts as dead."""
+        uid, attempt = self._document.job_uid, self._document.attempt
+        if (uid, attempt) not in await self._engine.allocations():
+            return
+        await self._engine.stop(uid, attempt, _LAST_GRACE)
+        while True:
+            try:
+                await self._engine.release(uid, attempt)
+            except EngineUnavailable:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+async def _in_threads(make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+    """The items of what reads files, each fetched beside the loop."""
+    items = make()
+    while (item := await asyncio.to_thread(next, items, None)) is not None:
+        yield item
+
+
+def _as_given(
+    plans: Sequence[LaunchPlan], masked: Sequence[tuple[str, ...]]
+) -> Callable[[Sequence[LaunchPlan]], Awaitable[Sequence[Revealed]]]:
+    """The service has put the secrets in already."""
+    texts = {(plan.replica, plan.incarnation): own for plan, own in zip(plans, masked, strict=True)}
+
+    async def reveal(starting: Sequence[LaunchPlan]) -> Sequence[Revealed]:
+        return [(plan, texts[plan.replica, plan.incarnation]) for plan in starting]
+
+    return reveal
+
+
+def _news(event: ReplicaEvent) -> News:
+    match event:
+        case ReplicaStarted():
+            return messages.Started(event)
+        case ReplicaExited():
+            return messages.Exited(event)
+        case ReplicaLost():
+            return messages.Lost(event)
+        case ReplicaNoted():
+            return messages.Noted(event)
+        case _:
+            assert_never(event)
+
+
+# --- the process ---
+
+
+def options(document: AgentDocument, access: ServiceAccess, address: str) -> Options:
+    """Of the local engine on the node."""
+    return Options(
+        access=access,
+        address=address,
+        hidden=tuple(Path(path) for path in document.hidden),
+        read_only=tuple(Path(path) for path in document.read_only),
+        level=document.level,
+        processes=document.processes,
+        usage_every=document.usage_every,
+        disk_enforced=document.disk_enforced,
+    )
+
+
+async def _serve(document: AgentDocument, directory: Path) -> None:
+    dialer: Dialer[News, Order] = Dialer(document.credential, Order)
+    sockets = directory / "doors"
+    sockets.mkdir(mode=0o700)
+    paths = {door: sockets / door for door in document.doors}
+    listening = [await dialer.listen(door, path) for door, path in paths.items()]
+    access = ServiceAccess(
+        storage_socket=paths.get("buckets"),
+        rest_socket=paths.get("rest"),
+        grpc_socket=paths.get("grpc"),
+        certificate=_written(directory / "interception.pem", document.interception),
+        trust=_written(directory / "trust.pem", document.trust),
+    )
+    address = await asyncio.to_thread(_address, document)
+    engine = LocalEngine(directory, options(document, access, address))
+    agent = begin(Agent(document, engine, dialer).run(), "the agent")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Whoever cancels the allocation ends the programs as well: there is nothing to be told any more.
+        loop.add_signal_handler(number, agent.cancel)
+    try:
+        await asyncio.gather(agent, return_exceptions=True)
+    finally:
+        for server in listening:
+            server.close()
+
+
+def _address(document: AgentDocument) -> str:
+    """The number by which other nodes reach this one. Raises OSError."""
+    if document.address:
+        return socket.gethostbyname(document.address)
+    # Nothing is sent: the system says which of its addresses it would send from.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((document.credential.host, document.credential.port))
+        return probe.getsockname()[0]
+
+
+def _written(path: Path, text: str) -> Path | None:
+    if not text:
+        return None
+    path.touch(mode=0o600)
+    path.write_text(text, "utf-8")
+    if path.name == "trust.pem":
+        path.chmod(0o644)  # Programs read it.
+    return path
+
+
+def main() -> None:
+    """Read the document, run, leave nothing."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    document = messages.read_document(sys.stdin.buffer.read())
+    parent = Path(document.directory)
+    parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    directory = parent / f"{document.credential.name.replace('/', '-')}-{os.getpid()}"
+    directory.mkdir(mode=0o711)
+    try:
+        asyncio.run(_serve(document, directory))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""One agent as the service sees it: whether it is connected, and what it was asked to do."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from trainshed.core.names import JobUid
+from trainshed.engines.port import Capabilities, EngineUnavailable, LaunchRejected
+from trainshed.engines.remote import messages
+from trainshed.engines.remote.channel import Channel, ChannelClosed
+from trainshed.engines.remote.messages import AnyCall, News, Order
+
+Connection = Channel[Order, News]
+
+_PATIENCE = 30.0
+"""Seconds that an agent may take for what it is asked to do."""
+_RECONNECTING = 5.0
+"""Seconds that an agent may take to connect again: it tries every two seconds at least."""
+
+
+class AgentGone(EngineUnavailable):
+    """It has ended, or counts as dead. Another one may be started in its place."""
+
+
+class AgentHandle:
+    """`name`: whom its certificate names."""
+
+    def __init__(self, name: str, job_uid: JobUid, attempt: int, part: int, node: str) -> None:
+        self.name = name
+        self.job_uid = job_uid
+        self.attempt = attempt
+        #: Which of the attempt's holds it is in.
+        self.part = part
+        self.node = node
+        self.capabilities: Capabilities | None = None
+        #: Why nothing can be run on its node; "" = it can, or is not known yet.
+        self.failure = ""
+        #: It will not come back: its credential is worth nothing any more.
+        self.is_gone = False
+        #: Since when it is not connected, in seconds of the monotonic clock; None = it is.
+        self.silent_since: float | None = time.monotonic()
+        #: It has told all that it knew before it was connected.
+        self.is_current = False
+        #: When it last said something, in seconds of the monotonic clock.
+        self.heard = 0.0
+        #: The cluster is asked to start it just now.
+        self.is_starting = False
+        self._connection: Connection | None = None
+        self._answers: dict[int, asyncio.Future[messages.Answer | messages.Slots]] = {}
+        self._number = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    def connect(self, connection: Connection) -> None:
+        """It can be asked from now on."""
+        self._connection = connection
+        self.silent_since = None
+        self.is_current = False
+        self.heard = time.monotonic()
+        self._changed.set()
+
+    def disconnect(self, connection: Connection) -> None:
+        """Nothing if it has another connection already."""
+        if self._connection is connection:
+            self._connection = None
+            self.silent_since = time.monotonic()
+            self._fail("the connection to it broke")
+
+    def caught_up(self) -> None:
+        """It has told all that it knew."""
+        self.is_current = True
+        self._changed.set()
+
+    async def current(self) -> None:
+        """Wait, for a while, until it has told all that it knows, or is gone."""
+        with contextlib.suppress(TimeoutError, EngineUnavailable):
+            async with asyncio.timeout(_RECONNECTING):
+                while not (self.is_connected and self.is_current):
+                    await self.connected()
+                    if not self.is_current:
+                        self._changed.clear()
+                        await self._changed.wait()
+
+    def fail(self, cause: str) -> None:
+        """Nothing can be run on its node."""
+        self.failure = cause
+        self._changed.set()
+
+    def give_up(self) -> None:
+        """It is gone."""
+        self.is_gone = True
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._fail("it is gone")
+        self._changed.set()
+
+    def post_alive(self) -> None:
+        """Tell it that the service lives, and have it answer."""
+        if self._connection is not None:
+            self._connection.post(messages.Alive())
+
+    def cut(self) -> None:
+        """End a connection on which nothing is heard."""
+        if self._connection is not None:
+            self._connection.abort()
+
+    async def connected(self) -> None:
+        """Wait until it is. Raises EngineUnavailable: it never will be, or nothing can be run there."""
+        while not self.is_connected:
+            if self.is_gone or self.failure:
+                kind = EngineUnavailable if self.failure else AgentGone
+                raise kind(f"node {self.node}: {self.failure or 'its agent is gone'}")
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def call(self, make: Callable[[int], AnyCall]) -> messages.Answer | messages.Slots:
+        """Ask it for something; `make` is given the call's number. Waits a while for one that is not
+        connected: after a restart of the service all of them dial anew. Raises EngineUnavailable (nobody
+        knows whether it was done), LaunchRejected."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RECONNECTING):
+                await self.connected()
+        connection = self._connection
+        if connection is None:
+            raise EngineUnavailable(f"the agent on node {self.node} is not connected just now")
+        self._number += 1
+        number = self._number
+        answered = self._answers[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await connection.send(make(number))
+                answer = await answered
+        except (ChannelClosed, TimeoutError) as error:
+            raise EngineUnavailable(
+                f"the agent on node {self.node} does not answer ({error or 'too late'})"
+            ) from error
+        finally:
+            self._answers.pop(number, None)
+        if isinstance(answer, messages.Answer) and answer.failure:
+            kind = (
+                LaunchRejected if answer.failure == LaunchRejected.__name__ else EngineUnavailable
+            )
+            raise kind(f"node {self.node}: {answer.message}")
+        return answer
+
+    def answered(self, answer: messages.Answer | messages.Slots) -> None:
+        """Nothing if nobody waits for it any more."""
+        waiting = self._answers.get(answer.number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def _fail(self, cause: str) -> None:
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_exception(EngineUnavailable(f"node {self.node}: {cause}"))

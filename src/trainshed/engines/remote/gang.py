@@ -1,0 +1,122 @@
+"""One attempt on a cluster, as the service sees it: which replica is where, and what became of each. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import Slot, SlotRequest
+from trainshed.engines.remote.agent_handle import AgentHandle
+from trainshed.engines.remote.cluster import HoldName, NodeNeed
+from trainshed.engines.remote.records import GangRecord, Seat, place
+
+Ended = ReplicaExited | ReplicaLost
+
+
+@dataclass(slots=True)
+class Gang:
+    """An attempt's record with what is only known while the service runs."""
+
+    record: GangRecord
+    #: By `place`: the agent that is there now.
+    agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
+    #: The end of the incarnation that each replica had last, if it was told.
+    ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
+    #: It has been given back.
+    is_released: bool = False
+
+    @property
+    def key(self) -> tuple[JobUid, int]:
+        return self.record.job_uid, self.record.attempt
+
+    def agent(self, seat: Seat) -> AgentHandle | None:
+        """The one that has the replica's slot."""
+        return self.agents.get(place(seat.part, seat.request.node))
+
+    def seats_of(self, agent: AgentHandle) -> Iterator[Seat]:
+        """The replicas that an agent has, if it is the one that is there now."""
+        if self.agents.get(place(agent.part, agent.node)) is agent:
+            for seat in self.record.seats:
+                if (seat.part, seat.request.node) == (agent.part, agent.node):
+                    yield seat
+
+    def is_live(self, seat: Seat) -> bool:
+        """A program of the replica runs, or may run."""
+        end = self.ends.get(seat.replica)
+        is_over = end is not None and end.incarnation >= seat.launched
+        return seat.launched > 0 and seat.lost < seat.launched and not is_over
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Of all that have one."""
+        return tuple(seat.slot for seat in self.record.seats if seat.slot is not None)
+
+    def is_complete(self) -> bool:
+        """Every replica has a slot, and an agent that is not gone."""
+        return all(
+            seat.slot is not None and (agent := self.agent(seat)) is not None and not agent.is_gone
+            for seat in self.record.seats
+        )
+
+
+def new_record(job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> GangRecord:
+    """Nodes that need the same are one part of it: clusters give equal nodes at once."""
+    parts: dict[int, tuple[NodeNeed, ...]] = {}
+    for need in needs(requests):
+        for number, others in parts.items():
+            if _shape(others[0]) == _shape(need):
+                parts[number] = (*others, need)
+                break
+        else:
+            parts[len(parts)] = (need,)
+    where = {need.node: number for number, some in parts.items() for need in some}
+    seats = tuple(Seat(request.replica, request, where[request.node]) for request in requests)
+    return GangRecord(job_uid, attempt, seats, parts)
+
+
+def moved(record: GangRecord, requests: Sequence[SlotRequest]) -> GangRecord:
+    """The record with those replicas on the nodes that the requests name, in a part of their own for each
+    node; parts that nobody is left in are no more."""
+    parts = dict(record.parts)
+    first = max(parts, default=-1) + 1
+    for number, need in enumerate(needs(requests), first):
+        parts[number] = (need,)
+    where = {some[0].node: number for number, some in parts.items() if number >= first}
+    for request in requests:
+        seat = record.seat(request.replica)
+        assert seat is not None
+        record = record.with_seat(
+            msgspec.structs.replace(seat, request=request, part=where[request.node], slot=None)
+        )
+    used = {seat.part for seat in record.seats}
+    return msgspec.structs.replace(
+        record, parts={number: some for number, some in parts.items() if number in used}
+    )
+
+
+def needs(requests: Iterable[SlotRequest]) -> list[NodeNeed]:
+    """What replicas need on each node together."""
+    by_node: dict[str, list[SlotRequest]] = {}
+    for request in requests:
+        by_node.setdefault(request.node, []).append(request)
+    return [
+        NodeNeed(
+            node,
+            len(some),
+            sum(request.vcpus for request in some),
+            sum(request.memory_bytes for request in some),
+            sum(request.accelerators for request in some),
+            next((request.accelerator for request in some if request.accelerator), ""),
+        )
+        for node, some in by_node.items()
+    ]
+
+
+def _shape(need: NodeNeed) -> tuple[object, ...]:
+    return need.replicas, need.vcpus, need.memory_bytes, need.accelerators, need.accelerator
+
+
+def hold_name(service: str, record: GangRecord, part: int) -> HoldName:
+    """What a part is held by."""
+    return HoldName(service, record.job_uid, record.attempt, part)

@@ -1,0 +1,257 @@
+"""What an agent and its service say to each other on their control connection (docs/adr/0061).
+
+The service makes calls, which are those of the engine port for one attempt on one node; each is answered
+once. What the agent sees comes as news, in its order, and before it the bytes of streams that the news makes
+readable. Both sides may repeat anything: after a new connection the agent tells all that it knows again.
+"""
+
+import msgspec
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.events import (
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaNoted,
+    ReplicaStarted,
+)
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
+from trainshed.engines.remote.credentials import Credential
+
+VERSION = 1
+"""Raised when one side could not understand the other any more."""
+
+
+class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """All that an agent is started with. It holds secrets: it is given on standard input alone."""
+
+    credential: Credential
+    job_uid: JobUid
+    attempt: int
+    #: The node, as the cluster calls it.
+    node: str
+    #: The node's address by which others reach the replicas there; "" = the one by which the agent reaches
+    #: the service.
+    address: str
+    #: Directory on the node in which it makes one of its own, and removes it.
+    directory: str
+    #: Seconds without a word of the service after which it ends its programs, and itself.
+    lease: float
+    #: Sandbox level that is demanded; "" = the strongest that works there.
+    level: str = ""
+    #: How many processes a replica may have; 0 = any number.
+    processes: int = 0
+    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
+    usage_every: float = 0.0
+    #: A replica whose files take more than its disk is ended.
+    disk_enforced: bool = False
+    #: Directories that programs must not see.
+    hidden: tuple[str, ...] = ()
+    #: What programs may only read, shown even inside hidden ones.
+    read_only: tuple[str, ...] = ()
+    #: PEM, key and chain, by which Google's hosts are served to programs; "" = they are not.
+    interception: str = ""
+    #: PEM of the authorities that programs are to believe then.
+    trust: str = ""
+    #: Which of the service's sockets are reached through tunnels (`hub`).
+    doors: tuple[str, ...] = ()
+
+
+# --- what the service says ---
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One that is answered by an `Answer` of the same number."""
+
+    number: int
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """The first word of each connection: what the service has of the agent's streams, by replica and file
+    name, in bytes. All else it is to be sent."""
+
+    sizes: dict[str, dict[str, int]]
+
+
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """Said several times within a lease."""
+
+
+class Allocate(Call, frozen=True, tag=True):
+    """Answered by `Slots`."""
+
+    requests: tuple[SlotRequest, ...]
+
+
+class Launch(Call, frozen=True, tag=True):
+    """Each of three has one entry for each plan, in their order."""
+
+    #: Secrets are in them already.
+    plans: tuple[LaunchPlan, ...]
+    #: Texts that must not get into its log.
+    masked: tuple[tuple[str, ...], ...]
+    #: The number of its log's next line, for a replica that was elsewhere before.
+    lines: tuple[int, ...]
+
+
+class Stop(Call, frozen=True, tag=True):
+    """All replicas on the node."""
+
+    grace: int
+
+
+class StopReplica(Call, frozen=True, tag=True):
+    """One incarnation."""
+
+    replica: ReplicaId
+    incarnation: int
+    grace: int
+
+
+class Inject(Call, frozen=True, tag=True):
+    """Do a fault to one incarnation."""
+
+    replica: ReplicaId
+    incarnation: int
+    fault: Fault
+
+
+class DropReducers(Call, frozen=True, tag=True):
+    """These HOST:PORT will not come back."""
+
+    places: tuple[str, ...]
+
+
+class WriteLog(Call, frozen=True, tag=True):
+    """Lines as if the replica's program had printed them."""
+
+    replica: ReplicaId
+    lines: tuple[str, ...]
+
+
+class Leave(Call, frozen=True, tag=True):
+    """Nothing lives there any more: remove what is left, and end."""
+
+
+AnyCall = Allocate | Launch | Stop | StopReplica | Inject | DropReducers | WriteLog | Leave
+"""All that a service asks for."""
+
+Order = (
+    Welcome
+    | Alive
+    | Allocate
+    | Launch
+    | Stop
+    | StopReplica
+    | Inject
+    | DropReducers
+    | WriteLog
+    | Leave
+)
+"""All that a service says."""
+
+
+# --- what the agent says ---
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The first word of each connection."""
+
+    version: int
+    #: None = they are not known, because of `failure`.
+    capabilities: Capabilities | None
+    #: Why nothing can be run there; "" = it can. Then this is its last word.
+    failure: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """To a call. `failure`: "" = it was done; else the name of what the port raises, `message` what it
+    says."""
+
+    number: int
+    failure: str = ""
+    message: str = ""
+
+
+class Slots(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Allocate`."""
+
+    number: int
+    slots: tuple[Slot, ...]
+
+
+class Appended(msgspec.Struct, frozen=True, tag=True):
+    """Bytes of a replica's stream, which stand in the file from `offset` on. `anew`: the file is another one
+    than before, and begins here."""
+
+    replica: ReplicaId
+    file: str
+    offset: int
+    data: bytes
+    anew: bool = False
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    event: ReplicaStarted
+
+
+class Exited(msgspec.Struct, frozen=True, tag=True):
+    event: ReplicaExited
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    event: ReplicaLost
+
+
+class Noted(msgspec.Struct, frozen=True, tag=True):
+    event: ReplicaNoted
+
+
+class Lines(msgspec.Struct, frozen=True, tag=True):
+    """So many lines of a replica can be read."""
+
+    replica: ReplicaId
+    lines: int
+
+
+class Metrics(msgspec.Struct, frozen=True, tag=True):
+    """Something that a trial's primary has measured can be read."""
+
+    replica: ReplicaId
+
+
+class Current(msgspec.Struct, frozen=True, tag=True):
+    """All that was known before this connection has been told."""
+
+
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """It lives. Said as often as the service says `Alive`, and in answer to it."""
+
+
+News = (
+    Hello
+    | Answer
+    | Slots
+    | Appended
+    | Started
+    | Exited
+    | Lost
+    | Noted
+    | Lines
+    | Metrics
+    | Current
+    | Beat
+)
+"""All that an agent says."""
+
+
+def read_document(data: bytes) -> AgentDocument:
+    """Raises ValueError."""
+    try:
+        return msgspec.msgpack.decode(data, type=AgentDocument)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"the agent's document cannot be read: {error}") from error
+
+
+def write_document(document: AgentDocument) -> bytes:
+    return msgspec.msgpack.encode(document)

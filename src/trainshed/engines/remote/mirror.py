@@ -1,0 +1,163 @@
+"""Streams of replicas on another machine: the files that shims write there, and their copies here.
+
+The agent sends what its files have more than the copies, by offset, and so does a new connection go on where
+the one before broke off. Segments of logs only grow; files beside them may be made anew (they are thinned),
+and are then sent anew.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamSource
+from trainshed.engines.remote.messages import Appended
+from trainshed.engines.streams import FileStreams
+
+BLOCK = 256 << 10
+"""Bytes of a file that are sent at once."""
+_SEGMENT = re.compile(r"\d{12}\.jsonl")
+_NAME = re.compile(r"\d{12}\.jsonl|usage\.jsonl|metrics\.jsonl|reduction\.jsonl")
+_FRESH = ".anew"
+
+
+class TornStream(Exception):
+    """What was sent does not follow what is there: the connection is of no more use."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What the other side has of a file."""
+
+    inode: int
+    size: int
+
+
+class StreamSender:
+    """The agent's side, for one attempt of a job."""
+
+    def __init__(self, streams: FileStreams, job_uid: JobUid, attempt: int) -> None:
+        self._streams = streams
+        self._job_uid = job_uid
+        self._attempt = attempt
+        self._sent: dict[tuple[ReplicaId, str], _Sent] = {}
+
+    def resume(self, sizes: Mapping[str, Mapping[str, int]]) -> None:
+        """A new connection: the other side has so many bytes of each file, by replica. Raises ValueError."""
+        self._sent = {
+            (ReplicaId.parse(replica), file): _Sent(0, size)
+            for replica, files in sizes.items()
+            for file, size in files.items()
+        }
+
+    def begin(self, replica: ReplicaId, line: int) -> None:
+        """Its log goes on from that line, if it has none here. Blocks shortly. Raises OSError."""
+        directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if line and not any(_SEGMENT.fullmatch(path.name) for path in directory.iterdir()):
+            (directory / f"{line:012}.jsonl").touch(mode=0o600)
+
+    def changes(self, replica: ReplicaId) -> Iterator[Appended]:
+        """What a replica's files have more than was sent; counts as sent once the next one is asked for.
+        Blocks for small reads."""
+        directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
+        with contextlib.suppress(FileNotFoundError):
+            for path in sorted(directory.iterdir()):
+                if _NAME.fullmatch(path.name):
+                    yield from self._of_file(replica, path)
+
+    def _of_file(self, replica: ReplicaId, path: Path) -> Iterator[Appended]:
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            sent = self._sent.get((replica, path.name))
+            # What is no segment may have been made anew while nobody was connected.
+            is_known = sent is not None and (
+                sent.inode == found.st_ino
+                or (sent.inode == 0 and _SEGMENT.fullmatch(path.name) is not None)
+            )
+            anew = not is_known or found.st_size < sent.size if sent else True
+            if sent is None or anew:
+                sent = self._sent[replica, path.name] = _Sent(found.st_ino, 0)
+            sent.inode = found.st_ino
+            file.seek(sent.size)
+            # As much as there was when it was looked at: a program that prints all the time must not keep
+            # the news of its own end waiting.
+            while data := _whole_lines(file, found.st_size - sent.size):
+                yield Appended(replica, path.name, sent.size, data, anew)
+                sent.size += len(data)
+                anew = False
+
+
+def _whole_lines(file: BinaryIO, left: int) -> bytes:
+    """What is read next, of at most so many bytes, about a block at a time. A line that is not whole yet may
+    be taken away again by the shim that begins anew, so it is left where it is."""
+    data = file.read(min(BLOCK, left))
+    while b"\n" not in data and len(data) < left:
+        more = file.read(min(BLOCK, left - len(data)))
+        if not more:
+            break
+        data += more
+    end = data.rfind(b"\n") + 1
+    file.seek(end - len(data), os.SEEK_CUR)
+    return data[:end]
+
+
+class StreamCopies:
+    """The service's side: copies of one attempt's streams."""
+
+    def __init__(self, streams: FileStreams, job_uid: JobUid, attempt: int) -> None:
+        self._streams = streams
+        self._job_uid = job_uid
+        self._attempt = attempt
+
+    def sizes(self, replicas: Iterable[ReplicaId]) -> dict[str, dict[str, int]]:
+        """Bytes of every copy there is, by replica and file. Blocks shortly."""
+        found: dict[str, dict[str, int]] = {}
+        for replica in replicas:
+            with contextlib.suppress(FileNotFoundError):
+                found[str(replica)] = {
+                    entry.name: entry.stat().st_size
+                    for entry in os.scandir(self._directory(replica))
+                    if _NAME.fullmatch(entry.name)
+                }
+        return found
+
+    def append(self, part: Appended) -> None:
+        """Blocks for a write. Raises TornStream, OSError."""
+        if not _NAME.fullmatch(part.file):
+            raise TornStream(f"{part.file!r} is no file of a stream")
+        path = self._directory(part.replica) / part.file
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if part.anew:
+            fresh = path.with_name(path.name + _FRESH)
+            fresh.write_bytes(part.data)
+            fresh.replace(path)
+            return
+        with path.open("ab") as file:
+            size = file.tell()
+            if part.offset > size:
+                raise TornStream(f"{part.file} has {size} bytes here, and {part.offset} were sent")
+            # What came twice is the same.
+            file.write(part.data[size - part.offset :])
+
+    def next_line(self, replica: ReplicaId) -> int:
+        """The number of the line that comes next, for a replica that goes on elsewhere. Blocks shortly."""
+        try:
+            names = sorted(
+                path for path in self._directory(replica).iterdir() if _SEGMENT.fullmatch(path.name)
+            )
+        except FileNotFoundError:
+            return 0
+        if not names:
+            return 0
+        # Only whole lines are copied: each counts.
+        with names[-1].open("rb") as file:
+            lines = sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK), b""))
+        return int(names[-1].stem) + lines
+
+    def _directory(self, replica: ReplicaId) -> Path:
+        return self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))

@@ -1,0 +1,154 @@
+"""A cluster whose nodes are process groups of this machine: agents are real processes, and real connections
+tell of them. For the conformance suite where no cluster can be had."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from trainshed.engines.port import Node, NodeState
+from trainshed.engines.remote.cluster import (
+    ClusterReport,
+    ClusterUnavailable,
+    Hold,
+    HoldName,
+    NodeNeed,
+    NodeReport,
+)
+
+NODES = ("alder", "birch")
+_LOOK_EVERY = 0.2
+_ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
+"""Nothing of an agent outlives its first process there."""
+
+
+class ProcessCluster:
+    """`directory`: what it holds is written down there, so that another one finds it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._report = ClusterReport((), {}, 0.0)
+        self._looking: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    async def start(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._look()
+        self._looking = asyncio.create_task(self._look_again())
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+        self._changed.set()
+
+    def report(self) -> ClusterReport:
+        return self._report
+
+    def waits_for(self, name: HoldName) -> str:
+        return ""
+
+    async def watch(self) -> AsyncIterator[ClusterReport]:
+        while not self._closed:
+            await self._changed.wait()
+            self._changed.clear()
+            yield self._report
+
+    async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
+        nodes = tuple(need.node for need in needs)
+        if gone := [node for node in nodes if (self._directory / f"{node}.gone").exists()]:
+            raise ClusterUnavailable(f"{gone} do not answer")
+        path = self._directory / f"{name}.hold"
+        if not path.exists():
+            path.write_text(json.dumps({"nodes": nodes, "agents": {}}))
+        return Hold(name, path.name, nodes)
+
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+        process = await asyncio.to_thread(
+            subprocess.Popen,
+            [*_ALONE, *argv],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            stderr=(self._directory / f"{hold.name}-{node}.err").open("ab"),
+        )
+        assert process.stdin is not None
+        process.stdin.write(given)
+        process.stdin.close()
+        path = self._directory / f"{hold.name}.hold"
+        held = json.loads(path.read_text())
+        held["agents"][node] = process.pid
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(held))
+        fresh.replace(path)
+
+    async def give_back(self, name: HoldName) -> None:
+        path = self._directory / f"{name}.hold"
+        if path.exists():
+            for pid in json.loads(path.read_text())["agents"].values():
+                end(pid)
+            path.unlink()
+
+    # --- what a lab does to it ---
+
+    def agents_on(self, node: str) -> list[int]:
+        return [
+            json.loads(path.read_text())["agents"][node]
+            for path in self._directory.glob("*.hold")
+            if node in json.loads(path.read_text())["agents"]
+        ]
+
+    def set_gone(self, node: str, gone: bool) -> None:
+        path = self._directory / f"{node}.gone"
+        if gone:
+            path.touch()
+        else:
+            path.unlink()
+
+    # --- inside ---
+
+    def _look(self) -> None:
+        looked = time.monotonic()
+        nodes = tuple(
+            NodeReport(
+                Node(name, 4, 8 << 30),
+                NodeState.GONE if (self._directory / f"{name}.gone").exists() else NodeState.UP,
+                address="127.0.0.1",
+            )
+            for name in NODES
+        )
+        agents: dict[HoldName, frozenset[str]] = {}
+        for path in self._directory.glob("*.hold"):
+            held = json.loads(path.read_text())
+            agents[HoldName.parse(path.stem)] = frozenset(
+                node for node, pid in held["agents"].items() if lives(pid)
+            )
+        before, self._report = self._report, ClusterReport(nodes, agents, looked)
+        if (before.nodes, before.agents) != (nodes, agents):
+            self._changed.set()
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            self._look()
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+def end(pid: int) -> None:
+    """An agent with all that it started, as a cluster ends a step."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,81 @@
+"""The remote engine as the conformance suite has it: over nodes of this machine (`process_cluster`)."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests.engines.process_cluster import ProcessCluster
+from trainshed.engines.conformance.lab import LabWithNodes
+from trainshed.engines.port import Engine
+from trainshed.engines.remote.credentials import Issuer
+from trainshed.engines.remote.engine import RemoteEngine, RemoteOptions, module_command
+from trainshed.engines.remote.hub import Hub
+from trainshed.engines.remote.messages import AgentDocument, News, Order
+from trainshed.engines.streams import FileStreams
+
+LEASE = 4.0
+
+
+def new_engine(directory: Path, port: int) -> RemoteEngine:
+    options = RemoteOptions(
+        identity="labs",
+        directory=directory / "engine",
+        lease=LEASE,
+        agent=partial(
+            AgentDocument,
+            directory=str(directory / "nodes"),
+            read_only=(sys.prefix, sys.base_prefix),
+        ),
+        command=module_command,
+    )
+
+    def new_hub(engine: RemoteEngine) -> Hub[Order, News]:
+        return Hub(
+            Issuer.open(directory / "authority", time.time),
+            host="127.0.0.1",
+            port=port,
+            received=News,
+            doors={},
+            admits=engine.admits,
+            serve=engine.serve,
+            introduction=engine.may_introduce,
+        )
+
+    return RemoteEngine(
+        ProcessCluster(directory / "cluster"), FileStreams(directory / "logs"), options, new_hub
+    )
+
+
+class RemoteLab(LabWithNodes):
+    """`port`: for the hub."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self._directory = directory
+        self._port = port
+        self._cluster = ProcessCluster(directory / "cluster")
+
+    def engine(self) -> Engine:
+        return self.elsewhere()()
+
+    def elsewhere(self) -> Callable[[], Engine]:
+        return partial(new_engine, self._directory, self._port)
+
+    async def cut_off(self, engine: Engine, node: str) -> None:
+        self._signal(node, signal.SIGSTOP)
+        self._cluster.set_gone(node, gone=True)
+
+    async def reconnect(self, engine: Engine, node: str) -> None:
+        self._signal(node, signal.SIGCONT)
+        self._cluster.set_gone(node, gone=False)
+
+    def _signal(self, node: str, number: int) -> None:
+        """To the agents; their programs are not touched."""
+        for pid in self._cluster.agents_on(node):
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                os.kill(int(children[0]), number)
