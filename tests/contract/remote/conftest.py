@@ -51,6 +51,7 @@ class Place:
         self.serve: Callable[[Channel[Message, Message]], Awaitable[None]] = echo
         self.introductions: dict[str, frozenset[bytes]] = {}
         self.channels: list[Channel[Message, Message]] = []
+        self.services: list[asyncio.Server] = []
         self.doors = {name: directory / f"{name}.sock" for name in ("buckets", "rest", "grpc")}
         self.hub: Hub[Message, Message] = self.made()
         self._dialers: list[Dialer[Message, Message]] = []
@@ -90,6 +91,8 @@ class Place:
         for dialer in self._dialers:
             await dialer.close()
         await self.hub.close()
+        for service in self.services:
+            service.close()
 
 
 @pytest.fixture

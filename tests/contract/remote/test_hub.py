@@ -1,54 +1,203 @@
-"""Who is let in by the hub, and what an agent says and hears there."""
+"""Who is let in by the hub, for how long, and what others hear there."""
 
 import asyncio
+import ssl
+import time
+from pathlib import Path
 
 import pytest
 
-from tests.contract.remote.conftest import NAME, Block, Place, Said
-from trainshed.engines.remote.channel import ChannelClosed
+from tests.contract.remote.conftest import NAME, OTHER, Message, Place, Said
+from trainshed.engines.remote.channel import Channel, ChannelClosed
+from trainshed.engines.remote.credentials import (
+    SERVER_NAME,
+    AuthorityUnusable,
+    Credential,
+    Issuer,
+    client,
+)
+from trainshed.engines.remote.greeting import NotAdmitted, Refused
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_messages_go_both_ways_in_order(place: Place) -> None:
-    channel = await place.dialer().dial()
-    sent = [Said("one"), Block(7, b"x" * 300_000), Said("three")]
-    for message in sent:
-        await channel.send(message)
-    assert [await channel.receive() for _ in sent] == sent
-    assert place.channels[0].peer == NAME
-    channel.close()
+async def heard(place: Place, said: bytes, context: ssl.SSLContext | None = None) -> bytes:
+    """All that the hub answers to a stranger, up to the end that it makes."""
+    name = SERVER_NAME if context else None
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", place.hub.port, ssl=context, server_hostname=name
+    )
+    try:
+        writer.write(said)
+        return await reader.read()
+    except (ConnectionError, ssl.SSLError):
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+def stranger(place: Place) -> ssl.SSLContext:
+    """Believes the hub, and shows nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=place.issuer.authority)
+    return context
+
+
+async def test_who_shows_no_certificate_hears_nothing(place: Place) -> None:
+    assert await heard(place, b"1 control\n", stranger(place)) == b""
+    assert b"HTTP" not in await heard(place, b"GET / HTTP/1.1\r\n\r\n")
+    assert await heard(place, b"") == b""
+    assert place.channels == []
+
+
+async def test_older_tls_is_not_spoken(place: Place) -> None:
+    context = client(place.credential())
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(OSError):
+        await asyncio.open_connection(
+            "127.0.0.1", place.hub.port, ssl=context, server_hostname=SERVER_NAME
+        )
+
+
+async def test_an_agent_of_another_authority_is_nobody(place: Place, tmp_path: Path) -> None:
+    other = Issuer.open(tmp_path / "other", time.time)
+    certificate, key = other.issue(NAME, time.time() + 60)
+    mine = place.credential()
+    forged = Credential(
+        NAME, mine.host, mine.port, mine.server_name, mine.authority, certificate, key
+    )
+    with pytest.raises(OSError):
+        await place.dialer(forged).dial()
+    assert place.channels == []
+
+
+async def test_a_hub_that_is_not_ours_is_told_nothing(place: Place, tmp_path: Path) -> None:
+    """One of another authority, and an agent that plays the hub with what it has."""
+    mine = place.credential()
+    impostors = [Issuer.open(tmp_path / "other", time.time).server()]
+    agent = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    pem = tmp_path / "agent.pem"
+    pem.write_text(mine.key + mine.certificate)
+    agent.load_cert_chain(pem)
+    impostors.append(agent)
+    told: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        told.append(await reader.read())
+
+    for context in impostors:
+        server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context)
+        port: int = server.sockets[0].getsockname()[1]
+        credential = Credential(
+            NAME, mine.host, port, mine.server_name, mine.authority, mine.certificate, mine.key
+        )
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await place.dialer(credential).dial()
+        server.close()
+    assert not any(told)
+
+
+async def test_a_certificate_ends_and_with_it_what_was_begun_by_it(place: Place) -> None:
+    with pytest.raises(OSError):
+        await place.dialer(place.credential(seconds=-1)).dial()
+    dialer = place.dialer(place.credential(seconds=1))
+    channel = await dialer.dial()
+    stream = place.hub.expect(NAME, "s")
+    held = await dialer.open("stream:s")
+    reader, _ = await stream
     with pytest.raises(ChannelClosed):
         await channel.receive()
+    with pytest.raises(ConnectionError):
+        await reader.read()
+    held[1].transport.abort()
+    dialer.renew(place.credential())
+    assert not (await dialer.dial()).is_closed
 
 
-async def test_bytes_go_to_a_door_and_back(place: Place) -> None:
-    async def upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write((await reader.read()).upper())
-        writer.close()
-
-    await asyncio.start_unix_server(upper, place.doors["rest"])
+async def test_who_is_not_expected_is_told_so_and_let_in_no_more(place: Place) -> None:
     dialer = place.dialer()
-    reader, writer = await dialer.open("rest")
-    writer.write(b"hello")
-    writer.write_eof()
-    assert await reader.read() == b"HELLO"
-    path = place.directory / "node.sock"
-    await dialer.listen("rest", path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    reader, writer = await asyncio.open_unix_connection(path)
-    writer.write(b"again")
-    writer.write_eof()
-    assert await reader.read() == b"AGAIN"
+    channel = await dialer.dial()
+    waiting = place.hub.expect(NAME, "never")
+    place.admitted.discard(NAME)
+    place.hub.drop(NAME)
+    with pytest.raises(ChannelClosed):
+        await channel.receive()
+    with pytest.raises(ConnectionResetError):
+        await waiting
+    for door in ("control", "rest", "stream:x"):
+        with pytest.raises(NotAdmitted):
+            await (dialer.dial() if door == "control" else dialer.open(door))
+    assert not (await place.dialer(place.credential(OTHER)).dial()).is_closed
 
 
-async def test_a_stream_that_is_expected_is_opened(place: Place) -> None:
-    expected = place.hub.expect(NAME, "s1")
-    reader, writer = await place.dialer().open("stream:s1")
-    writer.write(b"from the node")
-    writer.write_eof()
-    theirs, back = await expected
-    assert await theirs.read() == b"from the node"
-    back.write(b"from the service")
-    back.close()
-    assert await reader.read() == b"from the service"
+async def test_a_newer_conversation_ends_the_older_and_waits_for_it(place: Place) -> None:
+    events: list[str] = []
+
+    async def serve(channel: Channel[Message, Message]) -> None:
+        number = len(place.channels)
+        events.append(f"{number} begins")
+        try:
+            await channel.receive()
+        finally:
+            await asyncio.sleep(0)
+            events.append(f"{number} ends")
+
+    place.serve = serve
+    dialer = place.dialer()
+    first = await dialer.dial()
+    second = await dialer.dial()
+    with pytest.raises(ChannelClosed):
+        await first.receive()
+    await second.send(Said("x"))
+    with pytest.raises(ChannelClosed):
+        await second.receive()
+    assert events == ["1 begins", "1 ends", "2 begins", "2 ends"]
+
+
+async def test_streams_and_doors_are_those_that_were_told(place: Place) -> None:
+    dialer = place.dialer()
+    place.hub.expect(OTHER, "theirs")
+    for door in ("stream:unknown", "stream:theirs", "cellar"):
+        with pytest.raises(Refused):
+            await dialer.open(door)
+    with pytest.raises(Refused, match="nobody answers"):
+        await dialer.open("rest")
+    given_up = place.hub.expect(NAME, "given up")
+    given_up.cancel()
+    await asyncio.sleep(0)
+    with pytest.raises(Refused):
+        await dialer.open("stream:given up")
+
+
+async def test_strangers_who_say_nothing_take_nobodys_place(place: Place) -> None:
+    """The hub of these tests lets eight wait, and each for a second."""
+    silent = [await asyncio.open_connection("127.0.0.1", place.hub.port) for _ in range(30)]
+    begun = time.monotonic()
+    channel = await place.dialer().dial()
+    await channel.send(Said("here"))
+    assert await channel.receive() == Said("here")
+    assert time.monotonic() - begun < 0.9, "it waited for one of them to be late"
+    await asyncio.gather(*(reader.read() for reader, _ in silent), return_exceptions=True)
+    assert not channel.is_closed
+    for _, writer in silent:
+        writer.transport.abort()
+
+
+async def test_an_agent_that_never_says_what_it_wants_is_hung_up_on(place: Place) -> None:
+    context = client(place.credential())
+    assert await heard(place, b"1 contr", context) == b""
+    assert await heard(place, b"x" * 5000, context) == b""
+    assert b"version 1" in await heard(place, b"2 control\n", context)
+
+
+def test_the_authority_stays_and_is_its_owners_alone(tmp_path: Path) -> None:
+    first = Issuer.open(tmp_path / "r", time.time)
+    assert Issuer.open(tmp_path / "r", time.time).authority == first.authority
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "r").iterdir()} == {0o600}
+    assert (tmp_path / "r").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "r" / "authority.key").unlink()
+    with pytest.raises(AuthorityUnusable, match=r"authority\.key is missing"):
+        Issuer.open(tmp_path / "r", time.time)
+    (tmp_path / "r" / "authority.key").write_text("nonsense")
+    with pytest.raises(AuthorityUnusable, match="are no authority"):
+        Issuer.open(tmp_path / "r", time.time)

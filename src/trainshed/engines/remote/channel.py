@@ -2,6 +2,9 @@
 
 Knows nothing of what they mean. What the other side does not take waits with the sender; what is not received
 yet waits in the kernel, a little of it here.
+
+A message of no bytes is a sign of life: each side hears within seconds that the other is out of reach, or
+stands still. The kernel's probes could not tell whether one that takes nothing for long is there at all.
 """
 
 import asyncio
@@ -20,6 +23,10 @@ _ENOUGH: Final = 1 << 20
 """Bytes that wait here to be received, beyond which no more is read."""
 _ROOM: Final = 512 << 10
 """Bytes that wait here to be sent, beyond which `send` waits."""
+SILENCE: Final = 15.0
+"""Seconds of silence after which the other side is taken for out of reach."""
+_SIGNS: Final = 4
+"""Signs of life within that time."""
 MOST_POSTED: Final = 16 << 20
 """Bytes that wait here to be sent, beyond which `post` ends the conversation."""
 
@@ -37,10 +44,15 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
     connection's alone. One task receives; any may send, and messages arrive in the order in which they were
     taken."""
 
-    def __init__(self, received: Any, peer: str = "") -> None:
+    def __init__(self, received: Any, peer: str = "", silence: float = SILENCE) -> None:
         """`received`: the type of what comes, a Struct or a union of tagged ones. `peer`: as whom the other
-        side was recognised; "" = it is the service."""
+        side was recognised; "" = it is the service. `silence`: seconds after which it is given up; the same
+        on both sides."""
         self.peer = peer
+        self._pace = silence / _SIGNS
+        self._missed = 0
+        self._has_spoken = False
+        self._sign: asyncio.TimerHandle | None = None
         self._decoder: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(received)
         self._encoder = msgspec.msgpack.Encoder()
         self._transport: asyncio.Transport | None = None
@@ -63,29 +75,41 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         """Nothing more can be sent. What has come before may still be received."""
         return self._closed.done()
 
+    @property
+    def waiting(self) -> int:
+        """Bytes of whole messages that came and were not received yet."""
+        return self._waiting
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the connection has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def info(self, name: str) -> Any:
+        """What the connection tells of itself (`asyncio.BaseTransport.get_extra_info`)."""
+        return None if self._transport is None else self._transport.get_extra_info(name)
+
     async def closed(self) -> None:
-        """Wait until it is closed."""
+        """Wait until it is closed. While much has come that nobody receives, a loss of the connection is not
+        noticed."""
         await asyncio.shield(self._closed)
 
     async def send(self, message: Sent) -> None:
         """Say it as soon as there is room. Given up (cancelled) before it returns, nothing of it is said.
         Raises ChannelClosed, MessageTooLong. That it returns does not mean that the message has arrived."""
         frame = self._framed(message)
-        while self._is_full and not self.is_closed:
+        if self._is_full or self._senders:
+            # In turn, also when there is room again: who sends much does not keep others waiting.
             room = self._loop.create_future()
             self._senders.append(room)
             try:
                 await room
-            except asyncio.CancelledError:
-                if room.done() and not room.cancelled():
-                    self._admit()
-                raise
+                self._write(frame)
             finally:
-                if room in self._senders:
-                    self._senders.remove(room)
-        self._write(frame)
-        if not self._is_full:
-            self._admit()
+                self._senders.remove(room)
+                self._admit()
+        else:
+            self._write(frame)
 
     def post(self, message: Sent) -> None:
         """Say it, from where nobody can wait. Where too much waits already the conversation ends: the other
@@ -141,8 +165,10 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         transport.set_write_buffer_limits(high=_ROOM)
+        self._sign = self._loop.call_later(self._pace, self._look)
 
     def data_received(self, data: bytes) -> None:
+        self._missed = 0
         if self.is_closed:
             return
         self._coming += data
@@ -153,8 +179,9 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
                 end = begin + _HEAD + longest
                 if longest > LONGEST or end > size:
                     break
-                self._frames.append(bytes(view[begin + _HEAD : end]))
-                self._waiting += longest
+                if longest:
+                    self._frames.append(bytes(view[begin + _HEAD : end]))
+                    self._waiting += longest
                 begin = end
         del self._coming[:begin]
         if longest > LONGEST:
@@ -195,15 +222,29 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
     def _write(self, frame: bytearray) -> None:
         if self.is_closed or self._transport is None or self._transport.is_closing():
             raise self._ended()
+        self._has_spoken = True
         self._transport.write(frame)
+
+    def _look(self) -> None:
+        """Give a sign of life, and see whether the other side has given one.
+
+        Counted, not measured: where this very process stood still, what came meanwhile is read first.
+        """
+        self._missed = 0 if self._is_held else self._missed + 1
+        if self._missed > _SIGNS:
+            self._end(TimeoutError(f"nothing was heard for {self._pace * _SIGNS:g} s"))
+            return
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._has_spoken and not self._is_full:
+            self._transport.write(bytes(_HEAD))
+        self._has_spoken = False
+        self._sign = self._loop.call_later(self._pace, self._look)
 
     def _admit(self) -> None:
         """Let the sender go on that has waited for longest."""
-        while self._senders:
-            room = self._senders.popleft()
-            if not room.done():
-                room.set_result(None)
-                return
+        if self._senders and not self._is_full and not self._senders[0].done():
+            self._senders[0].set_result(None)
 
     def _end(self, cause: BaseException) -> None:
         self._finish(cause)
@@ -214,6 +255,8 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         if self._closed.done():
             return
         self.cause = cause
+        if self._sign is not None:
+            self._sign.cancel()
         self._closed.set_result(None)
         self._coming.clear()
         self._wake()

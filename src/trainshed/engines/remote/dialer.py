@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from trainshed.engines.remote import credentials, greeting
-from trainshed.engines.remote.channel import Channel
+from trainshed.engines.remote.channel import SILENCE, Channel
 from trainshed.engines.remote.credentials import Credential
 from trainshed.engines.remote.greeting import FirstLine, NotAdmitted
 from trainshed.engines.remote.tunnel import Tunnel, streams
@@ -27,9 +27,7 @@ _RETRY_PAUSE: Final = 0.1
 class Dialer(Generic[Sent, Received]):
     """Calls one service as one agent. Made and used on one event loop."""
 
-    def __init__(
-        self, credential: Credential, received: Any, *, silence: float = greeting.SILENCE
-    ) -> None:
+    def __init__(self, credential: Credential, received: Any, *, silence: float = SILENCE) -> None:
         """`received`: the type of the service's messages. `silence`: seconds for which the service may be out
         of reach unnoticed. Raises OSError: it is no credential."""
         self._received = received
@@ -37,6 +35,7 @@ class Dialer(Generic[Sent, Received]):
         self._crew = Crew()
         self._ends: set[asyncio.Transport] = set()
         self._tunnels: set[FirstLine] = set()
+        self._servers: list[asyncio.AbstractServer] = []
         self.renew(credential)
 
     def renew(self, credential: Credential) -> None:
@@ -45,7 +44,9 @@ class Dialer(Generic[Sent, Received]):
         self._credential = credential
 
     async def close(self) -> None:
-        """End what is carried. Conversations and streams are their owners'."""
+        """Listen no more, and end all tunnels. A conversation is its owner's."""
+        for server in self._servers:
+            server.close()
         self._cut()
         await self._crew.close()
 
@@ -53,7 +54,7 @@ class Dialer(Generic[Sent, Received]):
         """Begin the conversation: one try. Raises NotAdmitted: the service knows this agent no more; any
         other OSError: it cannot be reached now, or is not ours."""
         first = await self._connected(greeting.CONTROL)
-        channel: Channel[Sent, Received] = Channel(self._received)
+        channel: Channel[Sent, Received] = Channel(self._received, silence=self._silence)
         self._accept(first, channel)
         self._crew.begin(self._watch(channel), "agent: looking after tunnels")
         return channel
@@ -62,16 +63,19 @@ class Dialer(Generic[Sent, Received]):
         """Open a stream to a door of the service, or `stream:` and the name of one that it expects: one try.
         Each way ends on its own. Raises OSError."""
         first = await self._connected(door)
-        tunnel = Tunnel()
+        tunnel, reader, writer = streams()
         self._accept(first, tunnel)
-        return streams(tunnel)
+        self._crew.begin(self._hold(first, tunnel), f"agent: a stream to {door}")
+        return reader, writer
 
     async def listen(self, door: str, path: Path) -> asyncio.AbstractServer:
         """Carry each connection to a Unix socket, which is made here and open to our own user alone, to a
         door. One that comes while the service is away waits for it some seconds. Raises OSError."""
-        return await asyncio.get_running_loop().create_unix_server(
+        server = await asyncio.get_running_loop().create_unix_server(
             lambda: End(self._begin(door), self._ends), sock=listen_unix(path)
         )
+        self._servers.append(server)
+        return server
 
     def _begin(self, door: str) -> Callable[[End], None]:
         return lambda end: self._crew.begin(self._carry(end, door), f"agent: carrying to {door}")
@@ -90,11 +94,9 @@ class Dialer(Generic[Sent, Received]):
                     if loop.time() >= until or end.transport.is_closing():
                         raise
                     await asyncio.sleep(_RETRY_PAUSE)
-            tunnel = Tunnel()
-            self._tunnels.add(first)
+            tunnel = Tunnel(End(end.join, set()))
             self._accept(first, tunnel)
-            tunnel.join(End(end.join, set()))
-            await tunnel.closed()
+            await self._hold(first, tunnel)
         except OSError:
             end.transport.abort()
         except asyncio.CancelledError:
@@ -102,9 +104,14 @@ class Dialer(Generic[Sent, Received]):
             if first is not None:
                 first.abort()
             raise
+
+    async def _hold(self, first: FirstLine, tunnel: Tunnel) -> None:
+        """Know a tunnel for as long as it is there."""
+        self._tunnels.add(first)
+        try:
+            await tunnel.closed()
         finally:
-            if first is not None:
-                self._tunnels.discard(first)
+            self._tunnels.discard(first)
 
     async def _connected(self, door: str) -> FirstLine:
         """A connection on which the hub has said yes."""
@@ -118,11 +125,9 @@ class Dialer(Generic[Sent, Received]):
                     ssl=self._context,
                     server_hostname=credential.server_name,
                 )
-                is_control = door == greeting.CONTROL
-                handle = first.info("socket").fileno()
-                greeting.watch(handle, self._silence, even_if_full=is_control)
+                greeting.probe(first.info("socket").fileno())
                 first.say(greeting.wish(door))
-                greeting.check_answer(await first.line())
+                greeting.check_answer((await first.line()).decode(errors="replace"))
         except TimeoutError:
             first.abort()
             where = f"{credential.host} port {credential.port}"
@@ -140,7 +145,8 @@ class Dialer(Generic[Sent, Received]):
             raise
 
     async def _watch(self, channel: Channel[Sent, Received]) -> None:
-        """The kernel notices soon that the conversation's connection is cut, and late that others are."""
+        """End all tunnels if the way to the service is cut: with bytes on their way they would not notice for
+        long."""
         await channel.closed()
         if isinstance(channel.cause, TimeoutError):
             self._cut()

@@ -1,7 +1,5 @@
 """How a connection from an agent to the hub begins: after the handshake the agent says in a line what it
 wants, and the hub answers in a line that it may, or why not.
-
-Also how both notice that the other is out of reach.
 """
 
 import asyncio
@@ -19,8 +17,6 @@ BUCKETS: Final = "buckets"
 """The door at which a connection says in its first line whose it is."""
 SECONDS: Final = 10.0
 """For the whole of it."""
-SILENCE: Final = 15.0
-"""Seconds for which the other side may be out of reach unnoticed."""
 LONGEST_LINE: Final = 4096
 YES: Final = "+"
 NOT_ADMITTED: Final = "-not-admitted"
@@ -40,12 +36,12 @@ class FirstLine(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        self._line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._line: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._came = bytearray()
         self._is_ended = False
         self._lost: Exception | None = None
 
-    async def line(self) -> str:
+    async def line(self) -> bytes:
         """The line, without its end. Raises ConnectionError, OSError: none came."""
         return await self._line
 
@@ -102,7 +98,7 @@ class FirstLine(asyncio.Protocol):
             self.abort()
         elif end and self.transport is not None:
             self._came = rest
-            self._line.set_result(line.decode(errors="replace"))
+            self._line.set_result(bytes(line))
             self.transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -153,20 +149,12 @@ def check_answer(line: str) -> None:
     raise ConnectionError("What answers there is no hub of Trainshed.")
 
 
-def watch(handle: int, silence: float, *, even_if_full: bool) -> None:
-    """Have the kernel end the connection if nothing comes back from the other side for about `silence`
-    seconds, idle or not.
-
-    `even_if_full`: also if the other side is there and takes nothing for so long. Without it a connection
-    with bytes on their way is given up after a quarter of an hour only: somebody else must know.
-    """
+def probe(handle: int) -> None:
+    """Have the kernel probe an idle connection, and end it if nothing comes back for some seconds. With bytes
+    on their way it ends after a quarter of an hour only; the conversation knows earlier."""
     with socket.socket(fileno=os.dup(handle)) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        pace = max(1, round(silence / 5))
-        options = {"TCP_KEEPIDLE": 2 * pace, "TCP_KEEPINTVL": pace, "TCP_KEEPCNT": 3}
-        if even_if_full:
-            options["TCP_USER_TIMEOUT"] = round(silence * 1000)
-        for name, value in options.items():
+        for name, value in (("TCP_KEEPIDLE", 6), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)):
             number = getattr(socket, name, None)
             if number is not None:
                 connection.setsockopt(socket.IPPROTO_TCP, number, value)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from trainshed.engines.remote import greeting
-from trainshed.engines.remote.channel import Channel
+from trainshed.engines.remote.channel import SILENCE, Channel
 from trainshed.engines.remote.credentials import (
     SERVER_NAME,
     Credential,
@@ -70,7 +70,7 @@ class Hub(Generic[Sent, Received]):
         serve: Callable[[Channel[Sent, Received]], Awaitable[None]],
         introduction: Callable[[str, bytes], bool] | None = None,
         dialled: str = "",
-        silence: float = greeting.SILENCE,
+        silence: float = SILENCE,
         limits: Limits = _LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -80,8 +80,8 @@ class Hub(Generic[Sent, Received]):
         `admits`: whether an agent of that name is expected now; asked for each connection. `serve`: does all
         of a conversation, which ends when it returns; of one agent one at a time, and a newer one ends the
         older. `introduction`: whether a program of that agent may introduce itself to the buckets by this
-        line; None = none may. `dialled`: the host that agents are told; "" = `host`. `now`: seconds since the
-        epoch.
+        line; None = none may. `dialled`: the host that agents are told; "" = `host`. `silence`: as for
+        `Channel`. `now`: seconds since the epoch.
         """
         self._issuer = issuer
         self._host = host
@@ -183,7 +183,7 @@ class Hub(Generic[Sent, Received]):
                 ssl=self._context,
                 ssl_handshake_timeout=self._opening.limits.head_seconds,
             )
-            line = await first.line()
+            line = (await first.line()).decode(errors="replace")
         except (OSError, asyncio.CancelledError) as failure:
             # It broke off, took too long, or is nobody: there is none to tell.
             log.debug("agent connection from %s not let in: %r", address, failure)
@@ -212,14 +212,13 @@ class Hub(Generic[Sent, Received]):
         except ValueError as error:
             first.refuse(greeting.CLOSED, str(error))
             return
-        is_control = door == greeting.CONTROL
-        greeting.watch(first.info("socket").fileno(), self._silence, even_if_full=is_control)
+        greeting.probe(first.info("socket").fileno())
         agent = self._agents.setdefault(name, _Agent())
         agent.connections.add(first)
         # Certificates count for as long as they last, not only when they are shown.
         end = asyncio.get_running_loop().call_later(left, first.abort)
         try:
-            if is_control:
+            if door == greeting.CONTROL:
                 await self._converse(name, agent, first)
             else:
                 await self._carry(name, first, door)
@@ -237,7 +236,7 @@ class Hub(Generic[Sent, Received]):
             if agent.control is not first:
                 first.abort()
                 return
-            channel: Channel[Sent, Received] = Channel(self._received, name)
+            channel: Channel[Sent, Received] = Channel(self._received, name, self._silence)
             first.accept(channel)
             try:
                 await self._serve(channel)
@@ -247,7 +246,7 @@ class Hub(Generic[Sent, Received]):
                     agent.control = None
         await channel.closed()
         if isinstance(channel.cause, TimeoutError):
-            # The way to the node is cut. Connections with bytes on their way would not notice for long.
+            # The way to the node is cut. Tunnels with bytes on their way would not notice for long.
             agent.cut()
 
     async def _carry(self, name: str, first: FirstLine, door: str) -> None:
@@ -257,9 +256,9 @@ class Hub(Generic[Sent, Received]):
             if expected is None or expected.done():
                 first.refuse(greeting.CLOSED, "this stream is not expected")
                 return
-            tunnel = Tunnel()
+            tunnel, reader, writer = streams()
             first.accept(tunnel)
-            expected.set_result(streams(tunnel))
+            expected.set_result((reader, writer))
             await tunnel.closed()
             return
         path = self._doors.get(door)
@@ -274,26 +273,27 @@ class Hub(Generic[Sent, Received]):
         except OSError as failure:
             first.refuse(greeting.CLOSED, f"nobody answers there now: {failure.strerror}")
             return
+        outer = End(inner.join, set())
         try:
-            tunnel = Tunnel()
-            first.accept(tunnel)
             if door == greeting.BUCKETS:
-                await self._introduced(name, tunnel, End(inner.join, set()))
+                said = FirstLine()
+                tunnel = Tunnel(said)
+                first.accept(tunnel)
+                await self._introduce(name, said, outer)
             else:
-                tunnel.join(End(inner.join, set()))
+                tunnel = Tunnel(outer)
+                first.accept(tunnel)
         except BaseException:
             inner.transport.abort()
             first.abort()
             raise
         await tunnel.closed()
 
-    async def _introduced(self, name: str, tunnel: Tunnel, outer: End) -> None:
-        """Have `outer` serve the tunnel once its first line was found to be that of a program of the
-        agent."""
-        said = FirstLine()
-        tunnel.join(said)
+    async def _introduce(self, name: str, said: FirstLine, outer: End) -> None:
+        """Have `outer` serve a tunnel once its first line was found to be that of a program of the agent.
+        Raises OSError."""
         async with asyncio.timeout(self._opening.limits.head_seconds):
-            line = (await said.line()).encode(errors="replace")
+            line = await said.line()
         if self._introduction is None or not self._introduction(name, line):
             log.warning("agent %s: a program introduced itself as none of its own: %r", name, line)
             raise ConnectionRefusedError("no program of this agent introduces itself so")

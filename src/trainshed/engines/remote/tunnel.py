@@ -16,9 +16,9 @@ _PIECE: Final = 1 << 20
 class Tunnel(asyncio.Protocol):
     """The protocol of the connection below, and the stream as a transport for the protocol above."""
 
-    def __init__(self) -> None:
+    def __init__(self, above: asyncio.Protocol) -> None:
         self.stream = Stream(self)
-        self.above: asyncio.Protocol | None = None
+        self.above = above
         """Gets what comes."""
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._below: asyncio.Transport | None = None
@@ -29,11 +29,6 @@ class Tunnel(asyncio.Protocol):
         self._has_heard_all = False
         self._is_lost = False
 
-    def join(self, above: asyncio.Protocol) -> None:
-        """Have `above` get what comes: once, and after the connection was made."""
-        self.above = above
-        above.connection_made(self.stream)
-
     async def closed(self) -> None:
         """Wait until the connection has ended, however it did."""
         await asyncio.shield(self._closed)
@@ -42,6 +37,7 @@ class Tunnel(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._below = transport
+        self.above.connection_made(self.stream)
 
     def data_received(self, data: bytes) -> None:
         view = memoryview(data)
@@ -49,9 +45,7 @@ class Tunnel(asyncio.Protocol):
             if self._left:
                 part, view = view[: self._left], view[self._left :]
                 self._left -= len(part)
-                if self.above is not None:
-                    # A chunk that is one piece is handed on as it is.
-                    self.above.data_received(data if len(part) == len(data) else bytes(part))
+                self.above.data_received(bytes(part))
                 continue
             missing = _HEAD - len(self._head)
             self._head += view[:missing]
@@ -67,12 +61,10 @@ class Tunnel(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        if self.above is not None:
-            self.above.pause_writing()
+        self.above.pause_writing()
 
     def resume_writing(self) -> None:
-        if self.above is not None:
-            self.above.resume_writing()
+        self.above.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._closed.done():
@@ -82,8 +74,7 @@ class Tunnel(asyncio.Protocol):
         self._is_lost = True
         if exc is None and not self._has_heard_all and not self.stream.is_ended_here:
             exc = ConnectionResetError("The connection was cut.")
-        if self.above is not None:
-            self.above.connection_lost(exc)
+        self.above.connection_lost(exc)
 
     # What the stream does
 
@@ -111,14 +102,13 @@ class Tunnel(asyncio.Protocol):
 
     def _hear_all(self) -> None:
         self._has_heard_all = True
-        if self.above is None or not self.above.eof_received():
+        if not self.above.eof_received():
             self.stream.close()
 
     def _lose(self, cause: Exception) -> None:
-        above, self._is_lost = self.above, True
+        self._is_lost = True
         self.below.abort()
-        if above is not None:
-            above.connection_lost(cause)
+        self.above.connection_lost(cause)
 
 
 class Stream(asyncio.Transport):
@@ -181,10 +171,10 @@ class Stream(asyncio.Transport):
         self._tunnel.above = protocol
 
 
-def streams(tunnel: Tunnel) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The stream as asyncio's reader and writer, which end each on its own."""
+def streams() -> tuple[Tunnel, asyncio.StreamReader, asyncio.StreamWriter]:
+    """A tunnel whose stream is used as asyncio's reader and writer, which end each on its own."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 18, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-    tunnel.join(protocol)
-    return reader, asyncio.StreamWriter(tunnel.stream, protocol, reader, loop)
+    tunnel = Tunnel(protocol)
+    return tunnel, reader, asyncio.StreamWriter(tunnel.stream, protocol, reader, loop)
