@@ -52,9 +52,12 @@ from trainshed.engines.port import (
 from trainshed.engines.remote import messages
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
+from trainshed.engines.remote.greeting import STREAM
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
-from trainshed.eventloop.background import begin, keep
+from trainshed.engines.remote.terminals import carry
+from trainshed.engines.terminals import TerminalRefused
+from trainshed.eventloop.background import Crew, begin, keep
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -130,6 +133,7 @@ class Agent:
         self._known = Known()
         #: What is to be told on the connection that there is.
         self._untold = Untold()
+        self._shells = Crew()
         #: Why nothing can be run here; "" = it can.
         self._failure = ""
         self._heard = time.monotonic()
@@ -161,6 +165,7 @@ class Agent:
             for task in (*tasks, leaving):
                 task.cancel()
             await asyncio.gather(leaving, *tasks, return_exceptions=True)
+            await self._shells.close()
             await self._engine.close()
 
     # --- connections ---
@@ -241,7 +246,7 @@ class Agent:
             return
         try:
             answer = await self._obey(order)
-        except (EngineUnavailable, LaunchRejected) as failure:
+        except (EngineUnavailable, LaunchRejected, TerminalRefused) as failure:
             answer = messages.Answer(order.number, type(failure).__name__, str(failure))
         except Exception as failure:  # The service has to learn of it, and others go on.
             log.exception("%s failed", type(order).__name__)
@@ -270,6 +275,8 @@ class Agent:
                 await engine.write_lost_reducers(uid, attempt, places)
             case messages.WriteLog(replica=replica, lines=lines):
                 await engine.write_log(uid, attempt, replica, lines)
+            case messages.OpenTerminal():
+                await self._open_terminal(order)
             case messages.Leave():
                 await engine.release(uid, attempt)
             case _:
@@ -283,6 +290,21 @@ class Agent:
         return await self._engine.allocate(
             uid, attempt, [replace(request, node=THIS_NODE) for request in requests]
         )
+
+    async def _open_terminal(self, order: messages.OpenTerminal) -> None:
+        terminal = await self._engine.open_terminal(
+            self._document.job_uid,
+            self._document.attempt,
+            order.replica,
+            order.incarnation,
+            order.request,
+        )
+        try:
+            streams = await self._dialer.open(f"{STREAM}{order.stream}")
+        except OSError as error:
+            terminal.close()
+            raise EngineUnavailable(f"no stream can be opened for it: {error}") from error
+        self._shells.begin(carry(terminal, streams), "carrying a shell")
 
     def _begin_logs(self, plans: Sequence[LaunchPlan], lines: Sequence[int]) -> None:
         try:

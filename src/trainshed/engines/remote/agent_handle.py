@@ -10,6 +10,7 @@ from trainshed.engines.port import Capabilities, EngineUnavailable, LaunchReject
 from trainshed.engines.remote import messages
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.messages import AnyCall, News, Order
+from trainshed.engines.terminals import TerminalRefused
 
 Connection = Channel[Order, News]
 
@@ -17,6 +18,10 @@ _PATIENCE = 30.0
 """Seconds that an agent may take for what it is asked to do."""
 _RECONNECTING = 5.0
 """Seconds that an agent may take to connect again: it tries every two seconds at least."""
+
+
+_KINDS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused)}
+"""What an answer may say but that something was not available."""
 
 
 class AgentGone(EngineUnavailable):
@@ -142,9 +147,7 @@ class AgentHandle:
         finally:
             self._answers.pop(number, None)
         if isinstance(answer, messages.Answer) and answer.failure:
-            kind = (
-                LaunchRejected if answer.failure == LaunchRejected.__name__ else EngineUnavailable
-            )
+            kind = _KINDS.get(answer.failure, EngineUnavailable)
             raise kind(f"node {self.node}: {answer.message}")
         return answer
 

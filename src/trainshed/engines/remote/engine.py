@@ -22,6 +22,7 @@ import msgspec
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.launch.documents import Revealed, identity, revealed
 from trainshed.engines.port import (
     Capabilities,
@@ -55,7 +56,9 @@ from trainshed.engines.remote.hub import Hub, introductions
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamCopies, TornStream
 from trainshed.engines.remote.records import GangRecord, Records, Seat, place
+from trainshed.engines.remote.terminals import RemoteTerminal
 from trainshed.engines.streams import FileStreams
+from trainshed.engines.terminals import NoTerminals, Terminal, TerminalRefused
 from trainshed.eventloop.background import Crew, joined
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed.telemetry.lines import about
@@ -84,6 +87,7 @@ _AT_FIRST = Capabilities(
     stable_hostname=False,
     addresses="literal",
     durable=True,
+    terminals=True,
 )
 """What holds on every node, until an agent has told more."""
 
@@ -113,7 +117,7 @@ def module_command(document: bytes) -> tuple[Sequence[str], bytes]:
     return (sys.executable, "-m", "trainshed.engines.remote.agent"), document
 
 
-class RemoteEngine:
+class RemoteEngine(NoTerminals):
     """`streams`: where copies of what replicas write are kept. The engine owns `cluster`; `hub` is made by
     it, from `new_hub`, and is told by it whom it admits."""
 
@@ -355,6 +359,37 @@ class RemoteEngine:
             lambda number: messages.WriteLog(number=number, replica=replica, lines=tuple(lines))
         )
 
+    async def open_terminal(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        request: TerminalRequest,
+    ) -> Terminal:
+        gang = self._gangs.get((job_uid, attempt))
+        seat = gang.record.seat(replica) if gang else None
+        agent = gang.agent(seat) if gang and seat else None
+        if agent is None or agent.is_gone:
+            raise TerminalRefused("the replica is over")
+        stream = secrets.token_hex(8)
+        opened = self._hub.expect(agent.name, stream)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await agent.call(
+                    lambda number: messages.OpenTerminal(
+                        number=number,
+                        replica=replica,
+                        incarnation=incarnation,
+                        request=request,
+                        stream=stream,
+                    )
+                )
+                return RemoteTerminal(await opened)
+        except (EngineUnavailable, OSError, TimeoutError) as failure:
+            opened.cancel()
+            raise TerminalRefused(f"no shell can be had there now: {failure}") from failure
+
     async def watch(self) -> AsyncIterator[EngineEvent]:
         while not self._closed:
             while self._events:
@@ -405,7 +440,7 @@ class RemoteEngine:
         if hello.failure or hello.capabilities is None:
             agent.fail(hello.failure or "its agent cannot say what it can do")
             return
-        agent.capabilities = self._capabilities = replace(hello.capabilities, terminals=False)
+        agent.capabilities = self._capabilities = hello.capabilities
         copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
         mine = [seat.replica for seat in gang.seats_of(agent)]
         sizes = await asyncio.to_thread(copies.sizes, mine)

@@ -15,6 +15,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
 from trainshed.engines.remote.credentials import Credential
 
@@ -129,11 +130,23 @@ class WriteLog(Call, frozen=True, tag=True):
     lines: tuple[str, ...]
 
 
+class OpenTerminal(Call, frozen=True, tag=True):
+    """A shell beside a live incarnation, carried on a stream that the agent opens (`hub.expect`)."""
+
+    replica: ReplicaId
+    incarnation: int
+    request: TerminalRequest
+    #: The stream's name.
+    stream: str
+
+
 class Leave(Call, frozen=True, tag=True):
     """Nothing lives there any more: remove what is left, and end."""
 
 
-AnyCall = Allocate | Launch | Stop | StopReplica | Inject | DropReducers | WriteLog | Leave
+AnyCall = (
+    Allocate | Launch | Stop | StopReplica | Inject | DropReducers | WriteLog | OpenTerminal | Leave
+)
 """All that a service asks for."""
 
 Order = (
@@ -146,6 +159,7 @@ Order = (
     | Inject
     | DropReducers
     | WriteLog
+    | OpenTerminal
     | Leave
 )
 """All that a service says."""
