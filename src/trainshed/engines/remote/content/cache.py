@@ -1,0 +1,157 @@
+"""The node's side: has everything there that a launch needs, fetched once however many agents ask.
+
+What an agent was given stays for as long as the agent lives, or a program that lives in it: both hold shared
+locks. Nothing slow happens on the loop: a process for each unit that has to be fetched unpacks it
+(`unpacking`).
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from trainshed.engines.port import EngineUnavailable, LaunchRejected
+from trainshed.engines.remote.content.frames import PIECE
+from trainshed.engines.remote.content.manifest import Manifest, Unit
+from trainshed.engines.remote.content.shelf import NodeShelf
+from trainshed.eventloop.background import begin
+
+log = logging.getLogger(__name__)
+
+Fetch = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+"""Opens a stream that the service's `Library.send` writes the unit of that path to. Raises OSError."""
+
+_UNPACK = "import sys; sys.path.insert(0, sys.argv[1]); sys.argv[:2] = ['-']; \
+from trainshed.engines.remote.content import unpacking; unpacking.main()"
+_SOURCE = str(Path(__file__).resolve().parents[4])
+
+
+class NodeCache:
+    """`root`: the service's cache directory, at the same path on the node. `limit`: bytes of what is fetched,
+    beyond which what was not used for longest goes; 0 = the disk alone sets one. `node`: its name, for
+    messages."""
+
+    def __init__(self, root: Path, *, limit: int = 0, node: str = "this node") -> None:
+        self._shelf = NodeShelf(root)
+        self._limit = limit
+        self._node = node
+        self._leases: dict[str, int] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._helpers: set[asyncio.Task[int]] = set()
+
+    async def have(self, manifest: Manifest, fetch: Fetch) -> None:
+        """Return once all of it is there, to stay until `close`. Raises LaunchRejected (this node will never
+        have it), EngineUnavailable; nothing half-stored is left then."""
+        missing = await asyncio.to_thread(_missing, manifest.outside)
+        if missing:
+            raise LaunchRejected(
+                f"{self._node} has no {', '.join(missing)}, which the job's environment needs of the "
+                "machine: install the same there, share it with the service's machine, or give the service "
+                "a Python of its own (pyenv, uv), which is sent along"
+            )
+        for unit in manifest.units:
+            # Launches of one agent that ask for the same wait here; those of others, for the unit's lock.
+            async with self._turns.setdefault(unit.path, asyncio.Lock()):
+                if unit.path not in self._leases:
+                    await self._have(unit, fetch)
+
+    def close(self) -> None:
+        """Let go of everything; what programs live in, their shims hold."""
+        for handle in self._leases.values():
+            os.close(handle)
+        self._leases.clear()
+
+    async def _have(self, unit: Unit, fetch: Fetch) -> None:
+        if await self._lease(unit):
+            return
+        begun = asyncio.get_running_loop().time()
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", _UNPACK, _SOURCE),
+            *(str(self._shelf.root), str(self._limit), json.dumps(asdict(unit))),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=PIECE,
+        )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            word, why = await _line(child.stdout)
+            if word == "need":
+                word, why = await self._feed(unit.path, fetch, child.stdin, child.stdout)
+            if word in ("have", "done") and not await self._lease(unit, whatever=True):
+                word, why = "failed", "it was removed at once"
+            if word == "done":
+                took = asyncio.get_running_loop().time() - begun
+                log.info("%s is here: %.1f MB in %.1f s", unit.path, unit.bytes / 1e6, took)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            raise
+        finally:
+            # It goes on for as long as the disk takes, which nobody has to wait for.
+            child.stdin.close()
+            helper = begin(child.wait(), f"{unit.path}: its helper's end")
+            self._helpers.add(helper)
+            helper.add_done_callback(self._helpers.discard)
+        if word not in ("have", "done"):
+            kind = LaunchRejected if word == "rejected" else EngineUnavailable
+            raise kind(f"{self._node} did not get {unit.path}: {why or 'its helper was killed'}")
+
+    async def _feed(
+        self,
+        path: str,
+        fetch: Fetch,
+        into: asyncio.StreamWriter,
+        told: asyncio.StreamReader,
+    ) -> tuple[str, str]:
+        """Hand on what the service sends, until the helper has told what came of it."""
+        try:
+            reader, writer = await fetch(path)
+        except OSError as failure:
+            return "failed", f"the service is not reached: {failure}"
+        pouring = asyncio.ensure_future(_pour(reader, into))
+        telling = asyncio.ensure_future(_line(told))
+        try:
+            await asyncio.wait((pouring, telling), return_when=asyncio.FIRST_COMPLETED)
+            if not telling.done():
+                with contextlib.suppress(OSError):
+                    await pouring
+                # Whether it was whole the helper says, which then has no more to wait for.
+                if not telling.done():
+                    into.write_eof()
+            return await telling
+        finally:
+            for task in (pouring, telling):
+                task.cancel()
+            await asyncio.gather(pouring, telling, return_exceptions=True)
+            writer.close()
+
+    async def _lease(self, unit: Unit, *, whatever: bool = False) -> bool:
+        """`whatever`: the unit's lock is held for us, and whoever holds it says that it is there."""
+        handle = await asyncio.to_thread(self._shelf.lease, unit, whatever=whatever)
+        if handle is None:
+            return False
+        self._leases[unit.path] = handle
+        return True
+
+
+def _missing(paths: tuple[str, ...]) -> list[str]:
+    return [path for path in paths if not Path(path).is_dir()]
+
+
+async def _pour(reader: asyncio.StreamReader, into: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(PIECE):
+        into.write(piece)
+        await into.drain()
+
+
+async def _line(told: asyncio.StreamReader) -> tuple[str, str]:
+    """A word of the helper, and what it says besides; "" if it was killed."""
+    word, _, rest = (await told.readline()).decode(errors="replace").strip().partition(" ")
+    return word, rest

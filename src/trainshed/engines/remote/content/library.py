@@ -1,0 +1,212 @@
+"""The service's side: which of its directories nodes may have, what each is known by, and how it is sent."""
+
+import asyncio
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainshed.engines.remote.content import frames, packing, trees
+from trainshed.engines.remote.content.manifest import BUILT, COMPILED, Manifest, Unit, is_below
+from trainshed.engines.remote.content.references import references
+
+_SENDERS = 4
+"""How many units are read at once: more would only make the disk jump."""
+_DEEPEST = 3
+"""Directories between a root and a unit, at most."""
+_EVERYBODYS = ("/", "/usr", "/usr/local")
+"""Prefixes that hold far more than an interpreter, and are on each node anyway."""
+_PACK = "import sys; sys.path.insert(0, sys.argv[1]); sys.argv[:2] = ['-']; \
+from trainshed.engines.remote.content import packing; packing.main()"
+_SOURCE = str(Path(__file__).resolve().parents[4])
+
+
+class Refused(Exception):
+    """That directory is not given to nodes. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A unit on the service's disk."""
+
+    path: Path
+    root: Path
+    is_interpreter: bool = False
+
+
+class Library:
+    """`roots`: directories whose finished units may be asked for, and nothing else that lies there.
+    `interpreters`: prefixes of the Pythons that are not the system's own; asked in threads."""
+
+    def __init__(
+        self, roots: Sequence[Path], interpreters: Callable[[], Collection[Path]] = tuple
+    ) -> None:
+        self._roots = tuple(root.absolute() for root in roots)
+        self._interpreters = interpreters
+        self._units: dict[Path, tuple[tuple[int, ...], Unit, tuple[str, ...]]] = {}
+        self._sending = asyncio.Semaphore(_SENDERS)
+
+    async def manifest(self, paths: Collection[str]) -> Manifest:
+        """What a node needs of the service where plans name these absolute directories. Raises OSError, and
+        Refused: one lies in the service's cache, and is none that is finished."""
+        return await asyncio.to_thread(self._manifest, paths)
+
+    async def send(
+        self, path: str, writer: asyncio.StreamWriter, *, granted: Collection[str] | None = None
+    ) -> None:
+        """Write a unit, then close the writer. Refusals and failures are written, too: the other side says
+        them. `granted`: paths of the units that who asks may have; None = any."""
+        try:
+            async with self._sending:
+                try:
+                    place = await asyncio.to_thread(self._unit_to_send, path, granted)
+                except (Refused, OSError) as refusal:
+                    writer.write(frames.failed(str(refusal)))
+                else:
+                    await _send(place, writer)
+            await writer.drain()
+        except ConnectionError:
+            return  # Who asked has gone, and asks again.
+        finally:
+            writer.close()
+
+    # --- in threads ---
+
+    def _manifest(self, paths: Collection[str]) -> Manifest:
+        units: dict[str, Unit] = {}
+        outside: set[str] = set()
+        prefixes = self._prefixes()
+        waiting = list(dict.fromkeys(paths))
+        seen: set[Path] = set()
+        while waiting:
+            path = waiting.pop(0)
+            place = self._place(path, prefixes)
+            if place is None:
+                outside.add(path)
+                continue
+            if place.path in seen:
+                continue
+            seen.add(place.path)
+            unit, mentioned = self._unit(place)
+            units[unit.path] = unit
+            for other in mentioned:
+                try:
+                    found = self._place(other, prefixes)
+                except Refused:
+                    continue  # What packages mention is theirs; nothing that a plan needs.
+                if found is not None:
+                    waiting.append(str(found.path))
+                elif (Path(other) / "os.py").is_file():
+                    outside.add(other)  # A standard library of the machine's own.
+        return Manifest(tuple(units.values()), tuple(sorted(outside)))
+
+    def _prefixes(self) -> list[Path]:
+        return [prefix for prefix in self._interpreters() if str(prefix) not in _EVERYBODYS]
+
+    def _unit_to_send(self, path: str, granted: Collection[str] | None) -> _Place:
+        place = self._place(path, self._prefixes())
+        if (
+            place is None
+            or str(place.path) != path
+            or (granted is not None and path not in granted)
+        ):
+            raise Refused(f"{path} is not among what this service gives to its nodes")
+        return place
+
+    def _place(self, path: str, prefixes: Sequence[Path]) -> _Place | None:
+        """None: it is the machine's own. Raises Refused."""
+        asked = Path(os.path.normpath(path))
+        if not asked.is_absolute():
+            raise Refused(f"{path!r} is no absolute path")
+        for root in self._roots:
+            if is_below(asked, root):
+                return _Place(_finished(asked, root), root)
+        for prefix in prefixes:
+            if is_below(asked, prefix):
+                return _Place(prefix, prefix.parent, is_interpreter=True)
+        real = Path(os.path.realpath(asked))
+        if any(is_below(real, Path(os.path.realpath(root))) for root in self._roots):
+            # By another name it would not be found on a node.
+            raise Refused(
+                f"{path} lies in the service's cache, but is no name by which that is known"
+            )
+        return None
+
+    def _unit(self, place: _Place) -> tuple[Unit, tuple[str, ...]]:
+        """With what it refers to. Looked at once for as long as it is the same."""
+        key = _key(place.path)
+        known = self._units.get(place.path)
+        if known is not None and known[0] == key:
+            return known[1], known[2]
+        identity = trees.identify(place.path, without_sites=place.is_interpreter)
+        unit = Unit(
+            path=str(place.path),
+            digest=identity.digest,
+            bytes=identity.bytes,
+            is_compiled=place.is_interpreter or (place.path / COMPILED).exists(),
+            parents=() if place.is_interpreter else _parents(place),
+        )
+        mentioned = () if place.is_interpreter else references(place.path)
+        self._units[place.path] = (key, unit, mentioned)
+        for gone in [path for path in self._units if not path.exists()]:
+            del self._units[gone]
+        return unit, mentioned
+
+
+def _finished(asked: Path, root: Path) -> Path:
+    """The unit in which something below a root lies. Raises Refused."""
+    place = root
+    for part in asked.relative_to(root).parts[:_DEEPEST]:
+        place = place / part
+        try:
+            if not stat.S_ISDIR(place.lstat().st_mode):
+                break
+            if stat.S_ISREG((place / BUILT).lstat().st_mode):
+                return place
+        except FileNotFoundError:
+            continue
+    raise Refused(f"{asked} is no finished directory of the service's cache {root}")
+
+
+def _key(place: Path) -> tuple[int, ...]:
+    """Another one whenever the directory, or what is known of its bytecode, is another one."""
+    status = place.stat()
+    numbers = [status.st_dev, status.st_ino]
+    for name in (BUILT, COMPILED):
+        try:
+            numbers.append((place / name).stat().st_ino)
+        except FileNotFoundError:
+            numbers.append(0)
+    return tuple(numbers)
+
+
+def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
+    between = [path for path in place.path.parents if is_below(path, place.root)]
+    return tuple((str(path), stat.S_IMODE(path.stat().st_mode)) for path in reversed(between))
+
+
+async def _send(place: _Place, writer: asyncio.StreamWriter) -> None:
+    """By a process that reads and packs: it ends with this call. Raises ConnectionError."""
+    command = [sys.executable, "-I", "-S", "-c", _PACK, _SOURCE, str(place.path)]
+    if place.is_interpreter:
+        command.append(packing.WITHOUT_SITES)
+    child = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=frames.PIECE,
+    )
+    assert child.stdout is not None
+    try:
+        while piece := await child.stdout.read(frames.PIECE):
+            writer.write(piece)
+            await writer.drain()
+    finally:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+        await child.wait()

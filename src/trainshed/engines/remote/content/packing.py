@@ -1,0 +1,89 @@
+"""Writes a unit as a tar to its standard output: a process of its own, so that nothing of it holds up the
+service.
+
+    python -m trainshed.engines.remote.content.packing DIRECTORY [without-sites]
+"""
+
+import os
+import stat
+import sys
+import tarfile
+from pathlib import Path
+from typing import IO, cast
+
+from trainshed.engines.remote.content import frames, trees
+from trainshed.replica.supervisor import program
+
+WITHOUT_SITES = "without-sites"
+_BLOCK = 1 << 20
+_TYPES = {
+    stat.S_IFDIR: tarfile.DIRTYPE,
+    stat.S_IFLNK: tarfile.SYMTYPE,
+    stat.S_IFIFO: tarfile.FIFOTYPE,
+}
+
+
+def pack(root: Path, put: frames.FrameWriter, *, without_sites: bool = False) -> None:
+    """Write all of `root`. Raises OSError."""
+    identity = trees.Identity(root)
+    first_names: dict[tuple[int, int], str] = {}
+    with tarfile.open(
+        fileobj=cast("IO[bytes]", put),
+        mode="w|",
+        bufsize=_BLOCK,
+        format=tarfile.PAX_FORMAT,
+        errors="surrogateescape",
+    ) as tar:
+        for path, status in trees.walk(root, without_sites=without_sites):
+            member = _member(root, path, status)
+            if member.isreg() and status.st_nlink > 1:
+                place = (status.st_dev, status.st_ino)
+                first = first_names.setdefault(place, path)
+                if first != path:
+                    member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
+            identity.add((path, status))
+            if not member.isreg():
+                tar.addfile(member)
+                continue
+            # What has become something else meanwhile must not lead elsewhere.
+            handle = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with open(handle, "rb", buffering=0) as file:  # noqa: PTH123 -- of a descriptor
+                tar.addfile(member, file)
+    put.end(identity.digest)
+
+
+def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(path)
+    member.mode = stat.S_IMODE(status.st_mode)
+    member.uid, member.gid = status.st_uid, status.st_gid
+    # Whole seconds, as bytecode knows its source by.
+    member.mtime = int(status.st_mtime)
+    member.type = _TYPES.get(stat.S_IFMT(status.st_mode), tarfile.REGTYPE)
+    if member.issym():
+        member.linkname = str((root / path).readlink())
+    elif member.isreg():
+        member.size = status.st_size
+    return member
+
+
+def main() -> None:
+    root = Path(sys.argv[1])
+    # It is not cleared away while it is sent.
+    program.hold_leases([str(root)])
+
+    def put(data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(1, rest) :]
+
+    try:
+        pack(root, frames.FrameWriter(put), without_sites=WITHOUT_SITES in sys.argv[2:])
+    except BrokenPipeError:
+        sys.exit(1)  # Nobody wants it any more.
+    except OSError as failure:
+        put(frames.failed(f"{root} cannot be read: {failure}"))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What an environment refers to by absolute paths: its interpreter, and the environment that it lies on.
+
+Found where environments have such things: the home that `pyvenv.cfg` names, links of `bin` and of the
+standard library, path files of `site-packages`. An image's own links mean places in the image, and are none.
+Packages of users may have put anything there: nothing is followed, what is read is bounded.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_MOST_BYTES = 1 << 16
+_LINKS = ("", "bin", "lib", "lib/python*", "template", "template/bin", "include")
+_SITES = ("lib/python*/site-packages", "template/lib/python*/site-packages")
+
+
+def references(unit: Path) -> tuple[str, ...]:
+    """Absolute directories outside of `unit`, sorted. Raises OSError."""
+    found = {os.path.normpath(path) for path in _mentioned(unit)}
+    return tuple(sorted(path for path in found if not Path(path).is_relative_to(unit)))
+
+
+def _mentioned(unit: Path) -> Iterator[str]:
+    for configuration in (unit / "pyvenv.cfg", unit / "template" / "pyvenv.cfg"):
+        for line in _lines(configuration):
+            name, _, value = line.partition("=")
+            if name.strip() == "home" and value.strip().startswith("/"):
+                yield value.strip()
+    for pattern in _LINKS:
+        for directory in _directories(unit, pattern):
+            for entry in os.scandir(directory):
+                if entry.is_symlink() and (target := Path(entry.path).readlink()).is_absolute():
+                    # The directory in which it lies is what has to be there, as one for all of its files.
+                    yield str(target.parent)
+    for pattern in _SITES:
+        for directory in _directories(unit, pattern):
+            for entry in os.scandir(directory):
+                if entry.name.endswith(".pth"):
+                    yield from (line for line in _lines(Path(entry.path)) if line.startswith("/"))
+
+
+def _directories(unit: Path, pattern: str) -> Iterator[Path]:
+    """Directories that are really there, reached through no link."""
+    found = [unit]
+    for part in Path(pattern).parts:
+        below = [path for directory in found for path in directory.glob(part)]
+        found = [path for path in below if not path.is_symlink() and path.is_dir()]
+    yield from found
+
+
+def _lines(path: Path) -> list[str]:
+    """Of a small plain file; none of any other."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return []
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    with open(handle, "rb") as file:  # noqa: PTH123 -- of a descriptor
+        text = file.read(_MOST_BYTES).decode(errors="replace")
+    return [line.rstrip() for line in text.splitlines() if "\0" not in line]

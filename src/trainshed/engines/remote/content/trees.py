@@ -1,0 +1,96 @@
+"""A directory tree in the order in which it is told apart and sent, and what its content is known by.
+
+Runs in child processes as well: standard library only.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainshed.engines.remote.content.manifest import BUILT, COMPILED
+
+_MARKS = (BUILT, COMPILED)
+_BYTECODE = "__pycache__"
+_SITES = ("site-packages", "dist-packages")
+
+Entry = tuple[str, os.stat_result]
+"""Path below the root, and what lstat says."""
+
+
+def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
+    """All that lies below `root`, each directory before what is in it, by name. Links are not followed, and
+    neither sockets nor devices are told. `without_sites`: without the packages of an interpreter. Raises
+    OSError.
+    """
+    waiting = [""]
+    while waiting:
+        directory = waiting.pop()
+        if without_sites and os.path.basename(directory) in _SITES:  # noqa: PTH119 -- of names by the ten thousand
+            continue
+        with os.scandir(root / directory) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        below: list[str] = []
+        for entry in entries:
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            if path == BUILT:
+                continue  # Each machine has its own.
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                if _BYTECODE in path:
+                    continue  # It was being written.
+                raise
+            if stat.S_ISDIR(status.st_mode):
+                below.append(path)
+            elif not (
+                stat.S_ISREG(status.st_mode)
+                or stat.S_ISLNK(status.st_mode)
+                or stat.S_ISFIFO(status.st_mode)
+            ):
+                continue
+            yield path, status
+        waiting += reversed(below)
+
+
+class Identity:
+    """What tells the content of a unit from any other: names, kinds, permissions, sizes, times and targets.
+
+    Nothing is read: a unit is built once, so whatever was built anew has other times. Bytecode does not
+    count, which is added while an environment is used already.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.bytes = 0
+        self._root = root
+        self._digest = hashlib.sha256()
+
+    def add(self, entry: Entry) -> None:
+        """The next one of `walk`. Raises OSError."""
+        path, status = entry
+        self.bytes += status.st_size
+        if path in _MARKS or f"/{_BYTECODE}/" in f"/{path}/":
+            return
+        mode = status.st_mode
+        if stat.S_ISLNK(mode):
+            rest = str((self._root / path).readlink())
+        elif stat.S_ISDIR(mode):
+            # The owner's right to write comes and goes while bytecode is added.
+            mode, rest = mode & ~0o222, ""
+        else:
+            rest = f"{status.st_size} {status.st_mtime_ns}"
+        line = f"{path}\0{mode:o}\0{rest}\n"
+        self._digest.update(line.encode(errors="surrogateescape"))
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def identify(root: Path, *, without_sites: bool = False) -> Identity:
+    """Of a tree. Blocks. Raises OSError."""
+    identity = Identity(root)
+    for entry in walk(root, without_sites=without_sites):
+        identity.add(entry)
+    return identity

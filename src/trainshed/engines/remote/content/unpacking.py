@@ -1,0 +1,189 @@
+"""Puts one unit into a node's cache: a process of its own, which an agent starts, tells the unit, feeds with
+what the service sends, and may kill at any moment.
+
+It writes lines: `have` (it is there), `need` (send it now), `done`, `rejected WHY` (no second try helps),
+`failed WHY`. It holds the unit's lock until its input ends, so that the agent can take its own lease first.
+"""
+
+import errno
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
+
+from trainshed.engines.remote.content import shelf as shelves
+from trainshed.engines.remote.content.frames import FrameReader, Torn
+from trainshed.engines.remote.content.manifest import Unit
+from trainshed.engines.remote.content.shelf import NodeShelf
+
+_ROOM = 64 << 20
+"""Bytes that stay free on the disk."""
+_BLOCK = 1 << 20
+_ON_DISK = 4096
+"""Bytes that a file takes on the disk are a multiple of this."""
+
+
+class _Rejected(Exception):
+    """No second try helps."""
+
+
+class Unpacking:
+    """A tar on its way into the directory `root`, which it makes. Only what the same tar has made before is
+    written into: no link leads anything elsewhere."""
+
+    def __init__(self, root: Path) -> None:
+        #: Of the disk.
+        self.bytes = 0
+        self._root = root
+        self._directories: dict[str, tarfile.TarInfo | None] = {"": None}
+        self._files: set[str] = set()
+        self._is_root = os.geteuid() == 0
+
+    def take(self, stream: FrameReader) -> None:
+        """Raises Torn, OSError."""
+        self._root.mkdir(mode=0o700)
+        try:
+            with tarfile.open(
+                fileobj=cast("IO[bytes]", stream),
+                mode="r|",
+                bufsize=_BLOCK,
+                errors="surrogateescape",
+            ) as tar:
+                for member in tar:
+                    self._make(member, tar)
+        except tarfile.TarError as error:
+            raise Torn(f"what came cannot be unpacked: {error}") from None
+        # From the inside out, and only now: nothing can be put into what is read-only.
+        for name, member in reversed(self._directories.items()):
+            if member is not None:
+                self._finish(self._root / name, member)
+        self._root.chmod(0o555)
+
+    def _make(self, member: tarfile.TarInfo, tar: tarfile.TarFile) -> None:
+        name = member.name
+        parent = str(PurePosixPath(name).parent)
+        is_new = name not in self._directories and name not in self._files
+        if parent == ".":
+            parent = ""
+        if parent not in self._directories or ".." in name.split("/") or not is_new:
+            raise Torn(f"what came names {name!r}, which is no place in it")
+        path = self._root / name
+        if member.isdir():
+            path.mkdir(mode=0o700)
+            self._directories[name] = member
+        elif member.issym():
+            path.symlink_to(member.linkname)
+            if self._is_root:
+                os.lchown(path, member.uid, member.gid)
+        elif member.islnk():
+            if member.linkname not in self._files:
+                raise Torn(f"what came names {member.linkname!r}, which is no file in it")
+            os.link(self._root / member.linkname, path, follow_symlinks=False)
+        elif member.isfifo():
+            os.mkfifo(path, 0o600)
+            self._finish(path, member)
+        elif member.isreg():
+            content = tar.extractfile(member)
+            assert content is not None
+            with path.open("xb") as file:
+                shutil.copyfileobj(cast("io.BufferedReader", content), file, _BLOCK)
+            self._finish(path, member)
+            self._files.add(name)
+            self.bytes += -(-member.size // _ON_DISK) * _ON_DISK
+        else:
+            raise Torn(f"what came has {name!r}, which is neither file, directory nor link")
+
+    def _finish(self, path: Path, member: tarfile.TarInfo) -> None:
+        mode = member.mode
+        if self._is_root:
+            os.chown(path, member.uid, member.gid, follow_symlinks=False)
+        else:
+            mode &= ~0o6000  # It would be another's rights that it gives.
+        path.chmod(mode)
+        os.utime(path, (member.mtime, member.mtime))
+
+
+def fetch(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> None:
+    """With the unit's lock held. Raises Torn, OSError, _Rejected."""
+    shelf.make_parents(unit)
+    place = Path(unit.path).parent
+    shelf.make_room(unit.bytes, limit, max(0, shutil.disk_usage(place).free - _ROOM))
+    free = shutil.disk_usage(place).free
+    if free < unit.bytes + _ROOM:
+        raise OSError(
+            errno.ENOSPC,
+            f"it takes {unit.bytes >> 20} MiB, and {free >> 20} MiB are free on the disk of {place}",
+        )
+    draft = shelf.draft(unit.path)
+    try:
+        _tell("need")
+        reader = FrameReader(stream.read)
+        unpacking = Unpacking(draft)
+        unpacking.take(reader)
+        if reader.finish() != unit.digest:
+            raise Torn("it was built anew meanwhile")
+        shelf.place(draft, unit, unpacking.bytes)
+    except BaseException:
+        shelves.remove(draft)
+        raise
+
+
+def put(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> str:
+    """Have the unit there. Returns `have` or `done`. Raises Torn, OSError, _Rejected."""
+    record = shelf.record(unit.path)
+    if record is None and shelf.is_finished(unit):
+        return "have"
+    if record is not None and record.digest == unit.digest and Path(unit.path).is_dir():
+        if record.is_compiled or not unit.is_compiled or not shelf.take_away(unit.path):
+            return "have"
+    elif not shelf.take_away(unit.path):
+        if record is not None:
+            raise BlockingIOError(
+                errno.EBUSY,
+                "programs on this node use what lay there before; it is replaced after them",
+            )
+        raise _Rejected(
+            "something else lies there that this service did not put there, and that is not finished: "
+            "remove it on this node"
+        )
+    fetch(shelf, unit, limit, stream)
+    return "done"
+
+
+def main() -> None:
+    """Arguments: the cache, its limit in bytes, the unit as JSON."""
+    shelf, limit = NodeShelf(Path(sys.argv[1])), int(sys.argv[2])
+    given = json.loads(sys.argv[3])
+    given["parents"] = tuple((path, mode) for path, mode in given["parents"])
+    unit = Unit(**given)
+    os.umask(0o022)
+    stream = sys.stdin.buffer
+    try:
+        with shelf.locked(unit.path):
+            word = put(shelf, unit, limit, stream)
+            _tell(word)
+            while stream.read(_BLOCK):
+                pass
+        if word == "done":
+            shelf.settle(unit.path)
+    except _Rejected as refusal:
+        _tell(f"rejected {refusal}")
+    except (Torn, OSError) as failure:
+        told = failure.strerror if isinstance(failure, OSError) and failure.strerror else failure
+        named = getattr(failure, "filename", None)
+        _tell(f"failed {told}{f': {named}' if named else ''}")
+
+
+def _tell(line: str) -> None:
+    try:
+        os.write(1, " ".join(line.split()).encode(errors="replace") + b"\n")
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Trees on their way to a node: what arrives, and what is refused (docs/adr/0063)."""
+
+import io
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from trainshed.engines.remote.content import packing, trees
+from trainshed.engines.remote.content.frames import FrameReader, FrameWriter, Torn, failed
+from trainshed.engines.remote.content.unpacking import Unpacking
+
+
+def _packed(root: Path) -> bytes:
+    out = io.BytesIO()
+    packing.pack(root, FrameWriter(lambda data: void(out.write(data))))
+    return out.getvalue()
+
+
+def void(_: object) -> None:
+    """What a write returns is nobody's business."""
+
+
+def _unpack(data: bytes, root: Path) -> str:
+    reader = FrameReader(io.BytesIO(data).read)
+    Unpacking(root).take(reader)
+    return reader.finish()
+
+
+def _tree(root: Path) -> Path:
+    (root / "bin").mkdir(parents=True)
+    (root / "bin" / "tool").write_text("#!/bin/sh\n")
+    (root / "bin" / "tool").chmod(0o755)
+    (root / "bin" / "same").hardlink_to(root / "bin" / "tool")
+    (root / "lib").mkdir()
+    (root / "lib" / ("long" * 60)).write_bytes(b"x" * 300_000)
+    (root / "lib" / "\udcff").write_text("a name that is no text")
+    (root / "out").symlink_to("/etc/passwd")
+    (root / "within").symlink_to("bin/tool")
+    os.mkfifo(root / "pipe")
+    os.utime(root / "bin" / "tool", (1_000_000_000, 1_000_000_000))
+    (root / "lib").chmod(0o555)
+    return root
+
+
+def test_a_tree_arrives_as_it_was(tmp_path: Path) -> None:
+    source, target = _tree(tmp_path / "source"), tmp_path / "target"
+    if os.geteuid() == 0:
+        os.chown(source / "bin" / "tool", 1234, 2345)
+        (source / "bin" / "tool").chmod(0o4755)
+    digest = _unpack(_packed(source), target)
+    assert digest == trees.identify(source).digest
+    for path, was in trees.walk(source):
+        now = (target / path).lstat()
+        assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid), path
+        if stat.S_ISREG(was.st_mode):
+            assert (target / path).read_bytes() == (source / path).read_bytes()
+            assert int(now.st_mtime) == int(was.st_mtime)
+    assert (target / "bin" / "same").samefile(target / "bin" / "tool")
+    assert (target / "out").readlink() == Path("/etc/passwd"), "a link out was followed"
+    assert {path for path, _ in trees.walk(target)} == {path for path, _ in trees.walk(source)}
+
+
+@pytest.mark.parametrize("change", ["content", "mode", "target", "name"])
+def test_what_is_built_anew_is_known_by_another_digest(tmp_path: Path, change: str) -> None:
+    root = _tree(tmp_path / "source")
+    before = trees.identify(root).digest
+    match change:
+        case "content":
+            (root / "bin" / "tool").write_text("#!/bin/no\n")
+        case "mode":
+            (root / "bin" / "tool").chmod(0o700)
+        case "target":
+            (root / "out").unlink()
+            (root / "out").symlink_to("/etc/shadow")
+        case _:
+            (root / "pipe").rename(root / "tube")
+    assert trees.identify(root).digest != before
+
+
+def test_bytecode_and_marks_do_not_count(tmp_path: Path) -> None:
+    root = _tree(tmp_path / "source")
+    before = trees.identify(root).digest
+    (root / "bin" / "__pycache__").mkdir()
+    (root / "bin" / "__pycache__" / "tool.pyc").touch()
+    (root / ".compiled").touch()
+    (root / ".built").touch()
+    (root / "lib").chmod(0o755)
+    assert trees.identify(root).digest == before
+
+
+def _of(*members: tuple[str, bytes, str]) -> bytes:
+    """A stream with a tar of (name, type, link target)."""
+    out, tarred = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=tarred, mode="w|") as tar:
+        for name, kind, target in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, target
+            tar.addfile(member)
+    frames = FrameWriter(lambda data: void(out.write(data)))
+    frames.write(tarred.getvalue())
+    frames.end("any")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("/abs", tarfile.REGTYPE, "")],
+        [("../out", tarfile.REGTYPE, "")],
+        [("d", tarfile.DIRTYPE, ""), ("d/../../out", tarfile.REGTYPE, "")],
+        [("link", tarfile.SYMTYPE, ".."), ("link/out", tarfile.REGTYPE, "")],
+        [("link", tarfile.SYMTYPE, "../out"), ("link", tarfile.REGTYPE, "")],
+        [("hard", tarfile.LNKTYPE, "../victim")],
+        [("link", tarfile.SYMTYPE, "../victim"), ("hard", tarfile.LNKTYPE, "link")],
+        [("d", tarfile.DIRTYPE, ""), ("d", tarfile.SYMTYPE, ".."), ("d/out", tarfile.REGTYPE, "")],
+        [("device", tarfile.CHRTYPE, "")],
+        [("none/file", tarfile.REGTYPE, "")],
+    ],
+    ids=lambda members: " ".join(name for name, _, _ in members),
+)
+def test_nothing_is_written_anywhere_else(
+    tmp_path: Path, members: list[tuple[str, bytes, str]]
+) -> None:
+    (tmp_path / "victim").write_text("as it was")
+    with pytest.raises((Torn, OSError)):
+        _unpack(_of(*members), tmp_path / "target")
+    assert {path.name for path in tmp_path.iterdir()} <= {"victim", "target"}
+    assert (tmp_path / "victim").read_text() == "as it was"
+    assert (tmp_path / "victim").stat().st_nlink == 1
+
+
+def test_a_stream_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    data = _packed(_tree(tmp_path / "source"))
+    for number, end in enumerate((0, 3, 5, len(data) // 2, len(data) - 1)):
+        with pytest.raises(Torn, match="broke off"):
+            _unpack(data[:end], tmp_path / f"torn{number}")
+    changed = data.replace(b"x" * 1000, b"y" * 1000, 1)
+    with pytest.raises(Torn, match="other bytes"):
+        _unpack(changed, tmp_path / "changed")
+    with pytest.raises(Torn, match="the disk is gone"):
+        _unpack(data[: len(data) // 2][:0] + failed("the disk is gone"), tmp_path / "failed")
+    with pytest.raises(Torn, match="no such stream"):
+        _unpack(b"HTTP/1.1 400 Bad Request\r\n\r\n", tmp_path / "other")
