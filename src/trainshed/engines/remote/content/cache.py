@@ -19,7 +19,7 @@ from trainshed.engines.port import EngineUnavailable, LaunchRejected
 from trainshed.engines.remote.content.frames import PIECE
 from trainshed.engines.remote.content.manifest import Manifest, Unit
 from trainshed.engines.remote.content.shelf import NodeShelf
-from trainshed.eventloop.background import begin
+from trainshed.eventloop.background import begin, joined
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +115,8 @@ class NodeCache:
             reader, writer = await fetch(path)
         except OSError as failure:
             return "failed", f"the service is not reached: {failure}"
-        pouring = asyncio.ensure_future(_pour(reader, into))
-        telling = asyncio.ensure_future(_line(told))
+        pouring = joined(_pour(reader, into))
+        telling = joined(_line(told))
         try:
             await asyncio.wait((pouring, telling), return_when=asyncio.FIRST_COMPLETED)
             if not telling.done():
