@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Self
@@ -57,10 +57,11 @@ class Door:
         self.fetched: list[str] = []
         self.cut: int | None = None
         self.is_cut = asyncio.Event()
+        self.is_sent = asyncio.Event()
         self._library = library
 
     @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[Self]:
+    async def open(self) -> AsyncGenerator[Self]:
         server = await asyncio.start_unix_server(self._serve, self.path)
         try:
             yield self
@@ -72,6 +73,7 @@ class Door:
         self.fetched.append(path)
         if self.cut is None:
             await self._library.send(path, writer)
+            self.is_sent.set()
             return
         inner = self.path.with_name(f"cut{len(self.fetched)}")
         server = await asyncio.start_unix_server(

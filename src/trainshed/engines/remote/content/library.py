@@ -172,9 +172,10 @@ def _finished(asked: Path, root: Path) -> Path:
 
 
 def _key(place: Path) -> tuple[int, ...]:
-    """Another one whenever the directory, or what is known of its bytecode, is another one."""
+    """Another one whenever the directory, or what is known of its bytecode, is another one. Numbers of files
+    are given out again, times are not."""
     status = place.stat()
-    numbers = [status.st_dev, status.st_ino]
+    numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
     for name in (BUILT, COMPILED):
         try:
             numbers.append((place / name).stat().st_ino)
