@@ -1,6 +1,7 @@
 """Who is let in by the hub, for how long, and what others hear there."""
 
 import asyncio
+import os
 import ssl
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.remote.conftest import NAME, OTHER, Message, Place, Said
+from trainshed.engines.remote import hub
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.credentials import (
     SERVER_NAME,
@@ -114,6 +116,16 @@ async def test_a_certificate_ends_and_with_it_what_was_begun_by_it(place: Place)
     assert not (await dialer.dial()).is_closed
 
 
+@pytest.mark.parametrize("node", ["node 1", "a/b", "knöten", "x" * 300, "%2f;=\n"])
+async def test_any_name_of_a_node_is_recognised(place: Place, node: str) -> None:
+    name = f"trainshed-abc-7-0-0/{node}"
+    place.admitted.add(name)
+    channel = await place.dialer(place.credential(name)).dial()
+    await channel.send(Said("here"))
+    await channel.receive()
+    assert place.channels[0].peer == name
+
+
 async def test_who_is_not_expected_is_told_so_and_let_in_no_more(place: Place) -> None:
     dialer = place.dialer()
     channel = await dialer.dial()
@@ -188,6 +200,65 @@ async def test_an_agent_that_never_says_what_it_wants_is_hung_up_on(place: Place
     assert await heard(place, b"1 contr", context) == b""
     assert await heard(place, b"x" * 5000, context) == b""
     assert b"version 1" in await heard(place, b"2 control\n", context)
+
+
+async def test_an_agent_has_so_many_connections(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "_MOST_OF_AGENT", 3)
+    dialer = place.dialer()
+    channel = await dialer.dial()
+    held: list[object] = []
+    for name in ("a", "b"):
+        expected = place.hub.expect(NAME, name)
+        held += [await dialer.open(f"stream:{name}"), await expected]
+    place.hub.expect(NAME, "c")
+    with pytest.raises(Refused, match="3 connections already"):
+        await dialer.open("stream:c")
+    assert not channel.is_closed
+    assert not (await dialer.dial()).is_closed
+    assert not (await place.dialer(place.credential(OTHER)).dial()).is_closed
+
+
+async def test_nothing_stays_of_connections_that_have_ended(place: Place) -> None:
+    """However they ended: files, tasks and what is known of agents."""
+    service = await asyncio.start_unix_server(lambda _, writer: writer.close(), place.doors["rest"])
+
+    async def all_kinds() -> None:
+        dialer = place.dialer()
+        (await dialer.dial()).close()
+        (await dialer.dial()).abort()
+        reader, writer = await dialer.open("rest")
+        await reader.read()
+        writer.close()
+        expected = place.hub.expect(NAME, "s")
+        _, writer = await dialer.open("stream:s")
+        (await expected)[1].transport.abort()
+        writer.close()
+        with pytest.raises(Refused):
+            await dialer.open("cellar")
+        with pytest.raises(OSError):
+            await place.dialer(place.credential(seconds=-1)).dial()
+        assert await heard(place, b"", stranger(place)) == b""
+        _, writer = await asyncio.open_connection("127.0.0.1", place.hub.port)
+        writer.write(b"\x16\x03\x01")
+        writer.transport.abort()
+        await dialer.close()
+
+    def kept() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())  # noqa: PTH208 - numbers
+
+    await all_kinds()
+    before = kept()
+    for _ in range(3):
+        await all_kinds()
+    for _ in range(40):
+        await asyncio.sleep(0.05)
+        if kept() <= before:
+            break
+    now = kept()
+    assert now[0] <= before[0] and now[1] <= before[1]
+    service.close()
 
 
 def test_the_authority_stays_and_is_its_owners_alone(tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ class FirstLine(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._is_ended = True
         if self._line.done():
-            return True
+            # TLS ends both ways at once, and says so when told otherwise.
+            return self.info("sslcontext") is None
         self._fail(ConnectionResetError("The other side has hung up."))
         return False
 

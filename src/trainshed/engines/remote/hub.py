@@ -42,6 +42,9 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _LIMITS: Final = Limits(connections=256, opening=64, head_seconds=greeting.SECONDS)
 """Of connections that have not said yet what they want."""
+_MOST_OF_AGENT: Final = 1024
+"""Connections of one agent."""
+_ANYWHERE: Final = ("", "0.0.0.0", "::")
 _NO_FILES_SECONDS: Final = 0.1
 
 
@@ -80,8 +83,8 @@ class Hub(Generic[Sent, Received]):
         `admits`: whether an agent of that name is expected now; asked for each connection. `serve`: does all
         of a conversation, which ends when it returns; of one agent one at a time, and a newer one ends the
         older. `introduction`: whether a program of that agent may introduce itself to the buckets by this
-        line; None = none may. `dialled`: the host that agents are told; "" = `host`. `silence`: as for
-        `Channel`. `now`: seconds since the epoch.
+        line; None = none may. `dialled`: the host that agents are told; "" = `host`, or this machine's name.
+        `silence`: as for `Channel`. `now`: seconds since the epoch.
         """
         self._issuer = issuer
         self._host = host
@@ -91,7 +94,7 @@ class Hub(Generic[Sent, Received]):
         self._admits = admits
         self._serve = serve
         self._introduction = introduction
-        self._dialled = dialled or host
+        self._dialled = dialled or (socket.gethostname() if host in _ANYWHERE else host)
         self._silence = silence
         self._now = now
         self._opening = Connections(limits)
@@ -186,7 +189,9 @@ class Hub(Generic[Sent, Received]):
             line = (await first.line()).decode(errors="replace")
         except (OSError, asyncio.CancelledError) as failure:
             # It broke off, took too long, or is nobody: there is none to tell.
-            log.debug("agent connection from %s not let in: %r", address, failure)
+            is_agent = isinstance(failure, ssl.SSLCertVerificationError)
+            level = logging.WARNING if is_agent else logging.DEBUG
+            log.log(level, "agent connection from %s not let in: %s", address, failure)
             first.abort()
             connection.close()
             return
@@ -214,6 +219,10 @@ class Hub(Generic[Sent, Received]):
             return
         greeting.probe(first.info("socket").fileno())
         agent = self._agents.setdefault(name, _Agent())
+        if door != greeting.CONTROL and len(agent.connections) >= _MOST_OF_AGENT:
+            # A conversation takes the place of an older one.
+            first.refuse(greeting.CLOSED, f"this agent has {_MOST_OF_AGENT} connections already")
+            return
         agent.connections.add(first)
         # Certificates count for as long as they last, not only when they are shown.
         end = asyncio.get_running_loop().call_later(left, first.abort)
