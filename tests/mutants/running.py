@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant, tests
 
 _LOCAL, _REPLICA = "src/trainshed/engines/local/", "src/trainshed/replica/"
+_REMOTE, _TRANSPORT = "src/trainshed/engines/remote/", "tests/contract/remote/"
 _SEGMENTS = tests("tests/unit/test_replica_segments.py")
 _JOURNAL = tests("tests/unit/test_replica_journal.py")
 _LEASES = tests("tests/unit/test_engine_local_leases.py")
@@ -130,5 +131,38 @@ RUNNING: Final = (
         "            await asyncio.sleep(0)\n",
         "A start that is under way outlives the stop of its attempt.",
         tests(_CONFORMANCE),
+    ),
+    Mutant(
+        "any line introduces a program",
+        _REMOTE + "hub.py",
+        "if self._introduction is None or not self._introduction(name, line):",
+        "if self._introduction is None:",
+        "A node that was broken into reads the buckets of every project.",
+        tests(_TRANSPORT + "test_tunnels.py"),
+    ),
+    Mutant(
+        "a credential outlives its hold",
+        _REMOTE + "hub.py",
+        "if not name or left <= 0 or not self._admits(name):",
+        "if not name or left <= 0:",
+        "An agent whose hold was given back goes on as if it had it.",
+        tests(_TRANSPORT + "test_hub.py"),
+    ),
+    Mutant(
+        "a torn tunnel passes for its end",
+        _REMOTE + "tunnel.py",
+        "        if exc is None and not self._has_heard_all and not self.stream.is_ended_here:\n"
+        '            exc = ConnectionResetError("The connection was cut.")\n',
+        "",
+        "A program takes half of an object for the whole of it.",
+        tests(_TRANSPORT + "test_tunnels.py"),
+    ),
+    Mutant(
+        "silence goes unheard",
+        _REMOTE + "channel.py",
+        "        if self._missed > _SIGNS:\n",
+        "        if self._missed > 1000 * _SIGNS:\n",
+        "A node whose cable is cut counts as connected for a quarter of an hour.",
+        tests(_TRANSPORT + "test_channel.py"),
     ),
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.remote.conftest import NAME, Place
+from trainshed.engines.remote import dialer
 from trainshed.engines.remote.hub import introductions
 from trainshed.replica.endpoint.interception import preamble
 
@@ -195,6 +196,32 @@ async def test_a_connection_waits_for_a_service_that_is_away(place: Place) -> No
     await place.hub.start()
     assert await waiting == b"HELLO"
     service.close()
+
+
+async def test_connections_without_end_wait_on_their_node(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialer, "_MOST_TUNNELS", 3)
+    now, most = 0, 0
+
+    async def counting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await upper(reader, writer)
+        now -= 1
+
+    async def asked(number: int) -> bytes:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(f"call {number}".encode())
+        writer.write_eof()
+        return await reader.read()
+
+    await behind(place, "rest", counting)
+    path = await node_socket(place, "rest")
+    answers = await asyncio.gather(*map(asked, range(20)))
+    assert answers == [f"CALL {number}".encode() for number in range(20)]
+    assert most <= 3
 
 
 async def test_who_is_not_expected_any_more_is_hung_up_on_at_once(place: Place) -> None:

@@ -22,6 +22,11 @@ _RETRY_SECONDS: Final = 10.0
 """For which a program's connection waits for a service that is away, as it does on the service's own machine
 (`replica.endpoint.relay`)."""
 _RETRY_PAUSE: Final = 0.1
+"""Seconds, twice as many each time."""
+_MOST_TUNNELS: Final = 1000
+"""Carried at once, so that what programs open without end is held up on their node, not at the service."""
+_MOST_OPENING: Final = 8
+"""Opened at once: a handshake takes the service some milliseconds."""
 
 
 class Dialer(Generic[Sent, Received]):
@@ -36,6 +41,8 @@ class Dialer(Generic[Sent, Received]):
         self._ends: set[asyncio.Transport] = set()
         self._tunnels: set[FirstLine] = set()
         self._servers: list[asyncio.AbstractServer] = []
+        self._room = asyncio.Semaphore(_MOST_TUNNELS)
+        self._opening = asyncio.Semaphore(_MOST_OPENING)
         self.renew(credential)
 
     def renew(self, credential: Credential) -> None:
@@ -70,7 +77,8 @@ class Dialer(Generic[Sent, Received]):
 
     async def listen(self, door: str, path: Path) -> asyncio.AbstractServer:
         """Carry each connection to a Unix socket, which is made here and open to our own user alone, to a
-        door. One that comes while the service is away waits for it some seconds. Raises OSError."""
+        door. One that comes while the service is away waits for it some seconds, and one of too many for
+        those before it. Raises OSError."""
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: End(self._begin(door), self._ends), sock=listen_unix(path)
         )
@@ -81,22 +89,13 @@ class Dialer(Generic[Sent, Received]):
         return lambda end: self._crew.begin(self._carry(end, door), f"agent: carrying to {door}")
 
     async def _carry(self, end: End, door: str) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _RETRY_SECONDS
         first = None
         try:
-            while first is None:
-                try:
-                    first = await self._connected(door)
-                except NotAdmitted:
-                    raise
-                except OSError:
-                    if loop.time() >= until or end.transport.is_closing():
-                        raise
-                    await asyncio.sleep(_RETRY_PAUSE)
-            tunnel = Tunnel(End(end.join, set()))
-            self._accept(first, tunnel)
-            await self._hold(first, tunnel)
+            async with self._room:
+                first = await self._reached(end, door)
+                tunnel = Tunnel(End(end.join, set()))
+                self._accept(first, tunnel)
+                await self._hold(first, tunnel)
         except OSError:
             end.transport.abort()
         except asyncio.CancelledError:
@@ -104,6 +103,25 @@ class Dialer(Generic[Sent, Received]):
             if first is not None:
                 first.abort()
             raise
+
+    async def _reached(self, end: End, door: str) -> FirstLine:
+        """A connection to the door for `end`, as soon as there can be one. Raises OSError: for too long there
+        was none, there will be none, or nobody waits for it any more."""
+        loop, pause = asyncio.get_running_loop(), _RETRY_PAUSE
+        until = loop.time() + _RETRY_SECONDS
+        while True:
+            try:
+                async with self._opening:
+                    if end.transport.is_closing():
+                        raise ConnectionResetError("The program has hung up.")
+                    return await self._connected(door)
+            except NotAdmitted:
+                raise
+            except OSError:
+                if loop.time() >= until or end.transport.is_closing():
+                    raise
+            await asyncio.sleep(pause)
+            pause *= 2
 
     async def _hold(self, first: FirstLine, tunnel: Tunnel) -> None:
         """Know a tunnel for as long as it is there."""

@@ -46,6 +46,8 @@ _MOST_OF_AGENT: Final = 1024
 """Connections of one agent."""
 _ANYWHERE: Final = ("", "0.0.0.0", "::")
 _NO_FILES_SECONDS: Final = 0.1
+_QUIET_SECONDS: Final = 10.0
+"""Between two lines of the log about strangers."""
 
 
 def introductions(identity: str) -> frozenset[bytes]:
@@ -102,6 +104,7 @@ class Hub(Generic[Sent, Received]):
         self._context: ssl.SSLContext | None = None
         self._expected: dict[tuple[str, str], asyncio.Future[Streams]] = {}
         self._crew = Crew()
+        self._quiet_until = 0.0
         self._listener: socket.socket | None = None
 
     async def start(self) -> None:
@@ -189,9 +192,7 @@ class Hub(Generic[Sent, Received]):
             line = (await first.line()).decode(errors="replace")
         except (OSError, asyncio.CancelledError) as failure:
             # It broke off, took too long, or is nobody: there is none to tell.
-            is_agent = isinstance(failure, ssl.SSLCertVerificationError)
-            level = logging.WARNING if is_agent else logging.DEBUG
-            log.log(level, "agent connection from %s not let in: %s", address, failure)
+            self._tell(address, failure)
             first.abort()
             connection.close()
             return
@@ -201,9 +202,20 @@ class Hub(Generic[Sent, Received]):
             await self._let_in(first, line)
         except OSError as failure:
             log.info("agent connection from %s has ended: %s", address, failure)
+            first.abort()
         except BaseException:
             first.abort()
             raise
+
+    def _tell(self, address: str, failure: BaseException) -> None:
+        """Log why somebody was not let in: loudly if it may be an agent, and then not for each of a
+        thousand."""
+        now = asyncio.get_running_loop().time()
+        is_told = isinstance(failure, ssl.SSLCertVerificationError) and now >= self._quiet_until
+        if is_told:
+            self._quiet_until = now + _QUIET_SECONDS
+        level = logging.WARNING if is_told else logging.DEBUG
+        log.log(level, "agent connection from %s not let in: %s", address, failure)
 
     async def _let_in(self, first: FirstLine, line: str) -> None:
         """All of a connection that is somebody's."""
