@@ -1,0 +1,126 @@
+"""The command that starts an agent on a node where nothing of ours is, and what it is given: a loader, the
+agent's document, and the code itself in case the node has not got it yet."""
+
+import gzip
+import hashlib
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import stat
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import trainshed
+from trainshed.engines.remote.content import loader
+
+AGENT = "trainshed.engines.remote.agent"
+PACKAGES = (
+    "access",
+    "core",
+    "engines",
+    "eventloop",
+    "gsutil",
+    "reduction",
+    "replica",
+    "telemetry",
+)
+"""Of ours: all that engines and replicas import."""
+LIBRARIES = ("msgspec", "yaml")
+"""Of others: all that those packages import where an agent runs."""
+_LEFT_OUT = ("__pycache__", "conformance")
+_KINDS = (".pyi",)
+_OPTIONAL = ("_yaml",)
+"""Compiled, large, and done without."""
+_FIRST = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
+_TIME = 315532800
+"""Of all files, so that the same code is the same archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCode:
+    """The code of an agent, as it is sent. Made once, off the loop."""
+
+    archive: bytes
+    digest: str
+
+    @staticmethod
+    def collect() -> "AgentCode":
+        """What this process runs. Blocks, for half a second. Raises OSError."""
+        out = io.BytesIO()
+        with (
+            gzip.GzipFile(fileobj=out, mode="wb", compresslevel=9, mtime=_TIME) as packed,
+            tarfile.open(fileobj=packed, mode="w") as tar,
+        ):
+            for name, path in _files():
+                content = path.read_bytes()
+                member = tarfile.TarInfo(name)
+                member.size, member.mtime = len(content), _TIME
+                member.mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
+                tar.addfile(member, io.BytesIO(content))
+        archive = out.getvalue()
+        return AgentCode(archive, hashlib.sha256(archive).hexdigest())
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """`code`: as it is here. `python`: a command of the nodes. `directory`: absolute, on the nodes, where the
+    code is kept, in `code/DIGEST`."""
+
+    code: AgentCode
+    python: str
+    directory: str
+    module: str = AGENT
+
+    def parcel(self, document: bytes) -> tuple[Sequence[str], bytes]:
+        """The command that starts an agent, and all of its standard input."""
+        header = json.dumps(
+            {
+                "digest": self.code.digest,
+                "size": len(self.code.archive),
+                "document": len(document),
+                "directory": self.directory,
+                "module": self.module,
+                "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+                "extensions": importlib.machinery.EXTENSION_SUFFIXES[0],
+            }
+        ).encode()
+        parts = (_sized(self._loader), _sized(header), document, self.code.archive)
+        # The last word is for those who look at the node's processes.
+        return (self.python, "-I", "-S", "-c", _FIRST, "trainshed-agent"), b"".join(parts)
+
+    @cached_property
+    def _loader(self) -> bytes:
+        return Path(loader.__file__).read_bytes()
+
+
+def _sized(content: bytes) -> bytes:
+    return b"%08x" % len(content) + content
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """Name in the archive and where it lies, in the order of names."""
+    root = Path(trainshed.__file__).parent
+    found = [(f"trainshed/{path.name}", path) for path in root.glob("*.py")]
+    for package in PACKAGES:
+        found += _below(root / package, f"trainshed/{package}")
+    for library in LIBRARIES:
+        spec = importlib.util.find_spec(library)
+        if spec is None or not spec.submodule_search_locations:
+            raise FileNotFoundError(f"the package {library} is not installed as a directory")
+        found += _below(Path(spec.submodule_search_locations[0]), library)
+    yield from sorted(found)
+
+
+def _below(root: Path, name: str) -> Iterator[tuple[str, Path]]:
+    for directory, names, files in os.walk(root):
+        names[:] = [each for each in names if each not in _LEFT_OUT]
+        for each in files:
+            if not each.endswith(_KINDS) and not each.startswith(_OPTIONAL):
+                path = Path(directory, each)
+                yield f"{name}/{path.relative_to(root)}", path

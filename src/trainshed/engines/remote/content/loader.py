@@ -1,0 +1,196 @@
+"""Starts an agent where nothing of ours is: run from standard input by whatever Python a node has, so that it
+can say what does not fit. Python 3.4 and its standard library only, no import of ours.
+
+What follows it on the input: a header, the agent's document, an archive of code (`bootstrap`). All of it is
+taken in before anything is done: who hands it over waits for that.
+"""
+
+import _imp
+import json
+import os
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any, NoReturn
+
+UNFIT = 78
+"""Exit status: what is started here cannot run here. Its error output says why."""
+
+_OLD = 7 * 86400.0
+"""Seconds after which code that nobody runs any more is removed."""
+
+
+def load(stream: "IO[bytes]") -> None:
+    """Take in the rest of `stream`, have the code there, become the agent."""
+    header = json.loads(stream.read(int(stream.read(8), 16)).decode())
+    document = stream.read(header["document"])
+    archive = stream.read(header["size"])
+    if len(archive) < header["size"]:
+        _give_up("what it is started with broke off in the middle")
+    _require_same_python(header)
+    try:
+        code = _have(header["directory"], header["digest"], archive)
+    except OSError as failure:
+        _give_up("the agent's code cannot be kept in %s/code: %s" % (header["directory"], failure))
+    del archive
+    _give(document)
+    sys.path.insert(0, code)
+    sys.argv = [header["module"]]
+    __import__(header["module"], fromlist=["main"]).main()
+
+
+def _require_same_python(header: "dict[str, Any]") -> None:
+    ours = _imp.extension_suffixes()[0]
+    if ours != header["extensions"]:
+        _give_up(
+            "%s is Python %d.%d (%s), and the service runs Python %s (%s): set `python` of its engine to a "
+            "command that starts such a Python on the nodes, or `shared = true` where they see the service's "
+            "files"
+            % (
+                (sys.executable,)
+                + sys.version_info[:2]
+                + (ours, header["python"], header["extensions"])
+            )
+        )
+
+
+def _give_up(why: str) -> "NoReturn":
+    sys.stderr.write("trainshed agent on %s: %s\n" % (os.uname()[1], why))
+    sys.stderr.flush()
+    os._exit(UNFIT)
+
+
+def _have(directory: str, digest: str, archive: bytes) -> str:
+    """The directory of the code, unpacked unless it is there; nobody removes it while this process lives."""
+    import fcntl
+
+    parent = os.path.join(directory, "code")
+    for path, mode in ((directory, 0o711), (parent, 0o755)):
+        try:
+            os.makedirs(path, mode)
+        except OSError:
+            if not os.path.isdir(path):
+                raise
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise OSError("%s is a link, or belongs to user %d" % (path, status.st_uid))
+    code = os.path.join(parent, digest)
+    held = _hold(code)
+    if held is None:
+        lock = os.open(os.path.join(parent, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = _hold(code)
+        if held is None:
+            _unpack(parent, digest, archive)
+            held = _hold(code)
+        os.close(lock)
+    if held is None:
+        raise OSError("it was removed at once")
+    return code
+
+
+def _hold(code: str) -> "int | None":
+    """A shared lock on code that is whole; None: it is not there, or may be hollow since the machine went
+    down."""
+    import fcntl
+
+    try:
+        handle = os.open(os.path.join(code, ".built"), os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if os.read(handle, 100) == _boot() and os.fstat(handle).st_nlink:
+            os.utime(handle)
+            return handle
+    except OSError:
+        pass  # Being removed.
+    os.close(handle)
+    return None
+
+
+def _unpack(parent: str, digest: str, archive: bytes) -> None:
+    """Whole or not at all; the lock is held."""
+    import hashlib
+    import io
+    import shutil
+    import tarfile
+
+    if hashlib.sha256(archive).hexdigest() != digest:
+        raise OSError("other code came than was sent")
+    _sweep(parent, digest)
+    draft = os.path.join(parent, ".%s.%d" % (digest, os.getpid()))
+    before = os.umask(0o022)
+    try:
+        os.mkdir(draft, 0o755)
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+            if hasattr(tarfile, "tar_filter"):
+                tar.extractall(draft, filter="tar")
+            else:
+                tar.extractall(draft)
+        with open(os.path.join(draft, ".built"), "wb") as file:
+            file.write(_boot())
+        os.rename(draft, os.path.join(parent, digest))
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    finally:
+        os.umask(before)
+
+
+def _sweep(parent: str, digest: str) -> None:
+    """Remove what killed ones left, what is hollow, and old code that nobody runs."""
+    import fcntl
+    import shutil
+    import time
+
+    for name in os.listdir(parent):
+        path = os.path.join(parent, name)
+        if name == ".lock":
+            continue
+        if not name.startswith(".") and name != digest:
+            try:
+                handle = os.open(os.path.join(path, ".built"), os.O_RDONLY)
+            except OSError:
+                continue
+            try:
+                if time.time() - os.fstat(handle).st_mtime < _OLD:
+                    continue
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue  # It runs.
+            finally:
+                os.close(handle)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _boot() -> bytes:
+    """What tells this boot of the machine from every other."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().strip()
+    except OSError:
+        return b"unknown"
+
+
+def _give(document: bytes) -> None:
+    """Have it on standard input, as an agent finds it that was started by its module. A pipe: what is read is
+    gone, and no child can read it again."""
+    import fcntl
+
+    reading, writing = os.pipe()
+    if len(document) > 1 << 16:
+        fcntl.fcntl(writing, 1031, len(document))  # F_SETPIPE_SZ, which Python has since 3.10.
+    os.set_blocking(writing, False)
+    if os.write(writing, document) < len(document):
+        _give_up("what it is started with is too large for a pipe")
+    os.close(writing)
+    os.dup2(reading, 0)
+    os.close(reading)
+    sys.stdin = open(0, closefd=False)
+
+
+if __name__ == "__main__":
+    load(sys.stdin.buffer)

@@ -1,0 +1,151 @@
+"""Agents on nodes where nothing of ours is: the command, and what it is given (docs/adr/0063)."""
+
+import importlib.machinery
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
+from trainshed.engines.remote.content.loader import UNFIT
+
+_PYTHON = str(Path(sys.executable).resolve())
+"""Not of a virtual environment: it has none of what we import."""
+
+
+@pytest.fixture(scope="module")
+def code() -> AgentCode:
+    return AgentCode.collect()
+
+
+def _start(
+    code: AgentCode,
+    node: Path,
+    *,
+    module: str = "quopri",
+    document: bytes = b"=41=42",
+    cut: int = 0,
+) -> "subprocess.Popen[bytes]":
+    """`module`: of the standard library, with a `main` that reads standard input."""
+    argv, given = Bootstrap(code, _PYTHON, str(node), module).parcel(document)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env={})
+    assert process.stdin is not None
+    process.stdin.write(given[: len(given) - cut])
+    process.stdin.flush()
+    return process
+
+
+def _run(code: AgentCode, node: Path, **how: object) -> tuple[int, str, str]:
+    process = _start(code, node, **how)  # pyright: ignore[reportArgumentType] - as its caller says
+    out, errors = process.communicate(timeout=60)
+    return process.returncode, out.decode(), errors.decode()
+
+
+def _kept(node: Path) -> list[str]:
+    return sorted(path.name for path in (node / "code").iterdir() if path.name != ".lock")
+
+
+def test_the_code_is_there_after_the_first_start(code: AgentCode, tmp_path: Path) -> None:
+    first = _run(code, tmp_path / "node")
+    assert first == (0, "=3D41=3D42", ""), "the document is not on its input"
+    assert _kept(tmp_path / "node") == [code.digest]
+    module = tmp_path / "node" / "code" / code.digest / "trainshed" / "__init__.py"
+    before = module.stat()
+    assert _run(code, tmp_path / "node") == first
+    assert module.stat().st_ino == before.st_ino, "what was there was unpacked again"
+
+
+def test_the_agent_itself_runs_by_what_was_sent(code: AgentCode, tmp_path: Path) -> None:
+    """Without site-packages: all that it imports came with it."""
+    status, _, errors = _run(
+        code, tmp_path / "node", module="trainshed.engines.remote.agent", document=b"none"
+    )
+    assert status == 1
+    assert "ValueError: the agent's document cannot be read" in errors
+    assert f"{tmp_path}/node/code/{code.digest}/trainshed/engines/remote/agent.py" in errors
+
+
+def test_a_long_document_arrives_whole(code: AgentCode, tmp_path: Path) -> None:
+    document = b"line\n" * 40_000
+    assert _run(code, tmp_path / "node", document=document) == (0, document.decode(), "")
+
+
+def test_many_that_start_at_once_unpack_once(code: AgentCode, tmp_path: Path) -> None:
+    started = [_start(code, tmp_path / "node") for _ in range(6)]
+    assert [process.communicate(timeout=60)[0] for process in started] == [b"=3D41=3D42"] * 6
+    assert _kept(tmp_path / "node") == [code.digest]
+
+
+def test_what_broke_off_leaves_nothing(code: AgentCode, tmp_path: Path) -> None:
+    status, _, errors = _run(code, tmp_path / "node", cut=1000)
+    assert (status, errors.rpartition(": ")[2]) == (
+        UNFIT,
+        "what it is started with broke off in the middle\n",
+    )
+    assert not (tmp_path / "node").exists()
+
+
+def test_what_was_killed_or_is_hollow_is_unpacked_anew(code: AgentCode, tmp_path: Path) -> None:
+    kept = tmp_path / "node" / "code"
+    (kept / f".{code.digest}.4711").mkdir(parents=True)
+    (kept / code.digest).mkdir()
+    (kept / code.digest / ".built").write_text("another boot")
+    assert _run(code, tmp_path / "node") == (0, "=3D41=3D42", "")
+    assert _kept(tmp_path / "node") == [code.digest]
+
+
+def test_old_code_goes_unless_it_runs(code: AgentCode, tmp_path: Path) -> None:
+    kept = tmp_path / "node" / "code"
+    for name in ("old", "used", "new"):
+        (kept / name).mkdir(parents=True)
+        (kept / name / ".built").touch()
+        if name != "new":
+            os.utime(kept / name / ".built", (1, 1))
+    holder = subprocess.Popen(
+        [_PYTHON, "-c", "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_SH); "
+         "print(flush=True); sys.stdin.read()", str(kept / "used" / ".built")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    assert _run(code, tmp_path / "node")[0] == 0
+    holder.communicate()
+    assert _kept(tmp_path / "node") == sorted([code.digest, "new", "used"])
+
+
+def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Path) -> None:
+    argv, given = Bootstrap(code, _PYTHON, str(tmp_path / "node")).parcel(b"")
+    ours = importlib.machinery.EXTENSION_SUFFIXES[0].encode()
+    theirs = ours.replace(b"cpython-3", b"cpython-9")
+    done = subprocess.run(
+        argv, input=given.replace(ours, theirs, 1), capture_output=True, check=False
+    )
+    assert done.returncode == UNFIT
+    told = done.stderr.decode()
+    assert told.startswith(f"trainshed agent on {os.uname().nodename}: {_PYTHON} is Python ")
+    assert f"({ours.decode()}), and the service runs Python" in told
+    assert "set `python` of its engine" in told
+    assert not (tmp_path / "node").exists()
+
+
+def test_other_code_than_was_sent_is_not_run(code: AgentCode, tmp_path: Path) -> None:
+    argv, given = Bootstrap(code, _PYTHON, str(tmp_path / "node"), "quopri").parcel(b"")
+    changed = given[:-100] + bytes(100)
+    done = subprocess.run(argv, input=changed, capture_output=True, check=False)
+    assert done.returncode == UNFIT
+    assert b"other code came than was sent" in done.stderr
+    assert _kept(tmp_path / "node") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: a directory of another user needs root")
+def test_code_is_not_kept_where_another_user_could_change_it(
+    code: AgentCode, tmp_path: Path
+) -> None:
+    (tmp_path / "node").mkdir()
+    os.chown(tmp_path / "node", 65534, 65534)
+    status, _, errors = _run(code, tmp_path / "node")
+    assert status == UNFIT
+    assert "belongs to user 65534" in errors
