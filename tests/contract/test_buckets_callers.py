@@ -459,6 +459,7 @@ gcs_utils.stage_local_data_in_gcs(os.environ["FILE"], "gs://bucket-p/data")
 """
 
 
+@pytest.mark.soak  # As a user: tests/e2e/test_sdk.py; in a job: test_clients_in_jobs.py.
 def test_the_vertex_sdk_stages_files(service: Service, tmp_path: Path) -> None:
     """spec/clients#recipes: `CustomTrainingJob` and `from_local_script` upload what they run by this, without
     a token."""
@@ -477,6 +478,7 @@ def test_the_vertex_sdk_stages_files(service: Service, tmp_path: Path) -> None:
 
 
 @pytest.mark.gcloud
+@pytest.mark.soak  # gsutil, below; gcloud in a job: tests/e2e/test_gcloud_vertex.py.
 def test_gcloud_storage_with_its_token(service: Service, tmp_path: Path) -> None:
     """At the port itself, small and resumable, as `trainshed env` points it there; and an error without
     delay."""

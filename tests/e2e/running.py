@@ -21,6 +21,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from tests.e2e import nursery
 from trainshed.serve.main import group
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ class Service:
     """A running service. `rest` is its URL; `kill` and `terminate` end the service process alone."""
 
     data: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | nursery.Forked
     rest: str
     token: str
     pid: int
@@ -191,28 +192,38 @@ def start(
     prefix: Sequence[str] = (),
     own_group: bool = False,
     new_authority: bool = False,
+    forked: bool = True,
 ) -> Service:
     """`trainshed up` on a free port; returns once it serves requests.
 
     `prefix`: a command that runs it, such as `unshare --user`. `own_group`: as from a shell, its own process
     group. `new_authority`: it makes its certificates, which costs it half a second, as users' services do.
+    `forked`: what it loads is loaded already (tests/e2e/nursery.py).
     """
     reader, writer = os.pipe()
     data.mkdir(parents=True, exist_ok=True)
     if not new_authority and _certificates().exists() and not (data / "tls").exists():
         shutil.copytree(_certificates(), data / "tls")
     log = (data / "service.log").open("ab")
-    process = subprocess.Popen(
-        [
-            *prefix,
-            *command("up", "--port", "0", "--data", str(data), "--ready-fd", str(writer), *args),
-        ],
-        env=environment(data),
-        pass_fds=(writer,),
-        process_group=0 if own_group else None,
-        stdout=log,
-        stderr=log,
-    )
+    words = ["up", "--port", "0", "--data", str(data), "--ready-fd", str(writer), *args]
+    process: subprocess.Popen[bytes] | nursery.Forked
+    if forked and not prefix and not own_group:
+        process = nursery.services().fork(
+            ["-m", "trainshed", *words],
+            environment(data),
+            stdout=log.fileno(),
+            stderr=log.fileno(),
+            kept=[writer],
+        )
+    else:
+        process = subprocess.Popen(
+            [*prefix, *command(*words)],
+            env=environment(data),
+            pass_fds=(writer,),
+            process_group=0 if own_group else None,
+            stdout=log,
+            stderr=log,
+        )
     os.close(writer)
     with os.fdopen(reader) as ready:
         line = ready.readline()
@@ -230,9 +241,11 @@ def start(
 
 
 @contextlib.contextmanager
-def running(data: Path, *args: str, new_authority: bool = False) -> Generator[Service]:
+def running(
+    data: Path, *args: str, new_authority: bool = False, forked: bool = True
+) -> Generator[Service]:
     """A service that is gone with its jobs when the block ends."""
-    service = start(data, *args, new_authority=new_authority)
+    service = start(data, *args, new_authority=new_authority, forked=forked)
     try:
         yield service
     finally:
@@ -299,14 +312,16 @@ def seen_by(
     program: Path, *arguments: str, variables: dict[str, str], seconds: float = 240
 ) -> dict[str, Any]:
     """Run a client's program, for so many seconds at most, and return the JSON of its one line `SEEN ...`."""
-    done = subprocess.run(
-        [sys.executable, str(program), *arguments],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = (row for row in done.stdout.splitlines() if row.startswith("SEEN "))
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as failed:
+        process = nursery.sdk_programs().fork(
+            [str(program), *arguments], variables, stdout=said.fileno(), stderr=failed.fileno()
+        )
+        try:
+            status = process.wait(seconds)
+        finally:
+            process.kill()
+        failed.seek(0)
+        assert status == 0, failed.read()
+        said.seek(0)
+        (line,) = (row for row in said if row.startswith("SEEN "))
     return json.loads(line.removeprefix("SEEN "))

@@ -105,10 +105,10 @@ def refused(data: Path) -> str:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with some hundred pages in its database, whose service was killed."""
+    """A data directory with jobs in its database, whose service was killed."""
     data = tmp_path_factory.mktemp("killed") / "data"
     service = start(data)
-    for number in range(40):
+    for number in range(8):
         body = container_job("print('x')", name=f"job {number}")
         body["labels"] = {f"label{at}": "x" * 60 for at in range(60)}
         submit(service, body)

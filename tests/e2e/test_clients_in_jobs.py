@@ -5,7 +5,6 @@ import json
 import sys
 import sysconfig
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,45 +73,41 @@ def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -
     assert entry == {"message": "said by the API", "loss": 0.5}
 
 
+@pytest.mark.parametrize(
+    # In a job REST works for models, above, and with experiments outside (test_experiments_sdk.py).
+    "transport",
+    ["grpc", pytest.param("rest", marks=pytest.mark.soak)],
+)
 def test_a_program_logs_to_the_run_of_its_job_while_a_notebook_does(
-    service: Service, commons: Path
+    service: Service, commons: Path, transport: str
 ) -> None:
-    """facts/experiments#jobs: by gRPC, which is the SDK's default, and by REST, side by side."""
-    with pointed_sdk(service, BUCKET) as sdk, ThreadPoolExecutor() as pool:
-        sdk.init(experiment="both-sides")
-        service.call(
-            "POST",
-            f"/v1/projects/{FOREIGN}/locations/{REGION}/metadataStores?metadataStoreId=default",
-            {},
-        )
-        runs = {
-            transport: sdk.ExperimentRun.create(transport, experiment="both-sides")
-            for transport in ("grpc", "rest")
+    """facts/experiments#jobs: by gRPC, which is the SDK's default, and by REST."""
+    both = f"both-sides-{transport}"
+    with pointed_sdk(service, BUCKET) as sdk:
+        sdk.init(experiment=both)
+        if transport == "grpc":
+            store = f"/v1/projects/{FOREIGN}/locations/{REGION}/metadataStores"
+            service.call("POST", f"{store}?metadataStoreId=default", {})
+        run = sdk.ExperimentRun.create(transport, experiment=both)
+        gate = make_pipe(commons / transport)
+        body = job_of(*("experiment_in_job.py", transport, PROJECT, FOREIGN, BUCKET, str(gate)))
+        body["jobSpec"] |= {
+            "experiment": run.resource_name.removesuffix(f"-{transport}"),
+            "experimentRun": run.resource_name,
         }
-
-        def run(transport: str) -> dict[str, Any]:
-            gate = make_pipe(commons / transport)
-            body = job_of(*("experiment_in_job.py", transport, PROJECT, FOREIGN, BUCKET, str(gate)))
-            experiment = runs[transport].resource_name.removesuffix(f"-{transport}")
-            body["jobSpec"] |= {
-                "experiment": experiment,
-                "experimentRun": runs[transport].resource_name,
-            }
-            job = submit(service, body)
-            assert "READY" in service.follow(job)
-            # Neither of the two has what the other one has written.
-            runs[transport].log_params({"outside": transport})
-            gate.write_text("")
-            return seen_inside(service, job)
-
-        for transport, seen in zip(runs, pool.map(run, runs), strict=True):
-            assert seen["predicted"] == pytest.approx(9)
-            assert (seen["registered"], seen["foreign"], seen["far"]) == ([True, True], 403, [1])
-            found = sdk.ExperimentRun(transport, experiment="both-sides")
-            assert found.get_params() == {"inside": transport, "outside": transport}
-            assert found.get_metrics() == {"loss": 0.5}
-            assert list(found.get_time_series_data_frame()["loss"]) == [1, 1 / 2, 1 / 3]
-            assert found.get_classification_metrics()[0]["matrix"] == [[3, 1], [0, 4]]
-            (execution,) = found.get_executions()
-            assert [each.display_name for each in execution.get_input_artifacts()] == ["rows"]
-            assert [each.name for each in found.get_experiment_models()] == [f"fitted-{transport}"]
+        job = submit(service, body)
+        assert "READY" in service.follow(job)
+        # Neither of the two has what the other one has written.
+        run.log_params({"outside": transport})
+        gate.write_text("")
+        seen = seen_inside(service, job)
+        assert seen["predicted"] == pytest.approx(9)
+        assert (seen["registered"], seen["foreign"], seen["far"]) == ([True, True], 403, [1])
+        found = sdk.ExperimentRun(transport, experiment=both)
+        assert found.get_params() == {"inside": transport, "outside": transport}
+        assert found.get_metrics() == {"loss": 0.5}
+        assert list(found.get_time_series_data_frame()["loss"]) == [1, 1 / 2, 1 / 3]
+        assert found.get_classification_metrics()[0]["matrix"] == [[3, 1], [0, 4]]
+        (execution,) = found.get_executions()
+        assert [each.display_name for each in execution.get_input_artifacts()] == ["rows"]
+        assert [each.name for each in found.get_experiment_models()] == [f"fitted-{transport}"]

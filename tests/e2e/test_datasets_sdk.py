@@ -2,13 +2,11 @@
 (facts/datasets)."""
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.running import SKLEARN, ByTransport, Service, given_by_env, seen_by
 
 # Counts the rows of each split as a program of the public does, and says which files there are.
 _SCRIPT = """
@@ -90,7 +88,7 @@ print("SEEN", json.dumps(seen))
 
 
 @pytest.fixture(scope="module")
-def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program said, by transport."""
 
     def rows(numbers: range) -> str:
@@ -113,8 +111,7 @@ def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         given = (transport, endpoints[transport], service.token, str(scratch), SKLEARN, _SCRIPT)
         return seen_by(path, *given, variables=variables)
 
-    with ThreadPoolExecutor() as threads:
-        yield dict(zip(endpoints, threads.map(run, endpoints), strict=True))
+    return ByTransport(run)
 
 
 def found(service: Service, job_id: str) -> dict[str, Any]:

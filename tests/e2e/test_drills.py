@@ -315,6 +315,7 @@ def test_plans_come_and_go_by_the_command(service: Service, tmp_path: Path) -> N
     told(trainshed(service, "drill-plans", "delete", "soon", *where), status=1)
 
 
+@pytest.mark.soak  # The bug: tests/contract/demo; the report: below.
 def test_the_demo_shows_that_a_planted_bug_is_caught(service: Service) -> None:
     """A primary alone, so that it takes no longer than its epochs do."""
     lines = told(trainshed(service, "demo", "--drill", "--planted-bug", "--workers", "0"))

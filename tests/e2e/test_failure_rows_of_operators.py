@@ -82,6 +82,7 @@ def test_workers_that_stop_early_and_crashes_that_are_final(house: Service, gate
     assert told.begun == {PRIMARY: 2}
 
 
+@pytest.mark.soak  # Each retry has more: tests/unit/test_failure_overrides.py.
 def test_more_memory_after_each_out_of_memory(house: Service) -> None:
     """spec/failures#out-of-memory, issue "escalation": a program that needs 1.3 times what its machine gives
     runs at the second attempt."""

@@ -5,6 +5,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.running import (
     CUSTOM_JOBS,
     command,
@@ -86,6 +88,7 @@ def test_followers_outlast_a_killed_service(data: Path, commons: Path) -> None:
         assert complaints.count(GONE) in (1, 2)
 
 
+@pytest.mark.soak  # As after a kill, above.
 def test_a_follower_goes_on_after_a_service_that_was_stopped(data: Path, commons: Path) -> None:
     """Its streams end in order then, and the job is not over."""
     gate = commons / "gate"

@@ -94,6 +94,7 @@ def test_objects_move_and_directories_sync(bucket: str, gcloud: Gcloud, tree: Pa
     assert (target / "moved.txt").read_text() == "alpha\n"
 
 
+@pytest.mark.soak  # Answers to all clients: tests/contract/test_buckets_clients.py.
 def test_what_is_not_there(bucket: str, gcloud: Gcloud) -> None:
     missing = gcloud.run("storage", "rm", f"{bucket}/nothing", fails=True)
     assert "matched no objects" in missing.stderr
@@ -101,6 +102,7 @@ def test_what_is_not_there(bucket: str, gcloud: Gcloud) -> None:
     assert "404" in unknown.stderr
 
 
+@pytest.mark.soak  # For all clients: tests/contract/test_buckets_clients.py.
 def test_a_bucket_goes_only_when_it_is_empty(gcloud: Gcloud, tree: Path) -> None:
     gcloud.run("storage", "buckets", "create", "gs://gcloud-gone")
     gcloud.run("storage", "cp", str(tree / "tree" / "a.txt"), "gs://gcloud-gone/a/b/c.txt")

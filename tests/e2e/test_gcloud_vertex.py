@@ -206,6 +206,7 @@ baseOutputDirectory:
 """
 
 
+@pytest.mark.soak  # By flags above; v1beta1 mirrors v1: tests/contract/api.
 def test_create_by_config_in_beta(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
     """--config, and the v1beta1 paths that `gcloud beta` uses."""
     config = tmp_path / "job.yaml"
@@ -309,6 +310,7 @@ def test_wrong_input_names_every_field_and_stores_nothing(
     assert stored() == before
 
 
+@pytest.mark.soak  # Refusals: below, and tests/contract/api.
 def test_an_unknown_field_of_a_config_is_refused(gcloud: Gcloud, tmp_path: Path) -> None:
     """spec/clients#wire: gcloud forwards what it does not know; the service must not drop it."""
     config = tmp_path / "unknown.yaml"
@@ -319,6 +321,7 @@ def test_an_unknown_field_of_a_config_is_refused(gcloud: Gcloud, tmp_path: Path)
     assert "Unknown name \"restartOnFull\" at 'custom_job.job_spec'" in refused.stderr
 
 
+@pytest.mark.soak  # Answers to all clients: tests/contract/api.
 def test_an_unknown_job_is_not_found(gcloud: Gcloud) -> None:
     refused = gcloud.run(*JOBS, "describe", "17", fails=True)
     assert "NOT_FOUND" in refused.stderr and "customJobs/17 does not exist" in refused.stderr

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e.hostile.attacks import Attack, Meal, attack, eaten
-from tests.e2e.hostile.table import BEGIN, COLUMNS, END, HELD, ROWS, VARIES, Column, shown
+from tests.e2e.hostile.table import (
+    BEGIN,
+    COLUMNS,
+    END,
+    HELD,
+    ROWS,
+    STRONGEST,
+    VARIES,
+    Column,
+    shown,
+)
 from tests.e2e.hostile.yard import MEMORY, OWN, Yard, opened
 from tests.e2e.running import ROOT
 
@@ -30,7 +40,14 @@ class Siege:
     kernel: bool
 
 
-@pytest.fixture(scope="module", params=COLUMNS, ids=lambda column: column.name)
+@pytest.fixture(
+    scope="module",
+    params=[
+        column if column in STRONGEST else pytest.param(column, marks=pytest.mark.soak)
+        for column in COLUMNS
+    ],
+    ids=[column.name for column in COLUMNS],
+)
 def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
     column: Column = request.param
     with opened(column) as yard:

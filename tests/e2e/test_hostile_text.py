@@ -129,9 +129,28 @@ COMMANDS = (
     "doctor",
 )
 
+DRAWN = {
+    *(
+        "jobs list",
+        "jobs describe JOB",
+        "jobs timeline JOB",
+        "jobs logs JOB",
+        "jobs logs JOB --follow",
+    ),
+    *("jobs watch JOB", "jobs top JOB", "jobs autopsy JOB --list", "studies describe STUDY"),
+}
+"""What has colours or is drawn anew on a terminal."""
 
-@pytest.mark.parametrize("line", COMMANDS)
-@pytest.mark.parametrize("show", [piped, on_a_terminal])
+
+@pytest.mark.parametrize(
+    ("show", "line"),
+    [(piped, line) for line in COMMANDS]
+    # JSON, errors, and tables of what is not hostile here are the same on a terminal.
+    + [
+        pytest.param(on_a_terminal, line, marks=[] if line in DRAWN else [pytest.mark.soak])
+        for line in COMMANDS
+    ],
+)
 def test_only_text_and_colours_reach_the_terminal(
     hostile: tuple[Service, str], tmp_path: Path, line: str, show: Any
 ) -> None:

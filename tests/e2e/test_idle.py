@@ -36,7 +36,7 @@ def own_megabytes(pid: int) -> float:
 
 
 def test_the_service_and_its_buckets_stay_small(data: Path) -> None:
-    with running(data) as service:
+    with running(data, forked=False) as service:
         (buckets,) = (pid for pid in children(service.pid) if "up" in command_line(pid).split())
         megabytes = own_megabytes(service.pid) + own_megabytes(buckets)
     assert megabytes <= MOST_MEGABYTES

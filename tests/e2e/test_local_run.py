@@ -390,6 +390,7 @@ def test_files_are_kept_if_that_is_wanted(ground: SharedPaths) -> None:
     assert place.is_dir()
 
 
+@pytest.mark.soak  # As a job: test_containers.py.
 def test_an_image_of_ones_own_runs_with_and_without_files(
     ground: SharedPaths, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -423,14 +424,9 @@ def _image(monkeypatch: pytest.MonkeyPatch, place: Path) -> str:
 
 
 @as_root_only
-@pytest.mark.parametrize(
-    "few",
-    [
-        "lines_and_its_exit or takes_its_program",
-        pytest.param("beyond_its_memory or image_of_ones_own", marks=pytest.mark.soak),
-    ],
-)
-def test_the_same_as_an_ordinary_user(few: str) -> None:
+@pytest.mark.soak  # tests/contract runs the engine as such a user.
+def test_the_same_as_an_ordinary_user() -> None:
     """spec/program#local-runs: isolation differs, what is seen and what is left do not."""
     cache_of(NOBODY)
-    run_as_nobody("-k", few, str(Path(__file__)), timeout=300)
+    few = "lines_and_its_exit or takes_its_program or beyond_its_memory or image_of_ones_own"
+    run_as_nobody("-m", "", "-k", few, str(Path(__file__)), timeout=300)

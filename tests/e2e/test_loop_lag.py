@@ -38,7 +38,8 @@ def computed(service: Service) -> float:
     "scene",
     [
         pytest.param(loop_load.start_gang, id="gang-of-200", marks=pytest.mark.soak),
-        pytest.param(loop_load.build, id="build"),
+        # test_hostile_builds.py asks for the status while archives are looked through.
+        pytest.param(loop_load.build, id="build", marks=pytest.mark.soak),
         pytest.param(loop_load.flood, id="log-flood", marks=pytest.mark.soak),
         pytest.param(loop_load.list_objects, id="listing"),
     ],
@@ -62,6 +63,7 @@ def test_a_status_call_does_not_wait(service: Service, scene: Callable[[Service]
     )
 
 
+@pytest.mark.soak  # tests/contract/engines/test_crashes.py
 def test_a_status_call_does_not_wait_for_a_zygote_that_hangs(service: Service) -> None:
     with loop_load.calling(service) as found:
         loop_load.hang_zygote(service)

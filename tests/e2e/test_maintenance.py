@@ -246,7 +246,15 @@ def test_a_cancel_overtakes_a_replica_that_is_leaving(service: Service, gate: Pa
     assert "saved" in log
 
 
-@pytest.mark.parametrize("moment", ["at once", "while it saves", "and the program ends meanwhile"])
+@pytest.mark.parametrize(
+    # All moments: tests/sim.
+    "moment",
+    [
+        pytest.param("at once", marks=pytest.mark.soak),
+        "while it saves",
+        pytest.param("and the program ends meanwhile", marks=pytest.mark.soak),
+    ],
+)
 def test_the_service_is_killed_in_the_middle_of_a_drain(
     data: Path, tmp_path: Path, commons: Path, moment: str
 ) -> None:

@@ -51,12 +51,13 @@ def _told(service: Service, *arguments: str) -> str:
 
 @pytest.mark.gcloud
 @needs_gcloud
-@pytest.mark.parametrize("compared", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
 def test_an_unmodified_program_is_reduced_and_learns_the_same(
-    service: Service, tmp_path: Path, compared: bool
+    service: Service, tmp_path: Path
 ) -> None:
-    """spec/reduction#exactness: the same losses on all workers, to all digits printed; reducers in timeline,
-    logs and figures. That gloo's are the same tells `compared`, and tests/reduction/test_torch.py."""
+    """spec/reduction#exactness: the same losses on all workers, to all digits printed, and by gloo; reducers
+    in timeline, logs and figures. Each for itself: tests/reduction/test_torch.py (DDP and gloo),
+    test_reduction.py (reducers of a job), test_gcloud_vertex.py (pools by gcloud)."""
     torch_runtime.torch_python()  # Built once for all tests, and in their time.
     package = upload(service, "wide-0.1.tar.gz", packed("pytorch_wide", tmp_path).read_bytes())
     gcloud = Gcloud(service, tmp_path / "gcloud")
@@ -65,9 +66,8 @@ def test_an_unmodified_program_is_reduced_and_learns_the_same(
     lines = service.lines(reduced, "workerpool0-0")
     assert "rank 0 of 3, backend gloo" in lines
     assert len(_losses(lines)) == _STEPS
-    if compared:
-        native = _train(service, gcloud, package, *_POOLS)
-        assert _losses(lines) == _losses(service.lines(native, "workerpool0-0"))
+    native = _train(service, gcloud, package, *_POOLS)
+    assert _losses(lines) == _losses(service.lines(native, "workerpool0-0"))
     assert _losses(lines) == _losses(service.lines(reduced, "workerpool1-1"))
 
     (mode,) = [line for line in lines if line.startswith("trainshed reduction: ")]

@@ -140,6 +140,7 @@ def test_an_image_is_pulled_once_and_the_next_job_asks_nobody(house: House) -> N
     assert house.built(again) == []
 
 
+@pytest.mark.soak  # tests/unit: test_images_progress.py, test_images_tools.py
 def test_a_pull_is_watched_and_is_gone_at_once_with_the_job_that_wanted_it(house: House) -> None:
     """spec/runtimes#builds, spec/operations#why-it-waits: whoever waits for gigabytes sees them come; a
     registry that hangs keeps no job from being cancelled, and nothing of its pull is left."""
@@ -182,6 +183,7 @@ def test_a_gang_and_another_job_at_once_pull_once(house: House) -> None:
     assert house.registry.manifests() == before + 1
 
 
+@pytest.mark.soak  # tests/unit/test_images_pulling.py
 def test_latest_is_asked_about_and_another_tag_is_not(house: House) -> None:
     """spec/runtimes#images: `image_pull = "missing"`; docs/containers.md."""
     tags = {"latest": "new", "v7": "old"}
@@ -247,6 +249,7 @@ def test_a_registry_that_is_down_for_a_while_costs_an_attempt(house: House) -> N
     assert "connection refused" in said
 
 
+@pytest.mark.soak  # As above; what is whose fault: tests/unit/test_images_pulling.py.
 def test_a_connection_that_breaks_costs_an_attempt(house: House) -> None:
     """spec/failures#service-failures: the service's trouble as well."""
     ballast = layer(5)
@@ -273,6 +276,7 @@ def test_a_registry_without_tls_that_was_not_allowed_says_how_to_allow_it(
     assert f"{other.host} is a registry without TLS" in message
 
 
+@pytest.mark.soak  # As in a build: test_survival.py; what it left: tests/unit/test_images_scratch.py.
 def test_a_service_that_is_killed_in_the_middle_of_a_pull_goes_on_with_it(house: House) -> None:
     """spec/runtimes#builds: the job survives, and of the pull that was killed nothing is left."""
     ballast = layer(4)

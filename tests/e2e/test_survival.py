@@ -121,7 +121,7 @@ def test_a_cancel_that_was_acknowledged_is_never_lost(data: Path) -> None:
     mark = new_mark()
     script = f"import time; print('up', flush=True); time.sleep(600) # {mark}"
     ids: list[str] = []
-    for _ in range(3):
+    for _ in range(2):
         service = start(data)
         job_id = submit(service, container_job(script))
         first_line(service, job_id, "up")
@@ -141,7 +141,7 @@ def test_a_submission_that_was_acknowledged_is_never_lost(data: Path) -> None:
     """Killed at once after each answer: each job runs, once."""
     mark = new_mark()
     ids: list[str] = []
-    for _ in range(4):
+    for _ in range(2):
         service = start(data)
         ids.append(submit(service, container_job(numbers(mark, 20), pools=(1, 1))))
         service.kill()

@@ -175,6 +175,7 @@ def test_create_describe_stream_and_list(gcloud: Gcloud, service: Service, tmp_p
     assert listed.stdout.split() == ["grid", "JOB_STATE_SUCCEEDED"]
 
 
+@pytest.mark.soak  # A job: test_gcloud_vertex.py; a tuning job: tests/contract/api.
 def test_cancel(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
     """spec/lifecycle#cancel, spec/tuning."""
     job_id = create(
@@ -263,8 +264,8 @@ def test_resume_goes_on_where_another_job_ended(
     # A search that knows nothing begins in the middle; this one knows that it was there.
     tried = {
         trial["trialId"]: trial["hyperparameters"]
-        for job_id in ("tuned", "resumed")
-        for trial in described_ml(gcloud, job_id)["trainingOutput"]["trials"]
+        for ended in (described_ml(gcloud, "tuned"), job)
+        for trial in ended["trainingOutput"]["trials"]
     }
     assert sorted(tried) == [str(number) for number in range(1, 10)]
     assert tried["1"] not in (tried["8"], tried["9"])

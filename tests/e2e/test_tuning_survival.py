@@ -31,6 +31,7 @@ from tests.e2e.tuning_programs import (
 TRIALS = 12
 
 
+@pytest.mark.soak  # test_tuning_summaries.py kills once, tests/sim/test_parents.py everywhere.
 def test_kills_lose_and_double_no_trial(data: Path, commons: Path) -> None:
     """spec/tuning#algorithms: at three random moments; every trial has one number, one job and one run, and
     all of them are done."""

@@ -12,10 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.e2e import running as services
 from tests.e2e.processes import (
     children,
     end_those_in,
@@ -31,10 +33,12 @@ from tests.e2e.running import (
     container_job,
     down,
     environment,
-    running,
-    start,
     submit,
 )
+
+# Processes as users start them.
+start = partial(services.start, forked=False)
+running = partial(services.running, forked=False)
 
 FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
@@ -247,7 +251,11 @@ def test_variables_and_the_command_line_win_over_the_file(data: Path, tmp_path: 
         process.wait(30)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    # SIGINT: below, at a terminal.
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)],
+)
 def test_a_signal_stops_it_and_leaves_jobs_running(data: Path, number: signal.Signals) -> None:
     """Issue: within seconds; it says so; the next start adopts them; down leaves nothing."""
     mark = new_mark()
@@ -400,12 +408,12 @@ def test_who_listens_beyond_the_machine_is_told_what_that_opens(data: Path) -> N
     """ADR 41: an operator may have chosen plain HTTP, and may have opened the buckets."""
     config = data.parent / "open.toml"
     config.write_text("anonymous_storage = true\n")
-    with running(data, "--host", "0.0.0.0", "--insecure") as service:
+    with running(data) as service:
+        assert "NOTE:" not in said(service), "not on loopback"
+    beyond = ("--host", "0.0.0.0", "--insecure", "--config", str(config))
+    with running(data, *beyond) as service:
         assert "NOTE: without TLS in front" in said(service)
         assert service.rest.startswith("http://127.0.0.1:")
-    with running(data) as service:
-        assert said(service).count("NOTE:") == 1, "not on loopback"
-    with running(data, "--config", str(config)) as service:
         assert "NOTE: anonymous_storage is on" in said(service)
 
 

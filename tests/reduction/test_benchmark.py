@@ -87,6 +87,7 @@ def test_a_client_can_be_had_that_keeps_nothing_for_faults(on: bool) -> None:
         retention.keep(True)
 
 
+@pytest.mark.soak  # Measured as above; what the row says: test_bench_reduction.py.
 @pytest.mark.usefixtures("able")
 def test_what_being_ready_for_faults_costs_is_a_row_of_the_table(tmp_path: Path) -> None:
     """spec/reduction#exactness: both clients' operations, right in every bit, in one run."""

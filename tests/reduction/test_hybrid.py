@@ -69,7 +69,11 @@ def test_workers_take_their_own_reducers_along_when_they_die(tmp_path: Path) -> 
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize("given", ["files", "texts"])
+@pytest.mark.parametrize(
+    # Files are read in test_all_workers_are_pure_where_one_has_nothing_to_show.
+    "given",
+    [pytest.param("files", marks=pytest.mark.soak), "texts"],
+)
 def test_workers_that_reduce_speak_tls(tmp_path: Path, ours: Authority, given: str) -> None:
     """spec/reduction#security (hybrid, security): with the job's certificate, or the user's, every connection
     is TLS and every bit as without; a worker's own reducer that died is believed again when it is back."""
@@ -144,8 +148,16 @@ def test_all_workers_are_pure_where_one_has_nothing_to_show(
         assert [worker.children() for worker in workers] == [[], [], []]
 
 
-@pytest.mark.parametrize("is_secured", [False, True])
-@pytest.mark.parametrize("lost_after", [30.0, 1.5])
+@pytest.mark.parametrize(
+    ("lost_after", "is_secured"),
+    [
+        (30.0, False),
+        (1.5, True),
+        # Each of the two is there once.
+        pytest.param(30.0, True, marks=pytest.mark.soak),
+        pytest.param(1.5, False, marks=pytest.mark.soak),
+    ],
+)
 def test_a_worker_that_is_gone_with_its_own_reducer_is_not_waited_for(
     tmp_path: Path, ours: Authority, lost_after: float, is_secured: bool
 ) -> None:

@@ -102,31 +102,36 @@ def test_ranks_of_a_node_sum_first(torch_python: Path, site: Path) -> None:
     assert "each of 2 nodes" in ended[0].said[0]
 
 
-def test_what_cannot_be_used_is_said_once_and_done_without(torch_python: Path, site: Path) -> None:
+@pytest.mark.parametrize(
+    # Whom a client cannot reach, and who refuses it: test_sums.py.
+    "lacking",
+    [
+        pytest.param("reducers", marks=pytest.mark.soak),
+        pytest.param("token", marks=pytest.mark.soak),
+        "plug-in of rank 1",
+    ],
+)
+def test_what_cannot_be_used_is_said_once_and_done_without(
+    torch_python: Path, site: Path, lacking: str
+) -> None:
     """spec/reduction#security: reducers that are not there, another token, a rank whose image lacks the
     plug-in: native on all ranks."""
     nowhere = (("127.0.0.1", free_port()),)
-    with Reducers(1) as reducers, ThreadPoolExecutor() as pool:
-        limit = {variables.START_LIMIT: "4"}
-        cases = [
-            with_reducers(nowhere, TEST_AUTOLOAD="01", **limit),
-            {
-                **with_reducers(reducers.addresses, TEST_AUTOLOAD="01", **limit),
-                variables.TOKEN: "another",
-            },
-            with_reducers(reducers.addresses, TEST_AUTOLOAD="0", **limit),
-        ]
-        runs = [
-            pool.submit(run_ranks, torch_python, "fallback.py", 2, environment(site, **told))
-            for told in cases
-        ]
-        unreachable, refused, alone = (run.result() for run in runs)
-    for ended in (unreachable, refused, alone):
-        assert [(each.status, each.output) for each in ended] == [(0, "ok\n")] * 2
-        assert [FALLBACK in line for line in ended[0].said] == [True]
-    assert "{}:{}".format(*nowhere[0]) in unreachable[0].said[0]
-    assert "token" in refused[0].said[0]
-    assert "rank 1" in alone[0].said[0] and not alone[1].said
+    with Reducers(1) as reducers:
+        told = with_reducers(
+            nowhere if lacking == "reducers" else reducers.addresses,
+            TEST_AUTOLOAD="0" if lacking == "plug-in of rank 1" else "01",
+            **{variables.START_LIMIT: "4"},
+        )
+        if lacking == "token":
+            told |= {variables.TOKEN: "another"}
+        ended = run_ranks(torch_python, "fallback.py", 2, environment(site, **told))
+    assert [(each.status, each.output) for each in ended] == [(0, "ok\n")] * 2
+    (said,) = ended[0].said
+    assert FALLBACK in said
+    named = {"reducers": "{}:{}".format(*nowhere[0]), "token": "token"}
+    assert named.get(lacking, "rank 1") in said
+    assert lacking != "plug-in of rank 1" or not ended[1].said
 
 
 def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Path) -> None:
@@ -159,12 +164,13 @@ def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    # What else may differ test_sums.py tells apart, without PyTorch.
     "differing",
     [
         "size",
         pytest.param("type", marks=pytest.mark.soak),
         pytest.param("order", marks=pytest.mark.soak),
-        "later",
+        pytest.param("later", marks=pytest.mark.soak),
     ],
 )
 def test_ranks_that_go_different_ways_are_told_at_once(

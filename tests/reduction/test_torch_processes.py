@@ -19,6 +19,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.soak  # test_every_collective_is_right_and_sums_are_exact makes groups again.
 def test_nothing_is_left_of_a_group_that_ended(torch_python: Path, site: Path) -> None:
     """spec/reduction: as without reducers the store's server ends with the group; else the next group meets
     at the old one's."""
@@ -29,7 +30,8 @@ def test_nothing_is_left_of_a_group_that_ended(torch_python: Path, site: Path) -
     assert "1 reducer" in ended[0].said[0]
 
 
-@pytest.mark.parametrize("node_first", [pytest.param("0", marks=pytest.mark.soak), "1"])
+@pytest.mark.soak  # Nodes: test_torch.py; a replica's reports: tests/contract/replica/test_reduction.py.
+@pytest.mark.parametrize("node_first", ["0", "1"])
 def test_spawned_ranks_speak_for_their_program(
     torch_python: Path, site: Path, tmp_path: Path, node_first: str
 ) -> None:

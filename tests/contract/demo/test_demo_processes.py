@@ -116,6 +116,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.clear()
 
 
+@pytest.mark.soak  # As a job: test_demo.py and test_drills.py; checkpoints: below.
 def test_a_job_survives_the_loss_of_a_worker_and_of_the_primary(job: Job) -> None:
     """spec/failures#lost-replicas: a lost replica is started again under its own address; the program goes
     on."""

@@ -3,6 +3,8 @@ root or not)."""
 
 from pathlib import Path
 
+import pytest
+
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 
 CHOSEN = (
@@ -12,6 +14,7 @@ CHOSEN = (
 
 
 @as_root_only
+@pytest.mark.soak  # tests/engines and tests/contract/engines have such a user, too.
 def test_the_suite_as_an_ordinary_user() -> None:
     here = Path(__file__).parent
     run_as_nobody("-k", "not session", *(str(here / name) for name in CHOSEN), timeout=300)

@@ -489,5 +489,6 @@ def _bases() -> dict[str, str]:
 
 
 @as_root_only
+@pytest.mark.soak  # tests/e2e/test_hostile_builds.py builds as such a user.
 def test_the_same_as_an_ordinary_user() -> None:
     run_as_nobody(__file__)

@@ -52,6 +52,10 @@ class Row:
         return self.says[COLUMNS.index(column)]
 
 
+STRONGEST = COLUMNS[:2]
+"""What a service of root has, and what one of an ordinary user has. The other levels an operator asks for,
+or a bare machine gives; tests/contract/replica has programs in them, and `./dev test-all` attacks them."""
+
 _EVERYWHERE = (HELD, HELD, HELD, HELD, HELD)
 _NOWHERE = (OPEN, OPEN, OPEN, OPEN, OPEN)
 _NAMESPACED = (HELD, HELD, HELD, HELD, OPEN)

@@ -1,0 +1,237 @@
+"""Python processes that need not load what they begin with: forked by a process that has loaded it (ADR 64).
+
+A test starts a service, or a program with the Vertex SDK, where what it loads takes longer than what it does.
+A nursery is a process of one thread that has loaded the modules and done nothing; `fork` is like
+`subprocess.Popen([sys.executable, ...])` but for the command line that others see. Of services, test_up.py
+starts real ones.
+"""
+
+import array
+import atexit
+import contextlib
+import fcntl
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+SERVICE = (
+    *(
+        "trainshed.serve.main",
+        "trainshed.serve.up",
+        "trainshed.serve.service",
+        "trainshed.serve.app",
+    ),
+    *("trainshed.serve.bootstrap", "trainshed.serve.grpc_front", "trainshed.serve.children"),
+    *("trainshed.buckets.process", "trainshed.engines.local.spawner", "trainshed.runtimes.service"),
+    *(
+        "trainshed.store.sqlite.writer",
+        "trainshed.store.sqlite.reader",
+        "trainshed.store.sqlite.snapshots",
+    ),
+    *("google.api.annotations_pb2", "google.api.field_behavior_pb2", "uvicorn.loops.uvloop"),
+    *("uvicorn.protocols.http.httptools_impl", "uvloop", "multiprocessing.connection"),
+)
+SDK = ("google.cloud.aiplatform", "google.cloud.storage")
+_FREE = 100
+"""A descriptor that no caller has asked for, nor any above it."""
+
+
+class Forked:
+    """A process of a nursery; what a test needs of `subprocess.Popen`."""
+
+    def __init__(self, pid: int, ended: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = ended
+
+    def poll(self) -> int | None:
+        return self._look(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if (status := self._look(timeout)) is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid} of a nursery", timeout or 0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def _look(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+            told = os.read(self._ended, 16)
+            self.returncode = int(told) if told else -signal.SIGKILL
+            os.close(self._ended)
+        return self.returncode
+
+
+class Nursery:
+    """A process that has loaded `modules`."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._lock = threading.Lock()
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            # "up": by this word tests tell services from what they have started.
+            words = [sys.executable, "-m", __name__, "up", str(theirs.fileno()), *modules]
+            self._process = subprocess.Popen(words, pass_fds=(theirs.fileno(),))
+        atexit.register(self._close)
+
+    def fork(
+        self,
+        program: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        stdout: int,
+        stderr: int,
+        kept: Sequence[int] = (),
+    ) -> Forked:
+        """Run `-m MODULE` or a file, with arguments. `kept`: descriptors that it has by the same numbers."""
+        reader, writer = os.pipe()
+        request = {
+            "program": program,
+            "environ": dict(environ),
+            "cwd": str(Path.cwd()),
+            "kept": kept,
+        }
+        text = json.dumps(request).encode()
+        try:
+            with self._lock:
+                socket.send_fds(
+                    self._ours, [f"{len(text):10}".encode()], [writer, stdout, stderr, *kept]
+                )
+                self._ours.sendall(text)
+                pid = int(self._ours.recv(10, socket.MSG_WAITALL))
+        finally:
+            os.close(writer)
+        return Forked(pid, reader)
+
+    def _close(self) -> None:
+        self._ours.close()
+        self._process.wait()
+
+
+@functools.cache
+def services() -> Nursery:
+    return Nursery(SERVICE)
+
+
+@functools.cache
+def sdk_programs() -> Nursery:
+    return Nursery(SDK)
+
+
+# --- the process itself ---
+
+
+def _serve(control: socket.socket) -> None:
+    """Returns in a child that is to run `sys.argv`."""
+    waker, woken = socket.socketpair()
+    waker.setblocking(False)
+    woken.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _heard)
+    told: dict[int, int] = {}
+    while True:
+        ready = select.select([control, woken], [], [])[0]
+        if woken in ready:
+            woken.recv(4096)
+            _bury(told)
+        if control not in ready:
+            continue
+        descriptors = array.array("i")
+        size, ancillary, _, _ = control.recvmsg(10, socket.CMSG_SPACE(64 * descriptors.itemsize))
+        if not size:
+            # Whoever asked is gone; those who were forked end by themselves or are ended.
+            os._exit(0)
+        for _, _, content in ancillary:
+            descriptors.frombytes(content)
+        request = json.loads(control.recv(int(size), socket.MSG_WAITALL))
+        writer, *given = descriptors
+        if pid := os.fork():
+            told[pid] = writer
+            for descriptor in given:
+                os.close(descriptor)
+            control.sendall(f"{pid:10}".encode())
+            continue
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in (control, waker, woken):
+            each.close()
+        for each in (*told.values(), writer):
+            os.close(each)
+        _become(request, given)
+        return
+
+
+def _heard(_number: int, _frame: FrameType | None) -> None:
+    """Of the end of a child: `select` is woken by its number."""
+
+
+def _bury(told: dict[int, int]) -> None:
+    while told:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        writer = told.pop(pid)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(writer, str(os.waitstatus_to_exitcode(status)).encode())
+        os.close(writer)
+
+
+def _become(request: Mapping[str, Any], given: Sequence[int]) -> None:
+    """Have the surroundings of a process that was started."""
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FREE) for descriptor in given]
+    for descriptor in given:
+        os.close(descriptor)
+    for descriptor, number in zip(high, (1, 2, *request["kept"]), strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    sys.argv = request["program"]
+
+
+def _run() -> None:
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(sys.argv[0])  # noqa: PTH120 - as Python writes it
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for module in sys.argv[3:]:
+        importlib.import_module(module)
+    assert threading.active_count() == 1, "what has threads cannot be forked"
+    gc.collect()
+    gc.freeze()
+    _serve(socket.socket(fileno=int(sys.argv[2])))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _run()
+
+
+if __name__ == "__main__":
+    main()
