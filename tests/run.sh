@@ -39,6 +39,9 @@ export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 if [ $# -ne 0 ]; then
     exec .venv/bin/python -m pytest "$@"
 fi
+# used: seconds in which one of this machine's processors computed, by whomever.
+used() { awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { printf "%d", ($2 + $3 + $4 + $7 + $8) / hertz }' /proc/stat 2>/dev/null || echo 0; }
+began=$(date +%s) used=$(used)
 # The static checks are one processor's work for a minute or two; they go on beside the tests.
 checks=$(mktemp)
 trap 'rm -f "$checks"' EXIT
@@ -51,9 +54,9 @@ if ! ls tests/unit/__pycache__/*-pytest-*.pyc >/dev/null 2>&1; then
     .venv/bin/python -m pytest --collect-only -qq --ignore tests/unit >/dev/null 2>&1 || true
     wait "$rewriting" || true
 fi
-# Much of the time goes into waiting for real processes, so files are run one more at a time than there are processors.
+# Half of the time goes into waiting for real processes, so files are run two more at a time than there are processors.
 # Soaks take minutes each, or prove at length what other tests prove in short; they are for ./dev test-all.
-workers=$(($(nproc 2>/dev/null || echo 2) + 1))
+workers=$(($(nproc 2>/dev/null || echo 2) + 2))
 [ "$workers" -le 6 ] || workers=6
 marks='not runtimes and not programs and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs'
@@ -61,6 +64,9 @@ marks='not runtimes and not programs and not soak'
 wait "$checking" && checked=0 || checked=$?
 printf '\nThe static checks (./dev check):\n' >&2
 cat "$checks" >&2
+took=$(($(date +%s) - began)) busy=$(($(used) - used))
+printf '\n%s s, in which the processors of this machine computed for %s s: %s of %s all the time.\n' \
+    "$took" "$busy" "$(awk "BEGIN { printf \"%.1f\", $busy / ($took + 0.01) }")" "$(nproc 2>/dev/null || echo 2)" >&2
 if [ "$code" -eq 0 ] || [ "$checked" -ne 0 ]; then
     exit $((code > checked ? code : checked))
 fi

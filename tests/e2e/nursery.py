@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ SERVICE = (
         "trainshed.store.sqlite.snapshots",
     ),
     *("google.api.annotations_pb2", "google.api.field_behavior_pb2", "uvicorn.loops.uvloop"),
+    *("trainshed.cli.commands", "trainshed.cli.connection", "trainshed.cli.jobs"),
     *("uvicorn.protocols.http.httptools_impl", "uvloop", "multiprocessing.connection"),
 )
 SDK = ("google.cloud.aiplatform", "google.cloud.storage")
@@ -77,7 +79,12 @@ class Forked:
         self.send_signal(signal.SIGTERM)
 
     def _look(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+        if self.returncode is not None:
+            return self.returncode
+        # `select` knows no descriptors as high as some tests open.
+        ended = select.poll()
+        ended.register(self._ended, select.POLLIN)
+        if ended.poll(None if timeout is None else timeout * 1000):
             told = os.read(self._ended, 16)
             self.returncode = int(told) if told else -signal.SIGKILL
             os.close(self._ended)
@@ -103,27 +110,63 @@ class Nursery:
         *,
         stdout: int,
         stderr: int,
+        stdin: int | None = None,
         kept: Sequence[int] = (),
+        cwd: Path | None = None,
     ) -> Forked:
         """Run `-m MODULE` or a file, with arguments. `kept`: descriptors that it has by the same numbers."""
         reader, writer = os.pipe()
+        nothing = os.open(os.devnull, os.O_RDONLY)
         request = {
             "program": program,
             "environ": dict(environ),
-            "cwd": str(Path.cwd()),
+            "cwd": str(cwd or Path.cwd()),
             "kept": kept,
         }
         text = json.dumps(request).encode()
+        given = [writer, nothing if stdin is None else stdin, stdout, stderr, *kept]
         try:
             with self._lock:
-                socket.send_fds(
-                    self._ours, [f"{len(text):10}".encode()], [writer, stdout, stderr, *kept]
-                )
+                socket.send_fds(self._ours, [f"{len(text):10}".encode()], given)
                 self._ours.sendall(text)
                 pid = int(self._ours.recv(10, socket.MSG_WAITALL))
         finally:
             os.close(writer)
+            os.close(nothing)
         return Forked(pid, reader)
+
+    def run(
+        self,
+        program: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        given: bytes = b"",
+        seconds: float = 120,
+        cwd: Path | None = None,
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run it to its end, at most so long. `given`: its input."""
+        with (
+            tempfile.TemporaryFile() as taken,
+            tempfile.TemporaryFile() as said,
+            tempfile.TemporaryFile() as complained,
+        ):
+            taken.write(given)
+            taken.seek(0)
+            process = self.fork(
+                program,
+                environ,
+                stdin=taken.fileno(),
+                stdout=said.fileno(),
+                stderr=complained.fileno(),
+                cwd=cwd,
+            )
+            try:
+                status = process.wait(seconds)
+            finally:
+                process.kill()
+            for file in (said, complained):
+                file.seek(0)
+            return subprocess.CompletedProcess(program, status, said.read(), complained.read())
 
     def _close(self) -> None:
         self._ours.close()
@@ -203,7 +246,7 @@ def _become(request: Mapping[str, Any], given: Sequence[int]) -> None:
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FREE) for descriptor in given]
     for descriptor in given:
         os.close(descriptor)
-    for descriptor, number in zip(high, (1, 2, *request["kept"]), strict=True):
+    for descriptor, number in zip(high, (0, 1, 2, *request["kept"]), strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.chdir(request["cwd"])

@@ -154,6 +154,26 @@ def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "trainshed", *args]
 
 
+def trainshed(
+    *arguments: str,
+    data: Path,
+    given: str = "",
+    status: int | None = 0,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command on a service to its end; what it loads is loaded already (tests/e2e/nursery.py).
+    `status`: what it has to end with; None if that does not matter."""
+    words = ["-m", "trainshed", *arguments]
+    found = nursery.services().run(
+        words, {**environment(data), **(variables or {})}, given=given.encode()
+    )
+    done = subprocess.CompletedProcess(
+        words, found.returncode, found.stdout.decode(), found.stderr.decode()
+    )
+    assert status in (None, done.returncode), (done.stdout, done.stderr)
+    return done
+
+
 @functools.cache
 def common_place() -> Path:
     """A directory that programs may read, pipes in it write to as well: they find nothing else of the
@@ -289,14 +309,7 @@ def submit(service: Service, body: dict[str, Any]) -> str:
 
 def given_by_env(service: Service) -> dict[str, str]:
     """The environment of a shell after `eval "$(trainshed env)"`."""
-    printed = subprocess.run(
-        command("env", "--data", str(service.data)),
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
+    printed = trainshed("env", data=service.data).stdout
     shell = subprocess.run(
         ["/bin/sh", "-c", f"{printed}\nenv -0"],
         env=environment(service.data),
@@ -312,16 +325,7 @@ def seen_by(
     program: Path, *arguments: str, variables: dict[str, str], seconds: float = 240
 ) -> dict[str, Any]:
     """Run a client's program, for so many seconds at most, and return the JSON of its one line `SEEN ...`."""
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as failed:
-        process = nursery.sdk_programs().fork(
-            [str(program), *arguments], variables, stdout=said.fileno(), stderr=failed.fileno()
-        )
-        try:
-            status = process.wait(seconds)
-        finally:
-            process.kill()
-        failed.seek(0)
-        assert status == 0, failed.read()
-        said.seek(0)
-        (line,) = (row for row in said if row.startswith("SEEN "))
+    done = nursery.sdk_programs().run([str(program), *arguments], variables, seconds=seconds)
+    assert done.returncode == 0, done.stderr.decode()
+    (line,) = (row for row in done.stdout.decode().splitlines() if row.startswith("SEEN "))
     return json.loads(line.removeprefix("SEEN "))

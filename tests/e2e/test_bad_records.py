@@ -10,22 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import running as services
 from tests.e2e.processes import marked, new_mark, wait_until_gone
-from tests.e2e.running import Service, command, container_job, environment, running, start, submit
+from tests.e2e.running import Service, container_job, running, start, submit
 from trainshed.store.sqlite.database import DATABASE_FILE
 
 FOREVER = "import time\n# {mark}\nprint('up', flush=True)\ntime.sleep(600)"
 
 
 def trainshed(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command(*arguments), "--data", str(data)],
-        env=environment(data),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return services.trainshed(*arguments, "--data", str(data), data=data, status=None)
 
 
 def up(service: Service, job_id: str) -> None:

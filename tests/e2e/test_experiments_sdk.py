@@ -1,7 +1,6 @@
 """Experiments by the Vertex SDK, unmodified, over gRPC with TLS and over REST (facts/experiments)."""
 
 import json
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.gcloud import Gcloud, needs_gcloud
-from tests.e2e.running import ByTransport, Service, command, environment, given_by_env, seen_by
+from tests.e2e.running import ByTransport, Service, given_by_env, seen_by, trainshed
 
 _HEAD = """
 import json, sys
@@ -152,8 +151,7 @@ def told_by_cli(service: Service, experiment: str) -> dict[str, Any]:
     """What `trainshed experiments` says while the experiment is there."""
 
     def run(*arguments: str) -> str:
-        line, environ = command("experiments", *arguments), environment(service.data)
-        return subprocess.run(line, env=environ, capture_output=True, text=True, check=True).stdout
+        return trainshed("experiments", *arguments, data=service.data).stdout
 
     return {
         "table": run("list"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import nursery
 from tests.e2e.running import (
     PROJECT,
     REGION,
@@ -62,14 +63,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def piped(data: Path, words: list[str], directory: Path | None = None) -> str:
-    done = subprocess.run(
-        command(*words),
-        cwd=directory,
-        env=environment(data) | {"GCLOUD_PROJECT": PROJECT, "GOOGLE_CLOUD_REGION": REGION},
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+    variables = environment(data) | {"GCLOUD_PROJECT": PROJECT, "GOOGLE_CLOUD_REGION": REGION}
+    done = nursery.services().run(["-m", "trainshed", *words], variables, cwd=directory)
     return (done.stdout + done.stderr).decode()
 
 

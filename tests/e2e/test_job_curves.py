@@ -3,7 +3,6 @@ by the SDK, and over a kill of the service (facts/experiments#curves). The files
 SummaryWriter writes, without PyTorch (`programs/event_writer.py`)."""
 
 import json
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +14,12 @@ from tests.e2e.running import (
     CUSTOM_JOBS,
     SKLEARN,
     Service,
-    command,
     container_job,
-    environment,
     given_by_env,
     running,
     seen_by,
     submit,
+    trainshed,
 )
 from tests.e2e.test_experiments_sdk import transports
 
@@ -77,14 +75,7 @@ def test_curves_of_a_job_that_says_nothing_of_them(service: Service) -> None:
     service.put("trainshed", "gates/plain", b"")
     assert service.finish(job_id, 60)["state"] == "SUCCEEDED"
     assert curves(service, job_id)["eval:accuracy"] == [(2, 0.75)]
-    shown = subprocess.run(
-        command("jobs", "curves", job_id, "--data", str(service.data)),
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
+    shown = trainshed("jobs", "curves", job_id, data=service.data).stdout
     assert "accuracy" in shown and "█▃▁" in shown
     service.call("DELETE", f"{CUSTOM_JOBS}/{job_id}")
     service.call("GET", f"/trainshed/v1/jobs/{job_id}/curves", expect=404)

@@ -17,6 +17,7 @@ import pytest
 from tests.contract.ordinary_user import NOBODY, as_root_only, run_as_nobody
 from tests.contract.runtimes.podman import podman, storage
 from tests.contract.runtimes.rootfs import with_programs
+from tests.e2e import nursery
 from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
 from tests.e2e.running import (
     PROJECT,
@@ -61,9 +62,10 @@ class SharedPaths:
 
     def run(self, *args: str, **env: str) -> tuple[int, list[str], str]:
         """Exit status, lines, and what was said beside them."""
-        process = self.start(*args, **env)
-        output, errors = process.communicate(timeout=300)
-        return process.returncode, output.splitlines(), errors
+        surroundings = environment(self.data) | {"TRAINSHED_CACHE": str(self.cache)} | env
+        words = ["-m", "trainshed", "local-run", *args]
+        done = nursery.services().run(words, surroundings, seconds=300, cwd=self.directory)
+        return done.returncode, done.stdout.decode().splitlines(), done.stderr.decode()
 
     @property
     def rooms(self) -> list[Path]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import running as services
 from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
-from tests.e2e.running import Service, command, environment, running, start, submit
+from tests.e2e.running import Service, running, start, submit
 from tests.e2e.stories import (
     BEGUN,
     PLACE,
@@ -79,16 +80,7 @@ def replicas(service: Service, job_id: str) -> dict[str, dict[str, Any]]:
 
 def trainshed(service: Service, *args: str) -> str:
     """The command line, as a user has it."""
-    done = subprocess.run(
-        command(*args),
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    return done.stdout
+    return services.trainshed(*args, data=service.data).stdout
 
 
 def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, gate: Path) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.e2e import running as services
 from tests.e2e.processes import leftovers
 from tests.e2e.running import (
     CUSTOM_JOBS,
@@ -19,9 +20,7 @@ from tests.e2e.running import (
     REGION,
     SKLEARN,
     Service,
-    command,
     container_job,
-    environment,
     running,
     start,
     submit,
@@ -94,16 +93,7 @@ def described(service: Service, job_id: str) -> dict[str, Any]:
 
 def trainshed(service: Service, *args: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     """The command line, as a user has it; asserts the exit status."""
-    done = subprocess.run(
-        command(*args),
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == status, (done.stdout, done.stderr)
-    return done
+    return services.trainshed(*args, data=service.data, status=status)
 
 
 def quota(service: Service, metric: str) -> dict[str, Any]:

@@ -23,11 +23,10 @@ from tests.e2e.running import (
     PROJECT,
     REGION,
     Service,
-    command,
     container_job,
-    environment,
     running,
     submit,
+    trainshed,
 )
 
 SHOW = """
@@ -111,15 +110,7 @@ CANARIES = (PHRASE, KEY)
 
 
 def cli(data: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments, "--data", str(data)),
-        env=environment(data),
-        input=given,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    return trainshed(*arguments, "--data", str(data), data=data, given=given)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.running import Service, command, environment, given_by_env, running
+from tests.e2e.running import Service, given_by_env, running, trainshed
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,7 @@ def mine() -> str:
 
 
 def ours(data: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command(*arguments),
-        env={**environment(data), **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return trainshed(*arguments, data=data, status=None, variables=variables)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])

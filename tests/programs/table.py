@@ -29,7 +29,7 @@ class Program:
     small: bool = False
     """Part of `./dev test-all`: needs only the small runtimes."""
     quick: bool = False
-    """Part of `./dev test`: one a client, of those that need only the small runtimes."""
+    """Part of `./dev test`, too: tests/e2e has the stories of all clients, this one is the public's."""
     own_image: bool = False
     """Runs in an image of its own, which the runner makes of its Dockerfile's files."""
     fails: str = ""
@@ -61,7 +61,7 @@ PROGRAMS = (
     ),
     Program(
         "penguins_gcsfs", _AI, _SCIKIT_LEARN, "penguins/output/model/model.pkl", "pickled_model",
-        data=("penguins.csv",), also=("penguins/output/model/confusion.csv",), small=True, quick=True,
+        data=("penguins.csv",), also=("penguins/output/model/confusion.csv",), small=True,
     ),
     Program(
         "wine_tuning", _AI, _SCIKIT_LEARN, "wine/output/*/model/model.joblib", "joblib_model",
@@ -73,18 +73,18 @@ PROGRAMS = (
     ),
     Program(
         "lexicon_package", _SDK, _SCIKIT_LEARN, "sentiment/model/model.pkl", "pickled_model",
-        script=_NOTEBOOK, data=("reviews.csv",), small=True, quick=True,
+        script=_NOTEBOOK, data=("reviews.csv",), small=True,
     ),
     Program(
         "pyproject_package", "gapic, REST", _SCIKIT_LEARN, "concrete/model/model.joblib",
         "joblib_model", script="submit.py", data=("housing.csv",), small=True, quick=True,
     ),
     Program(
-        "several_packages", _ML, "none", "diabetes/model.joblib", "joblib_model", small=True, quick=True
+        "several_packages", _ML, "none", "diabetes/model.joblib", "joblib_model", small=True
     ),
     Program(
         "apiclient_iris", "API client", "none", "iris/out/model.pkl", "pickled_model",
-        script="submit.py", data=("iris.csv",), small=True, quick=True,
+        script="submit.py", data=("iris.csv",), small=True,
     ),
     Program(
         "absl_json", _SDK_GRPC, _SCIKIT_LEARN, "clusters/model/model.pkl", "pickled_model",

@@ -113,7 +113,7 @@ def test_what_is_suggested_does_not_depend_on_crashes() -> None:
     world = lone(tuning(trials=4, parallel=1))
     plain = lived(world)
     assert len(set(points(plain))) == 4
-    for made in crashed(world):
+    for made in crashed(world, every=2):
         assert points(made) == points(plain)
         assert [trial.final for trial in trials(made)] == [trial.final for trial in trials(plain)]
 
@@ -132,7 +132,7 @@ def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> No
     plain = trials(lived(world))
     assert any(trial.stopped_early for trial in plain)
     assert any(trial.state is TrialState.INFEASIBLE for trial in plain)
-    for made in crashed(world, every=2):
+    for made in crashed(world, every=4):
         assert the_tuning_job(made).state.is_final
 
 

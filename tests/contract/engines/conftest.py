@@ -241,7 +241,17 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.fixture(params=["", LEVEL_SESSION], ids=["local", "local-without-namespaces"])
+@pytest.fixture(
+    params=[
+        pytest.param("", id="local"),
+        # tests/engines proves both, and tests/contract/replica has programs at both levels.
+        pytest.param(
+            LEVEL_SESSION,
+            id="local-without-namespaces",
+            marks=[] if os.geteuid() else [pytest.mark.soak],
+        ),
+    ]
+)
 def house(data: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
     """Runs an async test body with an open engine; at the end nothing it started may be left."""
 

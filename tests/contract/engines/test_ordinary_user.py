@@ -11,15 +11,12 @@ _LEVELS = "isolation or roots or slots or not without-namespaces"
 
 
 @as_root_only
+@pytest.mark.soak  # tests/engines runs as such a user; tests/e2e/test_hostile.py attacks his service.
 @pytest.mark.parametrize(
     "chosen",
     [
         pytest.param(("isolation", "slots", "stop"), id="what hides and limits"),
-        pytest.param(
-            ("exits", "roots", "terminals", "autopsies", "reducers"),
-            id="all else",
-            marks=pytest.mark.soak,
-        ),
+        pytest.param(("exits", "roots", "terminals", "autopsies", "reducers"), id="all else"),
     ],
 )
 def test_the_suite_as_an_ordinary_user(chosen: tuple[str, ...]) -> None:
