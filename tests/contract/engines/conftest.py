@@ -18,6 +18,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
+    CapacityChanged,
     EngineEvent,
     LinesWritten,
     MetricsWritten,
@@ -149,7 +150,8 @@ class House:
 
     def seen(self, uid: JobUid) -> list[ReplicaEvent | LinesWritten | MetricsWritten]:
         """What was heard of a job, in order."""
-        mine = [e for e in self.events if not isinstance(e, NodeChanged) and e.job_uid == uid]
+        of_jobs = (e for e in self.events if not isinstance(e, NodeChanged | CapacityChanged))
+        mine = [e for e in of_jobs if e.job_uid == uid]
         return [e.event if isinstance(e, ReplicaReport) else e for e in mine]
 
     def ends(self, uid: JobUid, incarnation: int = 1) -> list[ReplicaExited | ReplicaLost]:
