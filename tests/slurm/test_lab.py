@@ -85,12 +85,3 @@ def test_a_lab_ends_with_the_process_that_opened_it(tmp_path: Path) -> None:
             break
     sweep_control_groups()
     assert not [*Path("/sys/fs/cgroup").glob(f"*/trainshed-lab-{running[0].pid}-*")]
-
-
-def test_power_that_is_lost_is_noticed(slurm_lab: SlurmLab) -> None:
-    lab = slurm_lab
-    lab.kill_node("node3")
-    assert not lab.processes("node3")
-    lab.await_states({"node3": ("down", "down*")})
-    lab.revive("node3")
-    lab.await_states({"node3": ("idle",)})

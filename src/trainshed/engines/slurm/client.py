@@ -1,0 +1,168 @@
+"""Runs Slurm's commands, each for as long as it may take, and none left behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainshed.engines.remote.cluster import ClusterUnavailable
+from trainshed.engines.slurm import commands
+from trainshed.engines.slurm.settings import SlurmSettings
+from trainshed.eventloop.background import begin, joined
+
+_ANSWER_SECONDS = 30.0
+"""That a command may take. Slurm's own limit for a message is 10, and a busy controller is asked again."""
+_HAND_OVER_SECONDS = 60.0
+"""That a step may take until it runs."""
+_LEAVE_SECONDS = 3.0
+"""That salloc has to withdraw its request, once it was told to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
+
+
+class SlurmClient:
+    """Slurm, as its commands are. In sessions of their own, so that no terminal's signal is theirs."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        self._settings = settings
+        self._environment = commands.environment(os.environ)
+
+    async def answer(self, command: Sequence[str]) -> str:
+        """What a command prints. Raises ClusterUnavailable: it failed."""
+        process = await self._spawn(command)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                output = await _communicate(process)
+        except TimeoutError:
+            raise ClusterUnavailable(
+                f"{command[0]}: no answer within {_ANSWER_SECONDS:g} s"
+            ) from None
+        finally:
+            if process.returncode is None:
+                _kill(process)
+                await asyncio.shield(begin(_reap(process), f"slurm: {command[0]}"))
+        if output.code:
+            told = commands.complaint(output.err) or f"exit code {output.code}"
+            raise ClusterUnavailable(f"{command[0]}: {told}")
+        return output.out
+
+    async def request(self, command: Sequence[str]) -> "Request":
+        """Begin a command that waits. Raises ClusterUnavailable."""
+        return Request(await self._spawn(command))
+
+    async def hand_over(self, command: Sequence[str], given: bytes, what: str) -> None:
+        """Run an agent's step until it has taken its input; from then on nothing on this machine is needed
+        for it. Given up before, there is no step. Raises ClusterUnavailable."""
+        process = await self._spawn(command, stdin=asyncio.subprocess.PIPE)
+        assert process.stderr
+        complaining = joined(_beginning(process.stderr, 1 << 14))
+        taken = False
+        try:
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                taken = await _feed(process, given)
+                if not taken:
+                    told = commands.complaint((await complaining).decode(errors="replace"))
+                    raise ClusterUnavailable(f"{what}: {told or 'its step ended at once'}")
+        except TimeoutError:
+            raise ClusterUnavailable(f"{what}: no step within {_HAND_OVER_SECONDS:g} s") from None
+        finally:
+            complaining.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                if taken:
+                    # A second process of srun ends the step when the first one dies alone. Both at once, and
+                    # the step lives on.
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
+            await asyncio.shield(begin(_reap(process), f"slurm: srun of {what}"))
+
+    async def _spawn(
+        self, command: Sequence[str], stdin: int = asyncio.subprocess.DEVNULL
+    ) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                self._settings.command(command[0]),
+                *command[1:],
+                stdin=stdin,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+                limit=1 << 20,
+            )
+        except OSError as e:
+            raise ClusterUnavailable(f"{command[0]} cannot be run: {e}") from e
+
+
+class Request:
+    """A command that waits for Slurm: salloc."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._telling = joined(_communicate(process))
+
+    async def ended(self, *others: asyncio.Task[object]) -> Output | None:
+        """Its output, once it ended; None = one of the others came first."""
+        await asyncio.wait((self._telling, *others), return_when=asyncio.FIRST_COMPLETED)
+        return self._telling.result() if self._telling.done() else None
+
+    async def leave(self) -> None:
+        """End it without withdrawing: what it waited for is granted. A moment is given to it to end by
+        itself."""
+        await asyncio.wait((self._telling,), timeout=1.0)
+        _kill(self._process)
+        await asyncio.wait((self._telling,))
+
+    async def withdraw(self) -> None:
+        """Have it take back what it asked for; it may have been killed before it could."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        await asyncio.wait((self._telling,), timeout=_LEAVE_SECONDS)
+        _kill(self._process)
+        await asyncio.wait((self._telling,))
+
+
+async def _communicate(process: asyncio.subprocess.Process) -> Output:
+    out, err = await process.communicate()
+    code = process.returncode
+    assert code is not None
+    return Output(code, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
+    """Of all that comes until its end; the rest is read as well, and forgotten."""
+    told = b""
+    while part := await stream.read(1 << 14):
+        told += part[: limit - len(told)]
+    return told
+
+
+async def _feed(process: asyncio.subprocess.Process, given: bytes) -> bool:
+    """The step says that it has taken all."""
+    assert process.stdin and process.stdout
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(given)
+        await process.stdin.drain()
+    process.stdin.close()
+    while line := await process.stdout.readline():
+        if line == commands.TAKEN:
+            return True
+    return False
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+
+
+async def _reap(process: asyncio.subprocess.Process) -> None:
+    await process.wait()

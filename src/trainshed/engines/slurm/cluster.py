@@ -1,0 +1,389 @@
+"""A Slurm cluster as `engines.remote` wants one: an allocation for each hold, a step for each agent."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from trainshed.engines.remote.cluster import (
+    ClusterRefused,
+    ClusterReport,
+    ClusterUnavailable,
+    Hold,
+    HoldName,
+    NodeNeed,
+)
+from trainshed.engines.slurm import commands
+from trainshed.engines.slurm.client import Output, SlurmClient
+from trainshed.engines.slurm.commands import Ask, Gres, Job
+from trainshed.engines.slurm.look import Look, compile_look, own_jobs
+from trainshed.engines.slurm.settings import SlurmSettings
+from trainshed.eventloop.background import Crew, begin, joined
+
+log = logging.getLogger(__name__)
+
+_FRESH_SECONDS = 1.0
+"""For so long after it was seen a job is certainly the one of that number: a controller that crashes, boots
+and gives the number to another one takes longer."""
+_PATIENT_SECONDS = 0.5
+"""After which a request is looked at that was not granted at once."""
+_UNSEEN_SECONDS = 5.0
+"""After which a request that no look finds is lost: its controller crashed."""
+_STRAY_SECONDS = 120.0
+"""After which a request of before this service's start, that nobody came back for, is withdrawn."""
+_REMEMBERED_SECONDS = 600.0
+"""For which a name that was given back is not to come up again."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""By which commands are found on nodes."""
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A hold that somebody waits for."""
+
+    nodes: frozenset[str]
+    #: Why it has to wait; "" = not known.
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The number of a hold's job, and when it was seen that it has it (monotonic)."""
+
+    job: int
+    when: float
+    gres: Gres | None
+
+
+class SlurmCluster:
+    """A `Cluster`. `service`: the part of hold names that tells this service from others."""
+
+    def __init__(self, settings: SlurmSettings, service: str) -> None:
+        self._settings = settings
+        self._service = service
+        self._client = SlurmClient(settings)
+        self._user = str(os.geteuid())
+        self._tasks = Crew()
+        self._started = 0.0
+        self._look: Look | None = None
+        #: When the last look that failed began, and why.
+        self._failed: tuple[float, str] = (-math.inf, "")
+        self._looked = asyncio.Condition()
+        self._look_wanted = asyncio.Event()
+        self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
+        self._wanted: dict[HoldName, _Wanted] = {}
+        #: What was asked for since the start, of which no look need know yet.
+        self._asked: set[HoldName] = set()
+        self._seen: dict[HoldName, _Seen] = {}
+        #: Given back, and when: a look that finds one of them gives it back again.
+        self._given_back: dict[HoldName, float] = {}
+
+    async def start(self) -> None:
+        for name in ("salloc", "srun", "squeue", "sinfo", "scancel"):
+            try:
+                self._settings.command(name)
+            except FileNotFoundError as e:
+                raise ClusterUnavailable(str(e)) from None
+        self._started = time.monotonic()
+        await self._look_now()
+        self._tasks.keep(self._look_on, "slurm: looks")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        self._reader.put_nowait(None)
+
+    def report(self) -> ClusterReport:
+        assert self._look, "the cluster was started"
+        return self._look.report
+
+    def waits_for(self, name: HoldName) -> str:
+        """Why an `acquire` has to wait, as Slurm tells it, with the start that it estimates if it does; "" =
+        nothing is known."""
+        wanted = self._wanted.get(name)
+        return wanted.reason if wanted else ""
+
+    async def watch(self) -> AsyncIterator[ClusterReport]:
+        while (report := await self._reader.get()) is not None:
+            yield report
+
+    async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
+        ask = self._ask(name, needs)
+        self._given_back.pop(name, None)
+        self._wanted[name] = _Wanted(frozenset(ask.nodes))
+        try:
+            hold = await self._find(name, ask) or await self._request(name, ask)
+        except BaseException:
+            # Of whatever became of it: what was sent to the controller may arrive there yet.
+            self._given_back[name] = time.monotonic()
+            if name in self._asked:
+                withdrawing = begin(self._try_to_cancel(name), f"slurm: withdrawing {name}")
+                await asyncio.shield(withdrawing)
+            raise
+        finally:
+            del self._wanted[name]
+        self._look_soon()
+        return hold
+
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+        seen = await self._certain(hold, node)
+        command = commands.run_agent(
+            seen.job,
+            node,
+            str(hold.name),
+            argv,
+            size=len(given),
+            path=_PATH,
+            errors=f"{self._settings.node_directory}.errors/{hold.name}",
+            gres=seen.gres,
+        )
+        await self._client.hand_over(command, given, f"{hold.name}: agent on {node}")
+        self._look_soon()
+
+    async def give_back(self, name: HoldName) -> None:
+        self._given_back[name] = time.monotonic()
+        self._seen.pop(name, None)
+        await self._client.answer(commands.cancel(str(name), self._user))
+        self._look_soon()
+
+    # Requests.
+
+    def _ask(self, name: HoldName, needs: Sequence[NodeNeed]) -> Ask:
+        first = needs[0]
+        for need in needs:
+            same = need.vcpus, need.memory_bytes, need.accelerators, need.accelerator
+            if same != (first.vcpus, first.memory_bytes, first.accelerators, first.accelerator):
+                raise ValueError(f"{name}: one hold is of nodes with equal needs")
+        return Ask(
+            name=str(name),
+            nodes=tuple(need.node for need in needs),
+            cpus=max(1, math.ceil(first.vcpus)),
+            memory_bytes=first.memory_bytes,
+            gres=self._gres(first),
+            partition=self._settings.partition,
+            account=self._settings.account,
+            qos=self._settings.qos,
+            constraint=self._settings.constraint,
+            extra=tuple(self._settings.extra),
+        )
+
+    def _gres(self, need: NodeNeed) -> Gres | None:
+        if not need.accelerators:
+            return None
+        known = self._settings.accelerators
+        if need.accelerator not in known:
+            raise ClusterRefused(
+                f"no node of this cluster is known to have {need.accelerator}: [engines.slurm.accelerators] "
+                f"names {', '.join(known) or 'no type'}"
+            )
+        return Gres("gpu", known[need.accelerator], need.accelerators)
+
+    async def _find(self, name: HoldName, ask: Ask) -> Hold | None:
+        """What is held by that name already, or is so when a request of before the last restart has been
+        granted; None = there is neither."""
+        # Nobody else gives these names: what this process did not ask for, and the last look did not find, is
+        # not there.
+        if name not in self._asked and self._look and name not in self._look.jobs:
+            return None
+        look = await self._look_fresh()
+        while job := look.jobs.get(name):
+            if job.held:
+                return self._hold(name, job.id, job.nodes, ask.gres)
+            self._judge(name, job, look)
+            look = await self._look_after(look)
+        return None
+
+    async def _request(self, name: HoldName, ask: Ask) -> Hold:
+        self._asked.add(name)
+        begun, look = time.monotonic(), self._look
+        request = await self._client.request(commands.allocate(ask))
+        # Why it waits is to be told soon, if it does.
+        telling = asyncio.get_running_loop().call_later(_PATIENT_SECONDS, self._look_soon)
+        looking: asyncio.Task[Look] | None = None
+        unseen = 0
+        try:
+            while True:
+                looking = joined(self._look_after(look))
+                output = await request.ended(looking)
+                if output:
+                    return self._granted(name, ask, output)
+                look = looking.result()
+                job = look.jobs.get(name)
+                if job and job.held:
+                    # Told so by the controller too, unless that crashed in between.
+                    await request.leave()
+                    return self._hold(name, job.id, job.nodes, ask.gres)
+                if job:
+                    unseen = 0
+                    self._judge(name, job, look)
+                elif look.looked > begun + _UNSEEN_SECONDS:
+                    unseen += 1
+                    if unseen > 1:
+                        raise ClusterUnavailable(f"Slurm has lost the request for {name}")
+        finally:
+            telling.cancel()
+            if looking:
+                looking.cancel()
+            await asyncio.shield(begin(request.withdraw(), f"slurm: salloc of {name}"))
+
+    def _granted(self, name: HoldName, ask: Ask, output: Output) -> Hold:
+        if output.code == 0:
+            try:
+                return self._hold(name, commands.granted(output.err), ask.nodes, ask.gres)
+            except ValueError as e:
+                raise ClusterUnavailable(f"{name}: salloc: {e}") from None
+        told = commands.complaint(output.err) or f"salloc ended with exit code {output.code}"
+        if commands.refused(output.err):
+            raise ClusterRefused(f"Slurm refuses {_in_words(ask)}: {told}")
+        raise ClusterUnavailable(f"Slurm does not give {_in_words(ask)} now: {told}")
+
+    def _judge(self, name: HoldName, job: Job, look: Look) -> None:
+        """Say why a request waits. Raises ClusterRefused, ClusterUnavailable: it waits in vain."""
+        wanted = self._wanted[name]
+        reason = job.reason
+        if job.starts:
+            moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(job.starts))
+            reason += f", start expected at {moment}"
+        if reason != wanted.reason:
+            wanted.reason = reason
+            log.info("%s: job %d waits for Slurm: %s", name, job.id, reason)
+        if job.waits_in_vain:
+            raise ClusterRefused(
+                f"Slurm would never start this ({job.reason}): it is more than the partition, account or QOS "
+                "lets one job have; others are chosen in [engines.slurm]"
+            )
+        away = [
+            f"{report.node.name}: {report.cause}"
+            for report in look.report.nodes
+            if report.node.name in wanted.nodes and report.cause
+        ]
+        if away and job.reason.startswith(("ReqNodeNotAvail", "NodeDown")):
+            raise ClusterUnavailable(f"Slurm gives no nodes that are not up: {'; '.join(away)}")
+
+    def _hold(self, name: HoldName, job: int, nodes: tuple[str, ...], gres: Gres | None) -> Hold:
+        self._seen[name] = _Seen(job, time.monotonic(), gres)
+        return Hold(name, str(job), nodes)
+
+    async def _certain(self, hold: Hold, node: str) -> _Seen:
+        """Raises ClusterUnavailable: its job is not that hold's, or has not that node any more."""
+        seen = self._seen.get(hold.name)
+        if seen and time.monotonic() - seen.when < _FRESH_SECONDS:
+            return seen
+        job = (await self._look_fresh()).jobs.get(hold.name)
+        if not (job and job.held and str(job.id) == hold.cluster_id):
+            raise ClusterUnavailable(
+                f"{hold.name}: Slurm holds no job {hold.cluster_id} for it any more"
+            )
+        if node not in job.nodes:
+            raise ClusterUnavailable(f"{hold.name}: job {job.id} has {node} no more")
+        return self._seen[hold.name]
+
+    async def _try_to_cancel(self, name: HoldName) -> None:
+        """If it cannot be told to now, a look that finds it does it later."""
+        with contextlib.suppress(ClusterUnavailable):
+            await self._client.answer(commands.cancel(str(name), self._user))
+
+    # Looks.
+
+    def _look_soon(self) -> None:
+        self._look_wanted.set()
+
+    async def _look_fresh(self) -> Look:
+        """One that began after now; all who ask meanwhile share it. Raises ClusterUnavailable."""
+        now = time.monotonic()
+        self._look_soon()
+        async with self._looked:
+            while self._look is None or self._look.looked < now:
+                when, why = self._failed
+                if when >= now:
+                    raise ClusterUnavailable(why)
+                await self._looked.wait()
+            return self._look
+
+    async def _look_after(self, last: Look | None) -> Look:
+        """The next one that succeeds."""
+        async with self._looked:
+            while (look := self._look) is None or look is last:
+                await self._looked.wait()
+            return look
+
+    async def _look_on(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.look_every):
+                    await self._look_wanted.wait()
+            self._look_wanted.clear()
+            begun = time.monotonic()
+            try:
+                await self._look_now()
+            except ClusterUnavailable as e:
+                if not self._failed[1]:
+                    log.warning("slurm: no answer: %s", e)
+                async with self._looked:
+                    self._failed = (begun, str(e))
+                    self._looked.notify_all()
+
+    async def _look_now(self) -> None:
+        begun = time.monotonic()
+        ask = self._client.answer
+        try:
+            jobs = await ask(commands.list_jobs(self._user))
+            mine = await asyncio.to_thread(own_jobs, jobs, self._service)
+            steps = await ask(commands.list_steps(self._user)) if mine else ""
+            nodes = await ask(commands.list_nodes(self._settings.partition))
+            known = {name: seen.job for name, seen in self._seen.items()}
+            look = await asyncio.to_thread(
+                compile_look,
+                begun,
+                jobs=mine,
+                steps=steps,
+                nodes=nodes,
+                settings=self._settings,
+                known=known,
+            )
+        except ValueError as e:
+            raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
+        if self._failed[1]:
+            log.info("slurm: answers again")
+        before = self._look
+        for name, job in look.jobs.items():
+            if job.held:
+                seen = self._seen.get(name)
+                gres = seen.gres if seen else next(iter(job.gres), None)
+                self._seen[name] = _Seen(job.id, begun, gres)
+        async with self._looked:
+            self._look, self._failed = look, (-math.inf, "")
+            self._looked.notify_all()
+        found = look.report
+        if not before or (before.report.nodes, before.report.agents) != (found.nodes, found.agents):
+            self._reader.put_nowait(found)
+        await self._give_back_strays(look)
+
+    async def _give_back_strays(self, look: Look) -> None:
+        """What nobody asks for: given back already, made twice, or waiting since before the start."""
+        now = time.monotonic()
+        for name, when in tuple(self._given_back.items()):
+            if name not in look.jobs and now - when > _REMEMBERED_SECONDS:
+                del self._given_back[name]
+                self._asked.discard(name)
+        for name, job in look.doubles:
+            log.warning("%s: job %d is a second one: cancelled", name, job.id)
+            with contextlib.suppress(ClusterUnavailable):
+                await self._client.answer(commands.cancel(str(name), self._user, job.id))
+        for name, job in look.jobs.items():
+            returned = self._given_back.get(name, math.inf) < look.looked
+            waits = (
+                job.pending and name not in self._wanted and now - self._started > _STRAY_SECONDS
+            )
+            if returned or waits:
+                log.info("%s: job %d is wanted no more: cancelled", name, job.id)
+                await self._try_to_cancel(name)
+
+
+def _in_words(ask: Ask) -> str:
+    devices = f", {ask.gres.count} GPUs {ask.gres.type}" if ask.gres else ""
+    memory = f"{ask.memory_bytes / (1 << 30):.1f} GiB"
+    return f"{ask.cpus} CPUs, {memory}{devices} on each of {', '.join(ask.nodes)}"

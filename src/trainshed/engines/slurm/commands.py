@@ -1,0 +1,475 @@
+"""What Slurm's commands are asked, and what their answers say. Pure: nothing is run here.
+
+Answers are asked for field by field, with a separator of our own: such formats are the same from version to
+version (JSON is not), and a reason that somebody wrote cannot shift the fields behind it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainshed.engines.port import NodeState
+
+SEPARATOR = "\x1f"
+MAX_LINES = 200_000
+"""Of an answer; what comes after is not read."""
+_MAX_HOSTS = 65_536
+_MIB = 1 << 20
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+
+_JOB_FIELDS = (
+    "JobID",
+    "Name",
+    "State",
+    "SubmitTime",
+    "NumNodes",
+    "NumCPUs",
+    "MinMemory",
+    "tres-per-node",
+    "NodeList",
+    "StartTime",
+    "Reason",
+)
+_STEP_FIELDS = ("StepID", "StepName", "StepState", "Nodes")
+_NODE_FIELDS = (
+    "NodeList",
+    "StateComplete",
+    "CPUsState",
+    "Memory",
+    "AllocMem",
+    "Gres",
+    "GresUsed",
+    "NodeAddr",
+    "Reason",
+)
+
+_HELD = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"})
+_NEVER = frozenset(
+    {
+        "AccountNotAllowed",
+        "BadConstraints",
+        "InvalidAccount",
+        "InvalidQOS",
+        "PartitionConfig",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "QOSNotAllowed",
+    }
+)
+"""Reasons to wait that waiting does not end. Besides them, all limits on what a single job may have."""
+_LIMIT_OF_A_JOB = re.compile(r"(QOS|Assoc)\w*Per(Job|Node)\w*")
+_NEVER_GRANTED = (
+    "node configuration is not available",
+    "invalid partition",
+    "invalid account",
+    "invalid qos",
+    "invalid node name",
+    "invalid feature specification",
+    "invalid generic resource",
+    "reservation is invalid",
+    "memory specification can not be satisfied",
+    "more processors requested than permitted",
+    "node count specification invalid",
+    "time limit specification",
+    "policy limit",
+    "access denied",
+    "permission denied",
+    "not permitted",
+    "unrecognized option",
+    "invalid option",
+    "invalid --",
+    "requested partition configuration not available",
+    "partition not in this state",
+    "invalid wckey",
+)
+"""In what salloc says of a request that waiting would not help."""
+
+_SAYS = re.compile(
+    r"^(?:/\S*/)?(?:salloc|srun|squeue|sinfo|scancel|slurmstepd(?:-\S+)?): (?:error: |fatal: )?"
+)
+
+_DEAD = frozenset({"down", "error", "future", "unknown"})
+_UNREACHABLE = frozenset({"not_responding", "reboot_issued", "invalid_reg", "inval"})
+_LEAVING = frozenset({"drain", "draining", "drained", "fail", "failing", "blocked"})
+_ENDED = {"reboot_requested": "is to boot again", "maintenance": "is in a maintenance reservation"}
+_SHORT = {"maint": "maintenance", "resv": "reserved", "no_respond": "not_responding"}
+
+
+@dataclass(frozen=True, slots=True)
+class Gres:
+    """A number of generic resources, such as GPUs."""
+
+    name: str
+    #: "" = it has none.
+    type: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of the queue, as squeue tells it."""
+
+    id: int
+    name: str
+    state: str
+    #: Seconds since the epoch.
+    submitted: int
+    node_count: int
+    cpus: int
+    #: On each node.
+    memory_bytes: int
+    #: On each node.
+    gres: tuple[Gres, ...]
+    #: None before it starts.
+    nodes: tuple[str, ...]
+    #: Seconds since the epoch; 0 = not known.
+    starts: int
+    reason: str
+
+    @property
+    def held(self) -> bool:
+        """It has its nodes."""
+        return self.state in _HELD
+
+    @property
+    def pending(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
+    def waits_in_vain(self) -> bool:
+        return self.reason in _NEVER or bool(_LIMIT_OF_A_JOB.fullmatch(self.reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that runs."""
+
+    job: int
+    name: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node, as sinfo tells it."""
+
+    name: str
+    #: The first is the state, the others are flags: "idle", "drain".
+    states: tuple[str, ...]
+    cpus: int
+    cpus_allocated: int
+    memory_bytes: int
+    memory_allocated: int
+    gres: tuple[Gres, ...]
+    gres_used: tuple[Gres, ...]
+    address: str
+    #: What somebody, or Slurm, gave as the reason of its state; "" = none.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a job is to have, the same on each of its nodes."""
+
+    #: Of the job, by which it is found again.
+    name: str
+    nodes: tuple[str, ...]
+    cpus: int
+    memory_bytes: int
+    gres: Gres | None = None
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    extra: tuple[str, ...] = ()
+
+
+def allocate(ask: Ask) -> list[str]:
+    """Arguments of salloc: all the nodes or none, and the job lives on when one of them is lost."""
+    given = {
+        "job-name": ask.name,
+        "comment": ask.name,
+        "nodes": str(len(ask.nodes)),
+        "nodelist": ",".join(ask.nodes),
+        "ntasks-per-node": "1",
+        "cpus-per-task": str(ask.cpus),
+        # Slurm takes --mem=0 for all of a node.
+        "mem": f"{max(1, -(-ask.memory_bytes // _MIB))}M",
+        "gres": _gres_text(ask.gres),
+        "partition": ask.partition,
+        "account": ask.account,
+        "qos": ask.qos,
+        "constraint": ask.constraint,
+    }
+    options = [f"--{key}={value}" for key, value in given.items() if value]
+    return ["salloc", "--no-shell", "--no-kill", *options, *ask.extra]
+
+
+_TAKE_OVER = """
+PATH=$1; export PATH; errors=$2; size=$3; shift 3
+command -v "$1" >/dev/null || { echo "there is no $1 on $(hostname)" >&2; exit 127; }
+kept=${errors%/*}; mkdir -p -m 700 "$kept" || exit 1
+[ -O "$kept" ] && [ ! -L "$kept" ] || { echo "$kept on $(hostname) belongs to somebody else" >&2; exit 1; }
+: >"$errors" || exit 1
+exec 3>&1
+{ head -c "$size" && echo taken >&3; } | "$@" 3>&- 2>&1 >/dev/null |
+{ exec 3>&- >/dev/null 2>&1; head -c 65536 >"$errors"; cat; }
+head -c 4096 "$errors" >&2
+"""
+"""Script of an agent's step: hands its standard input on, says so (from then on srun is not needed any more),
+and keeps the beginning of what the agent has to complain of in a file of the node. Srun hears of that too, if
+the agent ends before."""
+
+TAKEN = b"taken\n"
+
+
+def run_agent(
+    job: int,
+    node: str,
+    name: str,
+    argv: Sequence[str],
+    *,
+    size: int,
+    path: str,
+    errors: str,
+    gres: Gres | None,
+) -> list[str]:
+    """Arguments of srun: `argv` as a step on one node of a job, with all that the job has there. `size`: of
+    its standard input, in bytes. `errors`: absolute path of a file on the node."""
+    options = [
+        f"--jobid={job}",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={node}",
+        "--mem=0",
+        f"--job-name={name}",
+        "--chdir=/",
+        # Nothing of the service's own environment, which may hold secrets.
+        "--export=NONE",
+        "--unbuffered",
+        "--quiet",
+    ]
+    if gres:
+        options.append(f"--gres={_gres_text(gres)}")
+    return ["srun", *options, "/bin/sh", "-c", _TAKE_OVER, "-", path, errors, str(size), *argv]
+
+
+def cancel(name: str, user: str, job: int | None = None) -> list[str]:
+    """Arguments of scancel, of all jobs of that name, or of one if it has it: numbers are given out again
+    after a crash."""
+    number = [] if job is None else [str(job)]
+    return ["scancel", "--quiet", f"--name={name}", f"--user={user}", *number]
+
+
+def list_jobs(user: str) -> list[str]:
+    return ["squeue", "--noheader", "--noconvert", f"--user={user}", "-O", _format(_JOB_FIELDS)]
+
+
+def list_steps(user: str) -> list[str]:
+    return ["squeue", "--steps", "--noheader", f"--user={user}", "-O", _format(_STEP_FIELDS)]
+
+
+def list_nodes(partition: str) -> list[str]:
+    where = [f"--partition={partition}"] if partition else []
+    return ["sinfo", "--Node", "--noheader", *where, "-O", _format(_NODE_FIELDS)]
+
+
+def environment(ambient: Mapping[str, str]) -> dict[str, str]:
+    """What the commands are run in: without what a job that the service itself runs in, or its user's habits,
+    would add to each of them."""
+    prefixes = ("SLURM_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SBATCH_")
+    kept = {key: value for key, value in ambient.items() if not key.startswith(prefixes)}
+    if "SLURM_CONF" in ambient:
+        kept["SLURM_CONF"] = ambient["SLURM_CONF"]
+    # Moments as seconds since the epoch.
+    return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+
+
+def parse_jobs(answer: str) -> Iterator[Job]:
+    """Raises ValueError: that is no answer to `list_jobs`."""
+    for found in _rows(answer, _JOB_FIELDS):
+        yield Job(
+            id=int(found["JobID"].partition("_")[0]),
+            name=found["Name"],
+            state=found["State"],
+            submitted=_moment(found["SubmitTime"]),
+            node_count=_count(found["NumNodes"]),
+            cpus=_count(found["NumCPUs"]),
+            memory_bytes=parse_memory(found["MinMemory"]),
+            gres=parse_gres(found["tres-per-node"]),
+            nodes=expand_hosts(found["NodeList"]),
+            starts=_moment(found["StartTime"]),
+            reason=found["Reason"],
+        )
+
+
+def parse_steps(answer: str) -> Iterator[Step]:
+    """Of those that run. Raises ValueError: that is no answer to `list_steps`."""
+    for found in _rows(answer, _STEP_FIELDS):
+        job, _, number = found["StepID"].partition(".")
+        if job.isdecimal() and number.isdecimal() and found["StepState"] == "RUNNING":
+            yield Step(int(job), found["StepName"], expand_hosts(found["Nodes"]))
+
+
+def parse_nodes(answer: str) -> Iterator[NodeLine]:
+    """Each once, though it is told once for each partition. Raises ValueError: that is no answer to
+    `list_nodes`."""
+    seen: set[str] = set()
+    for found in _rows(answer, _NODE_FIELDS):
+        name = found["NodeList"]
+        if name in seen:
+            continue
+        seen.add(name)
+        allocated, _, _, total = map(int, found["CPUsState"].split("/"))
+        reason = found["Reason"]
+        yield NodeLine(
+            name=name,
+            states=parse_states(found["StateComplete"]),
+            cpus=total,
+            cpus_allocated=allocated,
+            memory_bytes=_count(found["Memory"]) * _MIB,
+            memory_allocated=_count(found["AllocMem"]) * _MIB,
+            gres=parse_gres(found["Gres"]),
+            gres_used=parse_gres(found["GresUsed"]),
+            address=found["NodeAddr"],
+            reason="" if reason == "none" else reason,
+        )
+
+
+def parse_states(text: str) -> tuple[str, ...]:
+    """Of a node, as sinfo and scontrol write them: "mixed+drain", "IDLE*", "DOWN*+DRAIN"."""
+    parts = text.strip().lower().split("+")
+    silent = any(part.endswith("*") for part in parts)
+    names = [part.rstrip("*~#!%$@^-").strip() for part in parts]
+    names += ["not_responding"] if silent else []
+    return tuple(dict.fromkeys(_SHORT.get(name, name) for name in names if name))
+
+
+def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str]:
+    """How a node stands, and why if it is not UP. `reservation`: jobs are asked for inside of one.
+
+    Nodes that Slurm has switched off to save power are UP: it switches them on for who asks."""
+    base, flags = line.states[0] if line.states else "unknown", frozenset(line.states)
+    why = line.reason or " and ".join(line.states)
+    if base in _DEAD:
+        return NodeState.GONE, why
+    if found := flags & _UNREACHABLE:
+        return NodeState.GONE, line.reason or " and ".join(sorted(found)).replace("_", " ")
+    if flags & _LEAVING:
+        return NodeState.DRAINING, why
+    for flag, words in _ENDED.items():
+        if flag in flags:
+            return NodeState.DRAINING, line.reason or words
+    if "reserved" in flags and not reservation:
+        return NodeState.DRAINING, line.reason or "is reserved"
+    return NodeState.UP, ""
+
+
+def parse_memory(text: str) -> int:
+    """In bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[BCNcn]?", text.strip())
+    if not found:
+        return 0
+    return int(float(found[1]) * _UNITS[found[2] or "M"])
+
+
+def parse_gres(text: str) -> tuple[Gres, ...]:
+    """ "gpu:a100:4(S:0-1),gpu:2", or as jobs have it: "gres:gpu:t4:1", "gres/gpu:t4=1", "(null)", "N/A"."""
+    found: list[Gres] = []
+    for part in re.sub(r"\([^()]*\)", "", text).split(","):
+        words = re.split("[:=]", part.strip().removeprefix("gres:").removeprefix("gres/"))
+        if not words[0] or words[0] == "N/A":
+            continue
+        number = re.fullmatch(r"(\d{1,12})([KMG]?)", words[-1]) if len(words) > 1 else None
+        count = int(number[1]) * _UNITS.get(number[2], 1) if number else 1
+        kinds = words[1:-1] if number else words[1:]
+        found.append(Gres(words[0], ":".join(kinds), count))
+    return tuple(found)
+
+
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """ "node[1-2,07],login" as names. Raises ValueError: brackets that do not match, or more than 65,536."""
+    if text in ("", "(null)", "None assigned"):
+        return ()
+    names: list[str] = []
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
+    if ",".join(parts) != text:
+        raise ValueError(f"{text[:100]!r} is no list of nodes")
+    for part in parts:
+        names += _expand(part, _MAX_HOSTS - len(names))
+    return tuple(names)
+
+
+def refused(complaint: str) -> bool:
+    """salloc says that it will never give what was asked for."""
+    lowered = complaint.lower()
+    return any(words in lowered for words in _NEVER_GRANTED)
+
+
+def granted(told: str) -> int:
+    """Number of the job that salloc was given. Raises ValueError: of none."""
+    found = re.search(r"Granted job allocation (\d{1,18})", told)
+    if not found:
+        raise ValueError(f"no allocation is told of: {told[:200]!r}")
+    return int(found[1])
+
+
+def complaint(told: str) -> str:
+    """What a command complained of, in one line, without its own name."""
+    lines = [_SAYS.sub("", line) for line in told.splitlines()]
+    return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))[:500]
+
+
+def _expand(text: str, limit: int) -> list[str]:
+    opening = text.find("[")
+    if opening < 0:
+        return [text]
+    closing = text.find("]", opening)
+    if closing < 0:
+        raise ValueError(f"{text[:100]!r} is no list of nodes")
+    rest = _expand(text[closing + 1 :], limit)
+    names: list[str] = []
+    for part in text[opening + 1 : closing].split(","):
+        first, _, last = part.partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal()):
+            raise ValueError(f"{text[:100]!r} is no list of nodes")
+        if (int(last) - int(first) + 1) * len(rest) + len(names) > limit:
+            raise ValueError(f"{text[:100]!r} is of too many nodes")
+        for number in range(int(first), int(last) + 1):
+            begun = f"{text[:opening]}{number:0{len(first)}d}"
+            names += [begun + end for end in rest]
+    return names
+
+
+def _format(fields: Sequence[str]) -> str:
+    return ",".join(f"{field}:{SEPARATOR}" for field in fields)
+
+
+def _rows(answer: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:
+    for line in answer.split("\n", MAX_LINES)[:MAX_LINES]:
+        if not line.strip():
+            continue
+        # The last one is what people write, and may hold anything.
+        values = line.split(SEPARATOR, len(fields) - 1)
+        if len(values) != len(fields):
+            raise ValueError(f"{line[:200]!r} has {len(values)} fields, not {len(fields)}")
+        values[-1] = values[-1].removesuffix(SEPARATOR)
+        yield {field: value.strip() for field, value in zip(fields, values, strict=True)}
+
+
+def _count(text: str) -> int:
+    """ "12", and "12-16" where the most is not known yet."""
+    found = re.match(r"\d{1,15}", text)
+    return int(found[0]) if found else 0
+
+
+def _moment(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+def _gres_text(gres: Gres | None) -> str:
+    if not gres:
+        return ""
+    return ":".join([gres.name, *([gres.type] if gres.type else []), str(gres.count)])

@@ -1,0 +1,135 @@
+"""What one look at the cluster found, put together from the answers of three commands. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from trainshed.engines.port import Node
+from trainshed.engines.remote.cluster import ClusterReport, HoldName, NodeReport
+from trainshed.engines.slurm import commands
+from trainshed.engines.slurm.commands import Gres, Job, NodeLine
+from trainshed.engines.slurm.settings import SlurmSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A moment of the cluster, as this service sees it."""
+
+    #: When it began, in seconds of the monotonic clock.
+    looked: float
+    #: This service's, those that have ended left out.
+    jobs: Mapping[HoldName, Job]
+    #: Further ones of the same names: of requests that were made twice, since nobody knew of the first.
+    doubles: tuple[tuple[HoldName, Job], ...]
+    report: ClusterReport
+
+
+def own_jobs(answer: str, service: str) -> tuple[tuple[HoldName, Job], ...]:
+    """This service's that wait or are held. Raises ValueError: that is no answer of squeue."""
+    return tuple(
+        (name, job)
+        for job in commands.parse_jobs(answer)
+        if (name := _name(job.name, service)) and (job.held or job.pending)
+    )
+
+
+def compile_look(
+    looked: float,
+    *,
+    jobs: Sequence[tuple[HoldName, Job]],
+    steps: str,
+    nodes: str,
+    settings: SlurmSettings,
+    known: Mapping[HoldName, int],
+) -> Look:
+    """`known`: numbers of jobs that are held as far as the service knows; of two with one name they are the
+    right ones. Raises ValueError: those are no answers of squeue and sinfo."""
+    first: dict[HoldName, Job] = {}
+    doubles: list[tuple[HoldName, Job]] = []
+    for name, job in sorted(
+        jobs, key=lambda found: (not found[1].held, known.get(found[0]) != found[1].id, found[1].id)
+    ):
+        if name in first:
+            doubles.append((name, job))
+        else:
+            first[name] = job
+    held = {name: job for name, job in first.items() if job.held}
+    agents: dict[HoldName, set[str]] = {name: set() for name in held}
+    if held:
+        by_id = {job.id: name for name, job in held.items()}
+        for step in commands.parse_steps(steps):
+            name = by_id.get(step.job)
+            if name and step.name == str(name):
+                agents[name].update(step.nodes)
+    reports = _nodes(commands.parse_nodes(nodes), held.values(), settings)
+    return Look(
+        looked,
+        MappingProxyType(first),
+        tuple(doubles),
+        ClusterReport(
+            nodes=reports,
+            agents=MappingProxyType({name: frozenset(found) for name, found in agents.items()}),
+        ),
+    )
+
+
+def _name(text: str, service: str) -> HoldName | None:
+    try:
+        name = HoldName.parse(text)
+    except ValueError:
+        return None
+    return name if name.service == service else None
+
+
+def _nodes(
+    lines: Iterable[commands.NodeLine], held: Iterable[Job], settings: SlurmSettings
+) -> tuple[NodeReport, ...]:
+    """With what others leave: what is free, and what this service has."""
+    shares: dict[str, list[Job]] = {}
+    for job in held:
+        for node in job.nodes:
+            shares.setdefault(node, []).append(job)
+    public = {gres: name for name, gres in settings.accelerators.items()}
+    return tuple(
+        _node(line, shares.get(line.name, []), public, settings)
+        for line in sorted(lines, key=lambda line: line.name)
+    )
+
+
+def _node(
+    line: NodeLine, mine: Sequence[Job], public: Mapping[str, str], settings: SlurmSettings
+) -> NodeReport:
+    state, cause = commands.node_state(line, reservation=settings.in_reservation)
+    own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
+    own_memory = sum(job.memory_bytes for job in mine)
+    # The two answers are of two moments: nothing is told to be more than there is.
+    cpus = min(line.cpus, line.cpus - line.cpus_allocated + own_cpus)
+    memory = min(line.memory_bytes, line.memory_bytes - line.memory_allocated + own_memory)
+    return NodeReport(
+        Node(line.name, cpus, max(0, memory), _accelerators(line, mine, public)),
+        state,
+        cause,
+        line.address,
+    )
+
+
+def _accelerators(
+    line: NodeLine, mine: Sequence[Job], public: Mapping[str, str]
+) -> tuple[tuple[str, int], ...]:
+    total = _devices(line.gres)
+    used = _devices(line.gres_used)
+    own = _devices(gres for job in mine for gres in job.gres)
+    found: dict[str, int] = {}
+    for kind, count in total.items():
+        free = min(count, count - used.get(kind, 0) + own.get(kind, 0))
+        name = public.get(kind, "")
+        found[name] = found.get(name, 0) + max(0, free)
+    return tuple(sorted((name, count) for name, count in found.items() if count))
+
+
+def _devices(all_gres: Iterable[Gres]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for gres in all_gres:
+        if gres.name == "gpu":
+            found[gres.type] = found.get(gres.type, 0) + gres.count
+    return found

@@ -1,0 +1,392 @@
+"""Slurm as a cluster of the remote transport: what is held, what is refused, agents that outlive everything
+on the hub, and nothing held that nobody asked for. Against a real one."""
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces
+from tests.slurm.nodes import until
+from trainshed.core.names import JobUid
+from trainshed.engines.port import NodeState
+from trainshed.engines.remote.cluster import (
+    ClusterRefused,
+    ClusterReport,
+    ClusterUnavailable,
+    Hold,
+    HoldName,
+    NodeNeed,
+)
+from trainshed.engines.slurm.cluster import SlurmCluster
+from trainshed.engines.slurm.settings import SlurmSettings, parse
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1 << 20
+_uids = itertools.count(1)
+_AGENT = "import pathlib, sys, time; text = sys.stdin.read(); "
+_STAYS = _AGENT + "pathlib.Path('/tmp/' + text).write_text(text); time.sleep(600)"
+
+
+def settings_of(lab: SlurmLab, **more: object) -> SlurmSettings:
+    table = {"commands": str(lab.commands), "accelerators": {"NVIDIA_TESLA_T4": "t4"}, **more}
+    return msgspec.structs.replace(parse(table), look_every=0.5)
+
+
+@pytest.fixture
+async def cluster(slurm_lab: SlurmLab) -> AsyncIterator[SlurmCluster]:
+    opened = SlurmCluster(settings_of(slurm_lab), "test")
+    await opened.start()
+    yield opened
+    await opened.close()
+    slurm_lab.clear()
+
+
+def a_name(part: int = 0) -> HoldName:
+    return HoldName("test", JobUid(next(_uids)), 1, part)
+
+
+def need(node: str, **more: object) -> NodeNeed:
+    given: dict[str, object] = {"replicas": 1, "vcpus": 2.0, "memory_bytes": 200 * MIB, **more}
+    return NodeNeed(node=node, **given)  # pyright: ignore[reportArgumentType] - by name, for short
+
+
+def jobs(lab: SlurmLab) -> dict[str, str]:
+    lines = lab.slurm("squeue", "-h", "-o", "%j %T").splitlines()
+    return dict(line.split() for line in lines)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", code]
+
+
+async def looked(
+    cluster: SlurmCluster, found: Callable[[ClusterReport], bool], seconds: float = 20
+) -> ClusterReport:
+    async with asyncio.timeout(seconds):
+        if found(cluster.report()):
+            return cluster.report()
+        async for report in cluster.watch():
+            if found(report):
+                return report
+    raise AssertionError("the cluster was closed")
+
+
+def await_that(what: str, true: Callable[[], bool]) -> None:
+    for _ in until(what):
+        if true():
+            return
+
+
+def submit_and_die(command: list[str], submitted: Callable[[], bool]) -> None:
+    salloc = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    await_that("a request waits", submitted)
+    salloc.kill()
+    salloc.wait()
+
+
+async def reason_told(cluster: SlurmCluster, name: HoldName) -> None:
+    async for _ in every_moment():
+        if cluster.waits_for(name):
+            return
+
+
+async def every_moment() -> AsyncIterator[None]:
+    while True:
+        yield
+        await asyncio.sleep(0.02)
+
+
+def lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def sruns_of(hold: Hold) -> list[str]:
+    """Processes of srun that are still there for a hold."""
+    found = subprocess.run(
+        ["ps", "-C", "srun", "-o", "args="], capture_output=True, text=True, check=False
+    )
+    return [line for line in found.stdout.splitlines() if str(hold.name) in line]
+
+
+async def test_nodes_are_told_with_what_others_leave_of_them(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    first, second, third = cluster.report().nodes
+    assert first.node.name == "node1" and first.state is NodeState.UP and not first.cause
+    assert first.address == slurm_lab.address("node1")
+    assert first.node.vcpus == CPUS and first.node.memory_bytes == MEMORY_MB * MIB
+    assert first.node.accelerators == (("NVIDIA_TESLA_T4", GPUS),)
+    others = ["--no-shell", "-J", "others", "-w", "node2", "-c", "6", "--mem=1000", "--gres=gpu:1"]
+    slurm_lab.slurm("salloc", *others)
+    await cluster.acquire(a_name(), [need("node2", vcpus=3.0), need("node3", vcpus=3.0)])
+    report = await looked(cluster, lambda report: bool(report.agents))
+    _, second, third = report.nodes
+    assert (second.node.vcpus, second.node.memory_bytes) == (CPUS - 6, (MEMORY_MB - 1000) * MIB)
+    assert second.node.accelerators == (("NVIDIA_TESLA_T4", GPUS - 1),)
+    assert (third.node.vcpus, third.node.memory_bytes) == (CPUS, MEMORY_MB * MIB)
+
+
+async def test_what_is_held_is_found_again_and_given_back(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    name = a_name()
+    needs = [need("node1"), need("node3")]
+    hold = await cluster.acquire(name, needs)
+    assert hold == await cluster.acquire(name, needs)
+    assert hold.nodes == ("node1", "node3")
+    again = SlurmCluster(settings_of(slurm_lab), "test")
+    await again.start()
+    assert again.report().agents == {name: frozenset()}
+    assert await again.acquire(name, needs) == hold
+    stranger = SlurmCluster(settings_of(slurm_lab), "other")
+    await stranger.start()
+    assert not stranger.report().agents
+    await again.give_back(name)
+    await again.give_back(name)
+    await looked(cluster, lambda report: not report.agents)
+    for other in (again, stranger):
+        await other.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "table", "told"),
+    [
+        ({"memory_bytes": 1 << 50}, {}, "1048576.0 GiB"),
+        ({"vcpus": 64.0}, {}, "64 CPUs|Slurm would never start this"),
+        ({"node": "node9"}, {}, "[Ii]nvalid node name"),
+        ({"accelerators": 9, "accelerator": "NVIDIA_TESLA_T4"}, {}, "9 GPUs t4"),
+        ({"accelerators": 1, "accelerator": "NVIDIA_TESLA_K80"}, {}, "NVIDIA_TESLA_K80"),
+        ({}, {"partition": "nope"}, "[Ii]nvalid partition"),
+        ({}, {"partition": "tiny", "node": "node2"}, "Slurm refuses"),
+        ({}, {"constraint": "quick"}, "[Ii]nvalid feature"),
+        ({}, {"partition": "short", "extra": ["--time=60"]}, "PartitionTimeLimit"),
+        ({}, {"extra": ["--reservation=none"]}, "reservation"),
+    ],
+)
+async def test_what_can_never_be_is_refused_in_slurms_words(
+    slurm_lab: SlurmLab, asked: dict[str, object], table: dict[str, object], told: str
+) -> None:
+    node = str(table.pop("node", asked.pop("node", "node1")))
+    partition = table.get("partition", "")
+    opened = SlurmCluster(settings_of(slurm_lab, **(table | {"partition": "main"})), "test")
+    await opened.start()
+    opened._settings = settings_of(slurm_lab, **table)  # pyright: ignore[reportPrivateUsage]
+    assert opened._settings.partition == partition  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(ClusterRefused, match=told):
+        async with asyncio.timeout(15):
+            await opened.acquire(a_name(), [need(node, **asked)])
+    assert not jobs(slurm_lab)
+    await opened.close()
+
+
+async def test_who_waits_is_told_why_and_leaves_nothing_when_it_gives_up(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    first, second = a_name(), a_name()
+    await cluster.acquire(first, [need("node1", vcpus=CPUS)])
+    waiting = asyncio.ensure_future(cluster.acquire(second, [need("node1")]))
+    async with asyncio.timeout(10):
+        await reason_told(cluster, second)
+    assert "Resources" in cluster.waits_for(second) or "Priority" in cluster.waits_for(second)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert jobs(slurm_lab) == {str(first): "RUNNING"}
+    # Once more, and it gets it.
+    waiting = asyncio.ensure_future(cluster.acquire(second, [need("node1")]))
+    await cluster.give_back(first)
+    async with asyncio.timeout(15):
+        assert (await waiting).nodes == ("node1",)
+
+
+async def test_a_request_that_was_killed_right_after_it_was_made_is_not_held(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    """salloc itself withdraws nothing then."""
+    first, second = a_name(), a_name()
+    await cluster.acquire(first, [need("node1", vcpus=CPUS)])
+    name = ["--job-name", str(second), "--no-shell", "--no-kill", "-w", "node1"]
+    submit_and_die(
+        [str(slurm_lab.commands / "salloc"), *name], lambda: str(second) in jobs(slurm_lab)
+    )
+    # The service that made it is gone; the next one asks for the same and gets that one.
+    waiting = asyncio.ensure_future(cluster.acquire(second, [need("node1")]))
+    await cluster.give_back(first)
+    async with asyncio.timeout(20):
+        hold = await waiting
+    assert jobs(slurm_lab)[str(second)] == "RUNNING"
+    await cluster.give_back(hold.name)
+
+
+async def held_with_agent(cluster: SlurmCluster, node: str = "node1") -> Hold:
+    hold = await cluster.acquire(a_name(), [need(node)])
+    await cluster.start_agent(hold, node, python(_STAYS), str(hold.name).encode())
+    return hold
+
+
+def agents(lab: SlurmLab, node: str, hold: Hold) -> list[int]:
+    """Processes of an agent that has taken its document."""
+    for _ in until(f"the agent of {hold.name}"):
+        if (lab.directory / f"{node}.tmp" / str(hold.name)).exists():
+            break
+    return [pid for pid in lab.processes(node) if _is_agent(pid)]
+
+
+def _is_agent(pid: int) -> bool:
+    try:
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return argv[0] == os.fsencode(sys.executable) and b"-S" in argv
+
+
+async def test_an_agent_outlives_all_that_started_it(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    hold = await held_with_agent(cluster)
+    (agent,) = agents(slurm_lab, "node1", hold)
+    assert not sruns_of(hold)
+    slurm_lab.stop_controller()
+    slurm_lab.start_controller()
+    slurm_lab.restart_slurmd("node1")
+    assert lives(agent)
+    await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset({"node1"}))
+    await cluster.give_back(hold.name)
+    await_that("the agent ended", lambda: not lives(agent))
+    await looked(cluster, lambda report: not report.agents)
+
+
+async def test_an_agent_that_cannot_start_is_told_of(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    hold = await cluster.acquire(a_name(), [need("node1")])
+    with pytest.raises(ClusterUnavailable, match="there is no no-such-python on node1"):
+        await cluster.start_agent(hold, "node1", ["no-such-python"], b"")
+    with pytest.raises(ClusterUnavailable, match="node2"):
+        await cluster.start_agent(hold, "node2", python("pass"), b"")
+    with pytest.raises(ClusterUnavailable, match="SyntaxError"):
+        await cluster.start_agent(hold, "node1", python("sys.exit("), b"x" * 300_000)
+    # What it did not have to read to be handed it is told on the node alone.
+    await cluster.start_agent(hold, "node1", python("import no_such_module"), b"x")
+    kept = slurm_lab.directory / "node1.tmp" / f"trainshed-{os.geteuid()}.errors" / str(hold.name)
+    await_that("it complained", lambda: kept.exists() and "no_such_module" in kept.read_text())
+    await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset())
+
+
+async def test_an_agent_has_the_devices_and_the_memory_of_its_hold(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    if not enforces():
+        pytest.skip("NOT TESTED: limits of Slurm: needs control groups of version 1")
+    opened = "; ".join(
+        f"print('gpu{n}', os.path.exists('{slurm_lab.directory}/gpu{n}') and "
+        f"err(lambda: open('{slurm_lab.directory}/gpu{n}')), file=out)"
+        for n in range(GPUS)
+    )
+    code = f"""
+import os, sys
+sys.stdin.read()
+def err(call):
+    try:
+        return call()
+    except OSError as e:
+        return e.errno
+out = open('/tmp/seen.part', 'w')
+print(sorted(name for name in os.environ if 'SECRET' in name), file=out)
+{opened}
+out.close()
+os.rename('/tmp/seen.part', '/tmp/seen')
+if not (child := os.fork()):
+    os._exit(len(bytearray(1 << 30)) and 7)
+status = os.waitpid(child, 0)[1]
+open('/tmp/ended.part', 'w').write(str(status))
+os.rename('/tmp/ended.part', '/tmp/ended')
+"""
+    os.environ["A_SECRET"] = "x"
+    gpu = need("node1", accelerators=1, accelerator="NVIDIA_TESLA_T4")
+    hold = await cluster.acquire(a_name(), [gpu])
+    await cluster.start_agent(hold, "node1", python(code), b"x")
+    seen = slurm_lab.directory / "node1.tmp" / "seen"
+    await_that("the agent saw", seen.exists)
+    first, second = sorted(line.split()[1] for line in seen.read_text().splitlines()[1:])
+    assert (first, second) == ("1", "6"), "one is there without a driver, the other one is denied"
+    assert seen.read_text().splitlines()[0] == "[]"
+    ended = seen.with_name("ended")
+    await_that("it took more than it may", ended.exists)
+    assert int(ended.read_text()) == signal.SIGKILL
+
+
+async def test_what_a_crash_of_the_controller_swallows_is_neither_lost_nor_doubled(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    """It gives the numbers out again: another's job of the same number is not taken for the hold."""
+    for _ in range(5):
+        hold = await cluster.acquire(a_name(), [need("node1")])
+        slurm_lab.stop_controller(signal.SIGKILL)
+        slurm_lab.start_controller()
+        if str(hold.name) not in jobs(slurm_lab):
+            break
+        await cluster.give_back(hold.name)  # it had been saved already
+    else:
+        raise AssertionError("the controller loses nothing any more")
+    for _ in range(10):
+        slurm_lab.slurm("salloc", "--no-shell", "-J", "others", "-w", "node1", "-c1", "--mem=10")
+        if f"{hold.cluster_id} others" in slurm_lab.slurm("squeue", "-h", "-o", "%i %j"):
+            break
+    else:
+        raise AssertionError("the number is not given out again")
+    with pytest.raises(ClusterUnavailable, match="any more"):
+        await cluster.start_agent(hold, "node1", python(_STAYS), b"x")
+    await cluster.give_back(hold.name)
+    assert jobs(slurm_lab)["others"] == "RUNNING"
+    again = await cluster.acquire(hold.name, [need("node1")])
+    assert again.cluster_id != hold.cluster_id
+    await cluster.start_agent(again, "node1", python(_STAYS), str(hold.name).encode())
+    await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset({"node1"}))
+
+
+async def test_munge_that_is_down_is_only_a_pause(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    hold = await held_with_agent(cluster)
+    slurm_lab.stop_munged("hub")
+    try:
+        asked = cluster.acquire(a_name(), [need("node2")]), cluster.give_back(hold.name)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [ClusterUnavailable] * 2
+    finally:
+        slurm_lab.start_munged("hub")
+    # What could not be given back then is given back as soon as Slurm answers again.
+    await looked(cluster, lambda report: not report.agents)
+
+
+async def test_drains_and_what_is_lost_are_told_with_slurms_reasons(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    def state(report: ClusterReport, name: str) -> tuple[NodeState, str]:
+        return next((r.state, r.cause) for r in report.nodes if r.node.name == name)
+
+    hold = await cluster.acquire(a_name(), [need("node1"), need("node2"), need("node3")])
+    await cluster.start_agent(hold, "node2", python(_STAYS), str(hold.name).encode())
+    slurm_lab.drain("node1", "a fan | is loud")
+    report = await looked(cluster, lambda r: state(r, "node1")[0] is NodeState.DRAINING)
+    assert state(report, "node1")[1] == "a fan | is loud"
+    slurm_lab.resume("node1")
+    slurm_lab.kill_node("node3")
+    await looked(cluster, lambda r: state(r, "node3")[0] is NodeState.GONE, 40)
+    # The others keep what they have, and so does the agent.
+    (agent,) = agents(slurm_lab, "node2", hold)
+    report = await looked(cluster, lambda r: r.agents.get(hold.name) == frozenset({"node2"}))
+    assert lives(agent)
+    assert state(report, "node1") == (NodeState.UP, "")
+    slurm_lab.revive("node3")
+    await looked(cluster, lambda r: state(r, "node3")[0] is NodeState.UP, 40)

@@ -1,0 +1,224 @@
+"""What Slurm's commands are asked and answer: `trainshed.engines.slurm.commands` and `look`, on answers that
+a real 22.05 gave."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from trainshed.core.names import JobUid
+from trainshed.engines.port import NodeState
+from trainshed.engines.remote.cluster import HoldName
+from trainshed.engines.slurm import commands
+from trainshed.engines.slurm.commands import Ask, Gres, NodeLine
+from trainshed.engines.slurm.look import Look, compile_look, own_jobs
+from trainshed.engines.slurm.settings import SlurmSettings
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
+HELD = HoldName("lab", JobUid(12), 1, 0)
+WAITING = HoldName("lab", JobUid(13), 1, 0)
+GIB = 1 << 30
+
+
+def recorded(name: str) -> str:
+    return (GOLDEN / f"{name}.txt").read_text()
+
+
+def look(squeue: str = "", steps: str = "", sinfo: str = "", service: str = "lab") -> Look:
+    return compile_look(
+        0.0,
+        jobs=own_jobs(squeue or recorded("squeue"), service),
+        steps=steps or recorded("squeue_steps"),
+        nodes=sinfo or recorded("sinfo"),
+        settings=SlurmSettings(accelerators={"NVIDIA_TESLA_T4": "t4"}),
+        known={},
+    )
+
+
+def test_a_recorded_cluster_is_read() -> None:
+    found = look()
+    assert found.report.agents == {HELD: frozenset({"node2"})}
+    assert found.jobs[HELD].nodes == ("node1", "node2")
+    assert found.jobs[WAITING].reason == "Resources" and found.jobs[WAITING].pending
+    one, two, three = found.report.nodes
+    mib = 1 << 20
+    # What the hold has is this service's; what somebody else's job has is not.
+    assert (one.node.vcpus, one.node.memory_bytes) == (16, 6000 * mib)
+    assert one.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
+    assert (two.node.vcpus, two.node.memory_bytes) == (12, 5000 * mib)
+    assert two.node.accelerators == (("NVIDIA_TESLA_T4", 1),)
+    assert (three.state, three.cause) == (NodeState.DRAINING, "a fan | is loud")
+
+
+def test_another_services_holds_are_not_ours() -> None:
+    found = look(service="other")
+    assert not found.jobs and not found.report.agents
+    assert found.report.nodes[0].node.vcpus == 14
+
+
+def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
+    line = recorded("squeue").splitlines()[1]
+    twice = f"{line}\n{line.replace('25', '31', 1)}\n"
+    jobs = own_jobs(twice, "lab")
+    settings = SlurmSettings()
+    for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
+        found = compile_look(0.0, jobs=jobs, steps="", nodes="", settings=settings, known=known)
+        assert found.jobs[HELD].id == kept
+        assert [job.id for _, job in found.doubles] == [other]
+
+
+def test_a_look_at_a_thousand_nodes_takes_little() -> None:
+    line = recorded("sinfo").splitlines()[0]
+    sinfo = "\n".join(line.replace("node1", f"node{n}") for n in range(1000))
+    begun = time.process_time()
+    assert len(look(sinfo=sinfo).report.nodes) == 1000
+    spent = time.process_time() - begun
+    assert spent < 1, f"{spent:.3f} s"
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "cause"),
+    [
+        ("idle", NodeState.UP, ""),
+        ("MIXED", NodeState.UP, ""),
+        ("allocated+completing", NodeState.UP, ""),
+        ("idle+planned", NodeState.UP, ""),
+        ("IDLE+CLOUD+POWERED_DOWN", NodeState.UP, ""),
+        ("idle*", NodeState.GONE, "not responding"),
+        ("idle+not_responding", NodeState.GONE, "not responding"),
+        ("DOWN*+DRAIN", NodeState.GONE, "down and drain and not_responding"),
+        ("unknown", NodeState.GONE, "unknown"),
+        ("", NodeState.GONE, ""),
+        ("mixed+drain", NodeState.DRAINING, "mixed and drain"),
+        ("IDLE+MAINT+RESERVED", NodeState.DRAINING, "is in a maintenance reservation"),
+        ("mixed+reboot_requested", NodeState.DRAINING, "is to boot again"),
+        ("idle+reserved", NodeState.DRAINING, "is reserved"),
+    ],
+)
+def test_states_of_nodes(text: str, state: NodeState, cause: str) -> None:
+    line = NodeLine("n", commands.parse_states(text), 1, 0, 1, 0, (), (), "", "")
+    assert commands.node_state(line) == (state, cause)
+
+
+def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
+    line = NodeLine("n", commands.parse_states("idle+reserved"), 1, 0, 1, 0, (), (), "", "")
+    assert commands.node_state(line, reservation=True) == (NodeState.UP, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu:a100:4(S:0-1)", [Gres("gpu", "a100", 4)]),
+        ("gpu:t4:1(IDX:0),gpu:2,x:8(S:0)", [Gres("gpu", "t4", 1), Gres("gpu", "", 2), Gres("x", "", 8)]),
+        ("gres:gpu:t4:1", [Gres("gpu", "t4", 1)]),
+        ("gres/gpu:t4=1,gres/gpu=3", [Gres("gpu", "t4", 1), Gres("gpu", "", 3)]),
+        ("bandwidth:2K", [Gres("bandwidth", "", 2048)]),
+        ("gpu:t4", [Gres("gpu", "t4", 1)]),
+        ("gpu:a100_3g.20gb:2(S:0)", [Gres("gpu", "a100_3g.20gb", 2)]),
+        ("(null)", []),
+        ("N/A", []),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_generic_resources(text: str, found: list[Gres]) -> None:
+    assert list(commands.parse_gres(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("500M", 500 << 20),
+        ("4G", 4 * GIB),
+        ("1.5G", 3 * GIB // 2),
+        ("2000", 2000 << 20),
+        ("0", 0),
+        ("N/A", 0),
+    ],
+)
+def test_memory(text: str, found: int) -> None:
+    assert commands.parse_memory(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("node1", ["node1"]),
+        ("node[1-3,07],login", ["node1", "node2", "node3", "node07", "login"]),
+        ("r[1-2]n[08-10]", ["r1n08", "r1n09", "r1n10", "r2n08", "r2n09", "r2n10"]),
+        ("gpu[1]-a,x", ["gpu1-a", "x"]),
+        ("(null)", []),
+    ],
+)
+def test_lists_of_nodes(text: str, found: list[str]) -> None:
+    assert list(commands.expand_hosts(text)) == found
+
+
+@pytest.mark.parametrize("text", ["a[1-", "a]1[", "a[x-y]", "a[1-9999999]", "a[0-999]b[0-999]"])
+def test_what_is_no_list_of_nodes(text: str) -> None:
+    with pytest.raises(ValueError, match=r"list of nodes|too many nodes"):
+        commands.expand_hosts(text)
+
+
+def test_an_answer_of_another_kind_is_not_read() -> None:
+    with pytest.raises(ValueError, match="has 1 fields, not 11"):
+        own_jobs("slurm_load_jobs error", "lab")
+
+
+def test_what_is_asked_for() -> None:
+    ask = Ask(
+        "trainshed-lab-1-1-0",
+        ("a", "b"),
+        cpus=4,
+        memory_bytes=GIB + 1,
+        gres=Gres("gpu", "t4", 2),
+        qos="high",
+        extra=("--time=60",),
+    )
+    assert commands.allocate(ask) == [
+        "salloc",
+        "--no-shell",
+        "--no-kill",
+        "--job-name=trainshed-lab-1-1-0",
+        "--comment=trainshed-lab-1-1-0",
+        "--nodes=2",
+        "--nodelist=a,b",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=4",
+        "--mem=1025M",
+        "--gres=gpu:t4:2",
+        "--qos=high",
+        "--time=60",
+    ]
+
+
+def test_a_secret_is_neither_an_argument_nor_in_the_environment_of_a_step() -> None:
+    argv = commands.run_agent(
+        7, "a", "name", ["python3"], size=6, path="/bin", errors="/tmp/x.errors/name", gres=None
+    )
+    assert "--export=NONE" in argv and argv[-2:] == ["6", "python3"]
+
+
+def test_habits_of_a_user_change_no_command() -> None:
+    ambient = {"SQUEUE_FORMAT": "%i", "SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/x", "PATH": "/bin"}
+    assert commands.environment(ambient) == {
+        "SLURM_CONF": "/etc/x",
+        "PATH": "/bin",
+        "SLURM_TIME_FORMAT": "%s",
+        "LC_ALL": "C",
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "refused"),
+    [
+        ("Requested node configuration is not available", True),
+        ("Invalid account or account/partition combination specified", True),
+        ("Unable to contact slurm controller (connect failure)", False),
+        ("Required node not available (down, drained or reserved)", False),
+        ("Job allocation 7 has been revoked.", False),
+    ],
+)  # fmt: skip
+def test_what_waiting_would_not_help(told: str, refused: bool) -> None:
+    told = f"salloc: error: Job submit/allocate failed: {told}"
+    assert commands.refused(told) is refused
+    assert not commands.complaint(told).startswith(("salloc", "error"))

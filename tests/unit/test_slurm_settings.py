@@ -1,0 +1,47 @@
+"""The table [engines.slurm]: bounds, and everything that is wrong at once."""
+
+import pytest
+
+from trainshed.engines.slurm.settings import parse
+
+
+def test_nothing_has_to_be_set() -> None:
+    settings = parse({})
+    assert settings.service_address and settings.node_directory.startswith("/tmp/trainshed-")
+    assert settings.look_every == 8 and not settings.in_reservation
+
+
+def test_everything_that_is_wrong_is_named_at_once() -> None:
+    wrong = {"partitoin": "x", "port": 70000, "look_every": 1, "extra": ["-p x"], "shared": "yes"}
+    with pytest.raises(ValueError) as caught:
+        parse(wrong)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 5 and all(line.startswith("[engines.slurm] ") for line in lines)
+    assert "did you mean partition?" in lines[0]
+    for line, name in zip(lines[1:], list(wrong)[1:], strict=True):
+        assert name in line
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ("--nodelist=a", "--nodelist is the engine's own to give"),
+        ("--partition=a", "--partition has a setting of its own, partition"),
+    ],
+)
+def test_arguments_that_the_engine_gives_itself(extra: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse({"extra": [extra]})
+    assert parse({"extra": ["--reservation=tests", "--time=60"]}).in_reservation
+
+
+def test_accelerators_are_public_types_each_with_its_own_gres() -> None:
+    with pytest.raises(ValueError, match="did you mean NVIDIA_TESLA_T4"):
+        parse({"accelerators": {"nvidia-tesla-t4": "t4"}})
+    with pytest.raises(ValueError, match="'t4' stands for more than one"):
+        parse({"accelerators": {"NVIDIA_TESLA_T4": "t4", "NVIDIA_L4": "t4"}})
+
+
+def test_a_command_that_is_not_there(tmp_path: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"\[engines.slurm\] commands"):
+        parse({"commands": str(tmp_path)}).command("salloc")
