@@ -57,7 +57,6 @@ _NEVER = frozenset(
     }
 )
 """Reasons to wait that waiting does not end. Besides them, all limits on what a single job may have."""
-_LIMIT_OF_A_JOB = re.compile(r"(QOS|Assoc)\w*Per(Job|Node)\w*")
 _NEVER_GRANTED = (
     "node configuration is not available",
     "invalid partition",
@@ -137,7 +136,10 @@ class Job:
 
     @property
     def waits_in_vain(self) -> bool:
-        return self.reason in _NEVER or bool(_LIMIT_OF_A_JOB.fullmatch(self.reason))
+        return self.reason in _NEVER or (
+            self.reason.startswith(("QOS", "Assoc"))
+            and ("PerJob" in self.reason or "PerNode" in self.reason)
+        )
 
 
 @dataclass(frozen=True, slots=True)

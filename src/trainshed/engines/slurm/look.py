@@ -15,13 +15,16 @@ from trainshed.engines.slurm.settings import SlurmSettings
 class Look:
     """A moment of the cluster, as this service sees it."""
 
-    #: When it began, in seconds of the monotonic clock.
-    looked: float
     #: This service's, those that have ended left out.
     jobs: Mapping[HoldName, Job]
     #: Further ones of the same names: of requests that were made twice, since nobody knew of the first.
     doubles: tuple[tuple[HoldName, Job], ...]
     report: ClusterReport
+
+    @property
+    def looked(self) -> float:
+        """When it began, in seconds of the monotonic clock."""
+        return self.report.looked
 
 
 def own_jobs(answer: str, service: str) -> tuple[tuple[HoldName, Job], ...]:
@@ -63,12 +66,12 @@ def compile_look(
                 agents[name].update(step.nodes)
     reports = _nodes(commands.parse_nodes(nodes), held.values(), settings)
     return Look(
-        looked,
         MappingProxyType(first),
         tuple(doubles),
         ClusterReport(
             nodes=reports,
             agents=MappingProxyType({name: frozenset(found) for name, found in agents.items()}),
+            looked=looked,
         ),
     )
 
