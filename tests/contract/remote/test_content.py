@@ -243,3 +243,40 @@ async def test_only_what_is_finished_in_the_cache_is_given(site: Site, tmp_path:
         assert content.startswith(b"F"), path
         assert b"secret" not in content
         writer.close()
+
+
+async def test_an_interpreter_of_the_services_own_comes_along(root: Path, tmp_path: Path) -> None:
+    """What an environment refers to outside of the cache: a Python of pyenv or uv, without its packages."""
+    prefix = tmp_path / "pythons" / "3.11.7"
+    library = prefix / "lib" / "python3.11"
+    (library / "site-packages" / "secret").mkdir(parents=True)
+    (library / "os.py").write_text("")
+    (prefix / "bin").mkdir()
+    (prefix / "bin" / "python3.11").write_text("#!/bin/sh\necho it runs\n")
+    (prefix / "bin" / "python3.11").chmod(0o755)
+
+    def fill(draft: Path) -> None:
+        (draft / "bin").mkdir(parents=True)
+        (draft / "bin" / "python").symlink_to(prefix / "bin" / "python3.11")
+        (draft / "pyvenv.cfg").write_text(f"home = {prefix}/bin\n")
+
+    place = Shelf(root / "environments").put("venv", fill)
+    content = Library([root], lambda: [prefix, Path("/usr")])
+    manifest = await content.manifest([str(place), str(library)])
+    assert [unit.path for unit in manifest.units] == [str(place), str(prefix)]
+    alone = await Library([root]).manifest([str(place), str(library)])
+    assert alone.outside == (str(library),)
+    async with Door(content, tmp_path / "door").open() as door:
+        node = Node(root, door.path)
+        try:
+            node.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(tmp_path / "pythons"))
+            agent = await node.agent(manifest)
+            assert await agent.answer() == "have"
+            assert node.run(str(place / "bin" / "python")) == "it runs\n"
+            assert node.run("find", str(prefix), "-name", "*s*", "-printf", "%f\n").split() == [
+                "site-packages",
+                "os.py",
+            ]
+            await agent.leave()
+        finally:
+            node.close()

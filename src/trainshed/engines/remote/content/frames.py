@@ -26,27 +26,38 @@ def failed(text: str) -> bytes:
 
 
 class FrameWriter:
-    """A file to write to. `put`: takes bytes, all of them."""
+    """Writes such a stream. `put`: takes bytes, all of them."""
 
     def __init__(self, put: Callable[[bytes], None]) -> None:
         self._put = put
         self._digest = hashlib.sha256()
+        self._waiting: list[bytes] = []
+        self._waits = 0
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self._waits += len(data)
+        if self._waits >= PIECE:
+            self._flush()
+
+    def _flush(self) -> None:
+        data = b"".join(self._waiting)
+        self._waiting.clear()
+        self._waits = 0
+        self._digest.update(data)
         for start in range(0, len(data), PIECE):
             piece = data[start : start + PIECE]
-            self._digest.update(piece)
             self._put(_HEAD.pack(_DATA, len(piece)) + piece)
-        return len(data)
 
     def end(self, identity: str) -> None:
         """`identity`: of what was written."""
+        self._flush()
         content = json.dumps({"stream": self._digest.hexdigest(), "identity": identity}).encode()
         self._put(_HEAD.pack(_END, len(content)) + content)
 
 
 class FrameReader:
-    """A file to read from. `get`: returns so many bytes, fewer only at the end."""
+    """Reads such a stream. `get`: returns so many bytes, fewer only at the end."""
 
     def __init__(self, get: Callable[[int], bytes]) -> None:
         self._get = get

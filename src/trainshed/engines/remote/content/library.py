@@ -5,10 +5,11 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainshed.core.launch import LaunchPlan
 from trainshed.engines.remote.content import frames, packing, trees
 from trainshed.engines.remote.content.manifest import BUILT, COMPILED, Manifest, Unit, is_below
 from trainshed.engines.remote.content.references import references
@@ -22,6 +23,18 @@ _EVERYBODYS = ("/", "/usr", "/usr/local")
 _PACK = "import sys; sys.path.insert(0, sys.argv[1]); sys.argv[:2] = ['-']; \
 from trainshed.engines.remote.content import packing; packing.main()"
 _SOURCE = str(Path(__file__).resolve().parents[4])
+
+
+def named_by(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
+    """The directories of the service's machine that plans name."""
+    found: dict[str, None] = {}
+    for plan in plans:
+        software = plan.software
+        image = (software.image.directory,) if software.image else ()
+        for path in (software.template, *software.path, *software.read_only, *image):
+            if path:
+                found[path] = None
+    return tuple(found)
 
 
 class Refused(Exception):
@@ -50,7 +63,7 @@ class Library:
         self._sending = asyncio.Semaphore(_SENDERS)
 
     async def manifest(self, paths: Collection[str]) -> Manifest:
-        """What a node needs of the service where plans name these absolute directories. Raises OSError, and
+        """What a node needs where plans name these absolute directories (`named_by`). Raises OSError, and
         Refused: one lies in the service's cache, and is none that is finished."""
         return await asyncio.to_thread(self._manifest, paths)
 

@@ -9,13 +9,11 @@ import stat
 import sys
 import tarfile
 from pathlib import Path
-from typing import IO, cast
 
 from trainshed.engines.remote.content import frames, trees
 from trainshed.replica.supervisor import program
 
 WITHOUT_SITES = "without-sites"
-_BLOCK = 1 << 20
 _TYPES = {
     stat.S_IFDIR: tarfile.DIRTYPE,
     stat.S_IFLNK: tarfile.SYMTYPE,
@@ -27,29 +25,35 @@ def pack(root: Path, put: frames.FrameWriter, *, without_sites: bool = False) ->
     """Write all of `root`. Raises OSError."""
     identity = trees.Identity(root)
     first_names: dict[tuple[int, int], str] = {}
-    with tarfile.open(
-        fileobj=cast("IO[bytes]", put),
-        mode="w|",
-        bufsize=_BLOCK,
-        format=tarfile.PAX_FORMAT,
-        errors="surrogateescape",
-    ) as tar:
-        for path, status in trees.walk(root, without_sites=without_sites):
-            member = _member(root, path, status)
-            if member.isreg() and status.st_nlink > 1:
-                place = (status.st_dev, status.st_ino)
-                first = first_names.setdefault(place, path)
-                if first != path:
-                    member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
-            identity.add((path, status))
-            if not member.isreg():
-                tar.addfile(member)
-                continue
-            # What has become something else meanwhile must not lead elsewhere.
-            handle = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with open(handle, "rb", buffering=0) as file:  # noqa: PTH123 -- of a descriptor
-                tar.addfile(member, file)
+    for path, status in trees.walk(root, without_sites=without_sites):
+        member = _member(root, path, status)
+        if member.isreg() and status.st_nlink > 1:
+            place = (status.st_dev, status.st_ino)
+            first = first_names.setdefault(place, path)
+            if first != path:
+                member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
+        identity.add((path, status))
+        put.write(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        if member.isreg():
+            _write_content(f"{root}/{path}", member.size, put)
+    put.write(bytes(2 * tarfile.BLOCKSIZE))
     put.end(identity.digest)
+
+
+def _write_content(path: str, size: int, put: frames.FrameWriter) -> None:
+    # What has become something else meanwhile must not lead elsewhere.
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        left = size
+        while left:
+            piece = os.read(handle, min(left, frames.PIECE))
+            if not piece:
+                raise OSError(f"{path} became shorter while it was read")
+            put.write(piece)
+            left -= len(piece)
+    finally:
+        os.close(handle)
+    put.write(bytes(-size % tarfile.BLOCKSIZE))
 
 
 def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
@@ -60,7 +64,7 @@ def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
     member.mtime = int(status.st_mtime)
     member.type = _TYPES.get(stat.S_IFMT(status.st_mode), tarfile.REGTYPE)
     if member.issym():
-        member.linkname = str((root / path).readlink())
+        member.linkname = os.readlink(f"{root}/{path}")
     elif member.isreg():
         member.size = status.st_size
     return member

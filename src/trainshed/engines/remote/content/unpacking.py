@@ -6,23 +6,23 @@ It writes lines: `have` (it is there), `need` (send it now), `done`, `rejected W
 """
 
 import errno
-import io
 import json
 import os
 import shutil
 import sys
 import tarfile
-from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from pathlib import Path
+from typing import IO
 
 from trainshed.engines.remote.content import shelf as shelves
-from trainshed.engines.remote.content.frames import FrameReader, Torn
+from trainshed.engines.remote.content.frames import PIECE, FrameReader, Torn
 from trainshed.engines.remote.content.manifest import Unit
 from trainshed.engines.remote.content.shelf import NodeShelf
 
 _ROOM = 64 << 20
 """Bytes that stay free on the disk."""
 _BLOCK = 1 << 20
+_LONGEST_HEADER = 1 << 16
 _ON_DISK = 4096
 """Bytes that a file takes on the disk are a multiple of this."""
 
@@ -46,65 +46,109 @@ class Unpacking:
     def take(self, stream: FrameReader) -> None:
         """Raises Torn, OSError."""
         self._root.mkdir(mode=0o700)
-        try:
-            with tarfile.open(
-                fileobj=cast("IO[bytes]", stream),
-                mode="r|",
-                bufsize=_BLOCK,
-                errors="surrogateescape",
-            ) as tar:
-                for member in tar:
-                    self._make(member, tar)
-        except tarfile.TarError as error:
-            raise Torn(f"what came cannot be unpacked: {error}") from None
+        while (member := next_member(stream)) is not None:
+            self._make(member, stream)
         # From the inside out, and only now: nothing can be put into what is read-only.
         for name, member in reversed(self._directories.items()):
             if member is not None:
-                self._finish(self._root / name, member)
+                self._finish(f"{self._root}/{name}", member)
         self._root.chmod(0o555)
 
-    def _make(self, member: tarfile.TarInfo, tar: tarfile.TarFile) -> None:
+    def _make(self, member: tarfile.TarInfo, stream: FrameReader) -> None:
         name = member.name
-        parent = str(PurePosixPath(name).parent)
+        parent = name.rpartition("/")[0]
         is_new = name not in self._directories and name not in self._files
-        if parent == ".":
-            parent = ""
-        if parent not in self._directories or ".." in name.split("/") or not is_new:
+        if parent not in self._directories or not is_new or {"", ".", ".."} & {*name.split("/")}:
             raise Torn(f"what came names {name!r}, which is no place in it")
-        path = self._root / name
+        path = f"{self._root}/{name}"
         if member.isdir():
-            path.mkdir(mode=0o700)
+            os.mkdir(path, 0o700)
             self._directories[name] = member
         elif member.issym():
-            path.symlink_to(member.linkname)
+            os.symlink(member.linkname, path)
             if self._is_root:
                 os.lchown(path, member.uid, member.gid)
         elif member.islnk():
             if member.linkname not in self._files:
                 raise Torn(f"what came names {member.linkname!r}, which is no file in it")
-            os.link(self._root / member.linkname, path, follow_symlinks=False)
+            os.link(f"{self._root}/{member.linkname}", path, follow_symlinks=False)
         elif member.isfifo():
             os.mkfifo(path, 0o600)
             self._finish(path, member)
         elif member.isreg():
-            content = tar.extractfile(member)
-            assert content is not None
-            with path.open("xb") as file:
-                shutil.copyfileobj(cast("io.BufferedReader", content), file, _BLOCK)
+            self._write(path, member.size, stream)
             self._finish(path, member)
             self._files.add(name)
             self.bytes += -(-member.size // _ON_DISK) * _ON_DISK
         else:
             raise Torn(f"what came has {name!r}, which is neither file, directory nor link")
 
-    def _finish(self, path: Path, member: tarfile.TarInfo) -> None:
+    def _write(self, path: str, size: int, stream: FrameReader) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        handle = os.open(path, flags, 0o600)
+        try:
+            left = size
+            while left:
+                piece = memoryview(_exactly(stream, min(left, PIECE)))
+                left -= len(piece)
+                while piece:
+                    piece = piece[os.write(handle, piece) :]
+        finally:
+            os.close(handle)
+        _exactly(stream, -size % tarfile.BLOCKSIZE)
+
+    def _finish(self, path: str, member: tarfile.TarInfo) -> None:
         mode = member.mode
         if self._is_root:
             os.chown(path, member.uid, member.gid, follow_symlinks=False)
         else:
             mode &= ~0o6000  # It would be another's rights that it gives.
-        path.chmod(mode)
+        os.chmod(path, mode)
         os.utime(path, (member.mtime, member.mtime))
+
+
+def next_member(stream: FrameReader) -> tarfile.TarInfo | None:
+    """The header of what comes next, with what an extended one before it says; None at the end. The module
+    for tars would read the stream in small pieces, or copy large ones again and again. Raises Torn."""
+    more: dict[str, str] = {}
+    while True:
+        try:
+            header = _exactly(stream, tarfile.BLOCKSIZE)
+            if not any(header):
+                return None
+            member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            if member.type != tarfile.XHDTYPE:
+                break
+            size = member.size
+            if size > _LONGEST_HEADER:
+                raise Torn("what came cannot be unpacked: a header is too long")
+            more = _records(_exactly(stream, size + -size % tarfile.BLOCKSIZE)[:size])
+        except (tarfile.TarError, ValueError) as error:
+            raise Torn(f"what came cannot be unpacked: {error}") from None
+    member.name = more.get("path", member.name).removesuffix("/")
+    member.linkname = more.get("linkpath", member.linkname)
+    for name in ("size", "uid", "gid"):
+        if (text := more.get(name, "")).isdecimal():
+            setattr(member, name, int(text))
+    return member
+
+
+def _records(content: bytes) -> dict[str, str]:
+    """Of an extended header: `LENGTH NAME=VALUE`, each with an end of line. Raises ValueError."""
+    found: dict[str, str] = {}
+    while content:
+        length = int(content[: content.index(b" ")])
+        name, _, value = content[:length].partition(b" ")[2].partition(b"=")
+        found[name.decode()] = value.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+        content = content[length:] if length > 0 else b""
+    return found
+
+
+def _exactly(stream: FrameReader, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise Torn("what came ends too early")
+    return data
 
 
 def fetch(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> None:
