@@ -17,7 +17,26 @@ from typing import Any, cast
 from trainshed.engines.port import Engine, SecretSource, ServiceAccess
 
 GROUP = "trainshed.engines"
-_OURS = {"local": "trainshed.engines.local.build:new_engine"}
+_OURS = {
+    "local": "trainshed.engines.local.build:new_engine",
+    "slurm": "trainshed.engines.slurm.build:new_engine",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRules:
+    """What holds for all programs, whatever the engine (docs/settings.md)."""
+
+    #: The sandbox level that is demanded; "" = the strongest that works.
+    isolation: str = ""
+    #: How many processes a replica may have; 0 = any number.
+    max_processes: int = 0
+    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
+    usage_every: float = 0.0
+    #: A replica whose files take more than its disk is ended.
+    enforce_disk: bool = False
+    #: What programs may read even inside of directories that are hidden from them.
+    visible: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +60,9 @@ class EngineContext:
     #: Process that starts processes, begun before the service had threads; the engine owns it. Of use to the
     #: local one.
     zygote: object
+    rules: ProgramRules = ProgramRules()
+    #: Where the service keeps environments and images that programs run in.
+    cache: Path = Path()
 
 
 EngineFactory = Callable[[EngineContext], Engine]

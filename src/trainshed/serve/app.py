@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 from trainshed.api.calls.services import ApiSettings, Services, Views
 from trainshed.api.calls.tickets import Links, Tickets
@@ -28,7 +29,7 @@ from trainshed.core.names import JobUid
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.port import Engine, ServiceAccess
-from trainshed.engines.registry import EngineContext, factory
+from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
@@ -209,6 +210,14 @@ def _engine(bootstrap: Bootstrap) -> Engine:
             trust=intercepting.trust,
         ),
         zygote=bootstrap.zygote,
+        rules=ProgramRules(
+            settings.isolation,
+            settings.max_processes,
+            settings.usage_every,
+            settings.enforce_disk,
+            tuple(Path(path) for path in settings.visible_paths.split(":") if path),
+        ),
+        cache=settings.cache,
     )
     try:
         return factory(settings.engine)(context)

@@ -11,8 +11,7 @@ from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.launch.documents import COVERED, PROGRAM_PORT
-from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.launch.documents import COVERED, PROGRAM_PORT, HasBuildPlace
 from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
 from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.replica.sandbox import socket_calls
@@ -123,22 +122,23 @@ def build_terms(
     The function is to be called once the engine has started. `ports`: those that the service listens on."""
 
     def terms() -> InstallationTerms:
-        if not isinstance(engine, LocalEngine):
+        if not isinstance(engine, HasBuildPlace):
             raise BuildFailed(
                 f"The engine {settings.engine} does not say how programs are kept apart on this machine, "
                 "so that no packages of jobs are installed here; use an image that has them."
             )
         try:
-            host = engine.host
+            place = engine.build_place()
         except EngineUnavailable as failure:
             raise BuildFailed(f"The packages cannot be installed yet: {failure}.") from None
+        host = place.host
         memory = (settings.build_memory or settings.memory_per_replica) << 20
         disk = round(settings.build_disk * 2**30)
         return InstallationTerms(
             level=host.level,
-            hidden=engine.hidden,
+            hidden=place.hidden,
             covered=COVERED,
-            visible=engine.visible,
+            visible=place.visible,
             memory_bytes=min(memory or _MEMORY, host.memory_bytes),
             processes=settings.max_processes,
             disk_bytes=disk,
@@ -165,7 +165,7 @@ def viewer_terms(settings: Settings, engine: Engine) -> Callable[[], Installatio
     of_builds = build_terms(settings, engine)
 
     def terms() -> InstallationTerms:
-        if not isinstance(engine, LocalEngine):
+        if not isinstance(engine, HasBuildPlace):
             raise BuildFailed(
                 f"The engine {settings.engine} does not say how programs are kept apart on this machine, so "
                 "that no TensorBoard is started here; run one where the bucket can be read: tensorboard "

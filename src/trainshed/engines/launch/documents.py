@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from trainshed.core import reduction
 from trainshed.core.catalog import regions
@@ -56,6 +57,27 @@ class HostFacts:
     @property
     def namespaced(self) -> bool:
         return self.level != protocol.LEVEL_SESSION
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlace:
+    """This machine, as a place where the service installs packages and shows curves, apart from what else is
+    on it."""
+
+    host: HostFacts
+    #: Directories whose content is nobody's business.
+    hidden: tuple[str, ...]
+    #: What may be read even inside of them.
+    visible: tuple[str, ...]
+
+
+@runtime_checkable
+class HasBuildPlace(Protocol):
+    """What an engine may offer besides."""
+
+    def build_place(self) -> BuildPlace:
+        """Known after `start`. Raises EngineUnavailable before."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

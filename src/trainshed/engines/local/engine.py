@@ -16,7 +16,7 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.launch.documents import HostFacts, Revealed, revealed
+from trainshed.engines.launch.documents import BuildPlace, HostFacts, Revealed, revealed
 from trainshed.engines.local import machine, spawner
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.findings import disown_copies, probe_all
@@ -113,6 +113,10 @@ class LocalEngine:
     def visible(self) -> tuple[str, ...]:
         """What programs may read even inside of hidden directories."""
         return self._visible
+
+    def build_place(self) -> BuildPlace:
+        """As `engines.launch.documents.HasBuildPlace` says."""
+        return BuildPlace(self.host, self._hidden, self._visible)
 
     # --- the port ---
 

@@ -398,6 +398,7 @@ def options(document: AgentDocument, access: ServiceAccess, address: str) -> Opt
         address=address,
         hidden=tuple(Path(path) for path in document.hidden),
         read_only=tuple(Path(path) for path in document.read_only),
+        visible=tuple(Path(path) for path in document.visible),
         level=document.level,
         processes=document.processes,
         usage_every=document.usage_every,

@@ -23,7 +23,8 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRequest
-from trainshed.engines.launch.documents import Revealed, identity, revealed
+from trainshed.engines.launch.documents import BuildPlace, Revealed, identity, revealed
+from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import (
     Capabilities,
     CapacityChanged,
@@ -61,10 +62,13 @@ from trainshed.engines.streams import FileStreams
 from trainshed.engines.terminals import NoTerminals, Terminal, TerminalRefused
 from trainshed.eventloop.background import Crew, joined
 from trainshed.replica.protocol import NEVER_STARTED
+from trainshed.replica.system import durable
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
+PORT = "port"
+"""File in the engine's directory: the port that agents were told last."""
 _PATIENCE = 5.0
 """Seconds that one `allocate` waits; the next one goes on waiting for the same."""
 _TICK = 0.5
@@ -108,6 +112,8 @@ class RemoteOptions:
     command: Callable[[bytes], tuple[Sequence[str], bytes]]
     #: What launch plans refer to; None = they may name none.
     secrets: SecretSource | None = None
+    #: The service's directories are seen on nodes, at the same paths.
+    shares_files: bool = True
     #: Seconds since the epoch.
     now: Callable[[], float] = time.time
 
@@ -118,8 +124,9 @@ def module_command(document: bytes) -> tuple[Sequence[str], bytes]:
 
 
 class RemoteEngine(NoTerminals):
-    """`streams`: where copies of what replicas write are kept. The engine owns `cluster`; `hub` is made by
-    it, from `new_hub`, and is told by it whom it admits."""
+    """`streams`: where copies of what replicas write are kept. `new_hub`: makes the hub, which is told by
+    this engine whom it admits. `here`: a local engine that runs no job; it knows what this machine is to
+    builds. The engine owns all of them."""
 
     def __init__(
         self,
@@ -127,12 +134,15 @@ class RemoteEngine(NoTerminals):
         streams: FileStreams,
         options: RemoteOptions,
         new_hub: "Callable[[RemoteEngine], Hub[Order, News]]",
+        *,
+        here: LocalEngine | None = None,
     ) -> None:
         self._cluster = cluster
         self._streams = streams
         self._options = options
         self._records = Records(options.directory / "attempts")
         self._hub = new_hub(self)
+        self._here = here
         self._gangs: dict[tuple[JobUid, int], Gang] = {}
         #: By the name in its certificate: every agent that may connect.
         self._agents: dict[str, AgentHandle] = {}
@@ -146,6 +156,12 @@ class RemoteEngine(NoTerminals):
         self._tasks = Crew()
         self._writing: set[asyncio.Task[None]] = set()
         self._closed = False
+
+    def build_place(self) -> BuildPlace:
+        """As `engines.launch.documents.HasBuildPlace` says: packages are installed on this machine."""
+        if self._here is None:
+            raise EngineUnavailable("packages are not installed by this engine")
+        return self._here.build_place()
 
     # --- the port ---
 
@@ -169,8 +185,10 @@ class RemoteEngine(NoTerminals):
             await self._cluster.start()
         except ClusterUnavailable as failure:
             raise EngineUnavailable(str(failure)) from failure
+        if self._here is not None:
+            await self._here.start()
         self._take(self._cluster.report(), told=False)
-        await self._hub.start()
+        await self._listen()
         self._tasks.keep(self._follow, "hearing the cluster")
         self._tasks.keep(self._look_round, "looking after agents")
 
@@ -183,6 +201,8 @@ class RemoteEngine(NoTerminals):
         await asyncio.gather(*self._writing, return_exceptions=True)
         await self._hub.close()
         await self._cluster.close()
+        if self._here is not None:
+            await self._here.close()
         self._wake.set()
 
     async def capacity(self) -> tuple[Node, ...]:
@@ -196,7 +216,7 @@ class RemoteEngine(NoTerminals):
             gang = self._gangs.get(key)
             if gang is None:
                 self._require_nodes(requests, refuse=True)
-                gang = Gang(new_record(job_uid, attempt, requests))
+                gang = Gang(new_record(job_uid, attempt, requests, self._by_name()))
                 await self._write(gang, gang.record)
                 self._gangs[key] = gang
             else:
@@ -553,13 +573,24 @@ class RemoteEngine(NoTerminals):
             preparing.cancel()
             await asyncio.gather(preparing, return_exceptions=True)
         before = gang.record
-        await self._write(gang, moved(before, moving))
+        await self._write(gang, moved(before, moving, self._by_name()))
         for part in before.parts.keys() - gang.record.parts.keys():
             left = [agent for agent in gang.agents.values() if agent.part == part]
             for agent in left:
                 gang.agents.pop(place(part, agent.node))
                 self._tasks.begin(self._dismiss(agent), "letting an agent go")
             self._tasks.begin(self._give_back_later(before, part), "giving nodes back")
+
+    async def _listen(self) -> None:
+        """Where agents that run already will call again. Raises EngineUnavailable."""
+        try:
+            await self._hub.start()
+            file = str(self._options.directory / PORT)
+            await asyncio.to_thread(durable.write, file, str(self._hub.port))
+        except OSError as error:
+            raise EngineUnavailable(
+                f"agents cannot be listened to ({error}); free the port, or name another one if no job runs"
+            ) from error
 
     async def _prepared(self, gang: Gang) -> None:
         """Wait for all slots, for a while. Raises EngineUnavailable, LaunchRejected."""
@@ -693,31 +724,16 @@ class RemoteEngine(NoTerminals):
     # --- starts ---
 
     async def _launch(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
-        uid, attempt = gang.key
-        starting: list[LaunchPlan] = []
-        for plan in plans:
-            seat = gang.record.seat(plan.replica)
-            assert seat is not None
-            agent = gang.agent(seat)
-            is_new = plan.incarnation > seat.launched
-            if plan.incarnation == seat.lost:
-                self._report_lost(gang, seat)
-            elif is_new and (gang.record.stopped is not None or plan.incarnation <= seat.forbidden):
-                async with self._lock(gang.key):
-                    await self._write(gang, gang.record.with_seat(_never(seat, plan.incarnation)))
-                self._report(
-                    gang, ReplicaLost(attempt, plan.replica, plan.incarnation, NEVER_STARTED)
-                )
-            elif not is_new and (agent is None or agent.is_gone or seat.lost > plan.incarnation):
-                self._report_end(gang, seat, plan.incarnation)
-            else:
-                starting.append(plan)
+        starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
         if not starting:
             return
         # All or none: what could start now would only wait for the others.
         await self._prepared(gang)
+        if not self._options.shares_files:
+            # Buckets are directories of this machine: there they are reached by gs:// alone.
+            starting = [replace(plan, buckets=()) for plan in starting]
         shown = await revealed(starting, self._options.secrets)
-        copies = StreamCopies(self._streams, uid, attempt)
+        copies = StreamCopies(self._streams, *gang.key)
         lines = await asyncio.to_thread(
             lambda: {plan.replica: copies.next_line(plan.replica) for plan in starting}
         )
@@ -746,6 +762,25 @@ class RemoteEngine(NoTerminals):
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    async def _is_settled(self, gang: Gang, plan: LaunchPlan) -> bool:
+        """Whether an incarnation is known to be over, or never to start; then that is reported."""
+        seat = gang.record.seat(plan.replica)
+        assert seat is not None
+        agent = gang.agent(seat)
+        is_new = plan.incarnation > seat.launched
+        if plan.incarnation == seat.lost:
+            self._report_lost(gang, seat)
+        elif is_new and (gang.record.stopped is not None or plan.incarnation <= seat.forbidden):
+            async with self._lock(gang.key):
+                never = _never(seat, plan.incarnation)
+                await self._write(gang, gang.record.with_seat(never))
+            self._report_lost(gang, never)
+        elif not is_new and (agent is None or agent.is_gone or seat.lost > plan.incarnation):
+            self._report_end(gang, seat, plan.incarnation)
+        else:
+            return False
+        return True
 
     # --- what is lost ---
 
@@ -826,6 +861,9 @@ class RemoteEngine(NoTerminals):
         self._nodes = {name: one.state for name, one in states.items()}
 
     # --- inside ---
+
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self._capacity}
 
     def _lock(self, key: tuple[JobUid, int]) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())

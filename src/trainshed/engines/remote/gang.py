@@ -1,18 +1,24 @@
 """One attempt on a cluster, as the service sees it: which replica is where, and what became of each. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import Slot, SlotRequest
+from trainshed.engines.port import Node, Slot, SlotRequest
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.cluster import HoldName, NodeNeed
 from trainshed.engines.remote.records import GangRecord, Seat, place
 
 Ended = ReplicaExited | ReplicaLost
+
+AGENT_MEMORY = 256 << 20
+"""Bytes that an agent, its shims and what they carry take on a node: what a cluster enforces must not be what
+ends a program that keeps within its own limit."""
+UNSAID_MEMORY = 256 << 20
+"""Bytes of a replica whose machine type has none in the table."""
 
 
 @dataclass(slots=True)
@@ -60,10 +66,12 @@ class Gang:
         )
 
 
-def new_record(job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> GangRecord:
+def new_record(
+    job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest], nodes: Mapping[str, Node]
+) -> GangRecord:
     """Nodes that need the same are one part of it: clusters give equal nodes at once."""
     parts: dict[int, tuple[NodeNeed, ...]] = {}
-    for need in needs(requests):
+    for need in needs(requests, nodes):
         for number, others in parts.items():
             if _shape(others[0]) == _shape(need):
                 parts[number] = (*others, need)
@@ -75,12 +83,14 @@ def new_record(job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -
     return GangRecord(job_uid, attempt, seats, parts)
 
 
-def moved(record: GangRecord, requests: Sequence[SlotRequest]) -> GangRecord:
+def moved(
+    record: GangRecord, requests: Sequence[SlotRequest], nodes: Mapping[str, Node]
+) -> GangRecord:
     """The record with those replicas on the nodes that the requests name, in a part of their own for each
     node; parts that nobody is left in are no more."""
     parts = dict(record.parts)
     first = max(parts, default=-1) + 1
-    for number, need in enumerate(needs(requests), first):
+    for number, need in enumerate(needs(requests, nodes), first):
         parts[number] = (need,)
     where = {some[0].node: number for number, some in parts.items() if number >= first}
     for request in requests:
@@ -95,22 +105,23 @@ def moved(record: GangRecord, requests: Sequence[SlotRequest]) -> GangRecord:
     )
 
 
-def needs(requests: Iterable[SlotRequest]) -> list[NodeNeed]:
-    """What replicas need on each node together."""
+def needs(requests: Iterable[SlotRequest], nodes: Mapping[str, Node]) -> list[NodeNeed]:
+    """What replicas need on each node together, their agent included; never more than the node has, on which
+    the scheduler has found them a place."""
     by_node: dict[str, list[SlotRequest]] = {}
     for request in requests:
         by_node.setdefault(request.node, []).append(request)
-    return [
-        NodeNeed(
-            node,
-            len(some),
-            sum(request.vcpus for request in some),
-            sum(request.memory_bytes for request in some),
-            sum(request.accelerators for request in some),
-            next((request.accelerator for request in some if request.accelerator), ""),
-        )
-        for node, some in by_node.items()
-    ]
+    found: list[NodeNeed] = []
+    for node, some in by_node.items():
+        vcpus = sum(request.vcpus for request in some) or 1.0
+        memory = AGENT_MEMORY + sum(request.memory_bytes or UNSAID_MEMORY for request in some)
+        if node in nodes:
+            vcpus = min(vcpus, nodes[node].vcpus)
+            memory = min(memory, nodes[node].memory_bytes)
+        devices = sum(request.accelerators for request in some)
+        kind = next((request.accelerator for request in some if request.accelerator), "")
+        found.append(NodeNeed(node, len(some), vcpus, memory, devices, kind))
+    return found
 
 
 def _shape(need: NodeNeed) -> tuple[object, ...]:

@@ -50,6 +50,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     hidden: tuple[str, ...] = ()
     #: What programs may only read, shown even inside hidden ones.
     read_only: tuple[str, ...] = ()
+    #: Likewise, by the operator's wish.
+    visible: tuple[str, ...] = ()
     #: PEM, key and chain, by which Google's hosts are served to programs; "" = they are not.
     interception: str = ""
     #: PEM of the authorities that programs are to believe then.

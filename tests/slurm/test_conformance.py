@@ -1,0 +1,75 @@
+"""The conformance suite on the Slurm engine, on real nodes of a real Slurm."""
+
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.lab import SlurmLab
+from trainshed.core.secrets import SecretRef
+from trainshed.engines.conformance.lab import Lab, LabWithNodes
+from trainshed.engines.conformance.suite import Conformance
+from trainshed.engines.port import Engine, ServiceAccess
+from trainshed.engines.registry import EngineContext, ProgramRules
+from trainshed.engines.slurm.build import new_engine
+
+
+class _NoSecrets:
+    async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
+        return {}
+
+
+def context(directory: Path, settings: dict[str, Any]) -> EngineContext:
+    return EngineContext(
+        data=directory,
+        settings=settings,
+        secrets=_NoSecrets(),
+        now=time.time_ns,
+        hidden=(),
+        kept_ports=(),
+        access=ServiceAccess(),
+        zygote=None,
+        rules=ProgramRules(visible=(Path(sys.prefix), Path(sys.base_prefix))),
+    )
+
+
+def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
+    return new_engine(context(directory, settings))
+
+
+class SlurmEngineLab(LabWithNodes):
+    patience = 40.0
+
+    def __init__(self, lab: SlurmLab, directory: Path) -> None:
+        self._lab = lab
+        self._directory = directory
+        self._settings = {
+            "address": lab.outside,
+            "commands": str(lab.commands),
+            "directory": "/tmp/agents",
+            "lease": 10.0,
+            "shared": True,
+        }
+
+    def engine(self) -> Engine:
+        return self.elsewhere()()
+
+    def elsewhere(self) -> Callable[[], Engine]:
+        return partial(engine_of, self._directory, self._settings)
+
+    async def cut_off(self, engine: Engine, node: str) -> None:
+        self._lab.unplug(node)
+
+    async def reconnect(self, engine: Engine, node: str) -> None:
+        self._lab.replug(node)
+
+
+class TestSlurm(Conformance):
+    @pytest.fixture
+    def lab(self, slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Lab]:
+        yield SlurmEngineLab(slurm_lab, tmp_path)
+        slurm_lab.clear()
