@@ -6,6 +6,7 @@ Virtual time brings a loop of its own (`tests.sim.virtual`). Programs that tests
 import asyncio
 import gc
 import importlib
+import os
 from typing import Any
 
 import hypothesis
@@ -16,8 +17,10 @@ import uvloop
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - see above
 
 # How long an example takes is told by the tests beside it.
-hypothesis.settings.register_profile("no-deadline", hypothesis.settings(), deadline=None)
-hypothesis.settings.load_profile("no-deadline")
+# Where nothing else is said, half of the usual number finds what ./dev mutants plants.
+hypothesis.settings.register_profile("all", hypothesis.settings(), deadline=None)
+hypothesis.settings.register_profile("some", hypothesis.settings(), deadline=None, max_examples=50)
+hypothesis.settings.load_profile("all" if os.environ.get("TRAINSHED_TEST_SOAKS") else "some")
 
 LONGEST = ("reduction/test_torch.py", "programs/", "e2e/", "reduction/", "contract/")
 """Tests in the order in which they begin: the longest first, so that at the end of a run none of several

@@ -8,7 +8,7 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,15 @@ class Yard:
 
     service: Service
     tars: dict[bool, Path]
+    made: set[str] = field(default_factory=set[str])
 
     def image(self, name: str, *changes: str, python: bool = False) -> str:
         """An image of that name with what it says of itself; its reference."""
         reference = f"localhost/{name}:1"
         options = [f"--change={change}" for change in changes]
-        podman("import", *options, str(self.tars[python]), reference)
+        if reference not in self.made:
+            podman("import", *options, str(self.tars[python]), reference)
+        self.made.add(reference)
         return reference
 
     def run(self, program: dict[str, Any]) -> tuple[str, list[str]]:
@@ -202,7 +205,7 @@ def test_gcloud_packages_a_directory_and_its_image_runs(
 ) -> None:
     """spec/submit, facts/packaging#autopackaging: `local-package-path`, by podman under docker's name;
     docs/containers.md says how."""
-    base = yard.image("base", "ENV PATH=/usr/local/bin:/bin", python=True)
+    base = yard.image("python", "ENV PATH=/usr/local/bin:/bin", python=True)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "task.py").write_text("import sys; print('packed', sys.argv[1:])")
     docker = tmp_path / "bin" / "docker"

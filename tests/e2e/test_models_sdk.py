@@ -130,6 +130,7 @@ def test_the_run_that_made_a_model_is_shown(
     assert [each["metrics"] for each in version["evaluations"]] == [{"auPrc": 0.5}, {"auPrc": 0.25}]
 
 
+@pytest.mark.soak  # tests/contract/api/test_model_exports.py: it outlives its service.
 def test_an_export_goes_on_after_a_kill(tmp_path: Path) -> None:
     """spec/invariants#durability: an operation that was acknowledged comes to its end, and whole."""
     count, data = 400, tmp_path / "data"

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from threading import Thread
 
+import pytest
+
 from tests.e2e.processes import marked, new_mark
 from tests.e2e.running import SKLEARN, Service, environment
 from tests.e2e.tuning_programs import TRIAL
@@ -16,6 +18,7 @@ TRIALS = 6
 """Two of each of three jobs."""
 
 
+@pytest.mark.soak  # Its jobs: test_grpc_clients.py; tuning jobs: test_tuning_sdk.py.
 def test_tuning_jobs_are_created_listed_and_cancelled(
     service: Service, node_modules: Path, tmp_path: Path
 ) -> None:

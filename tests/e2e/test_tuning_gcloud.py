@@ -246,6 +246,7 @@ def test_submit_training_tunes(submitted: Output, gcloud: Gcloud, service: Servi
         assert sorted(left[2:-2]) == sorted(words)
 
 
+@pytest.mark.soak  # For all clients: tests/contract/api/test_ml_tuning.py.
 def test_resume_goes_on_where_another_job_ended(
     submitted: Output, gcloud: Gcloud, service: Service, source: Path
 ) -> None:

@@ -33,12 +33,12 @@ from tests.e2e.running import (
     container_job,
     down,
     environment,
+    running,
     submit,
 )
 
-# Processes as users start them.
+# A process as users start it.
 start = partial(services.start, forked=False)
-running = partial(services.running, forked=False)
 
 FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
@@ -117,7 +117,7 @@ def test_it_starts_in_well_under_a_second(data: Path) -> None:
     took: list[float] = []
     while len(took) < 8 and min(took, default=math.inf) > 6.5:
         floor = bare_start_seconds()
-        with running(data) as service:
+        with running(data, forked=False) as service:
             took.append(processor_seconds(service.process.pid) / floor)
             assert service.call("GET", "/trainshed/v1/status")["version"]
     assert min(took) <= 6.5, took

@@ -167,7 +167,7 @@ def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Pat
     # What else may differ test_sums.py tells apart, without PyTorch.
     "differing",
     [
-        "size",
+        pytest.param("size", marks=pytest.mark.soak),
         pytest.param("type", marks=pytest.mark.soak),
         pytest.param("order", marks=pytest.mark.soak),
         pytest.param("later", marks=pytest.mark.soak),

@@ -226,6 +226,7 @@ for count in (100, 1000, 20000):
 """
 
 
+@pytest.mark.soak  # What is computed of so many: tests/unit/test_studies_gp.py.
 def test_twenty_thousand_trials_cost_little_more_than_a_thousand() -> None:
     """Under 0.1 s at 100 trials and under 0.5 s at 20,000 are the aims; here, on any machine, with much room.
     In a process of its own with one thread, as the service does it."""

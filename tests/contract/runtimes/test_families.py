@@ -93,6 +93,7 @@ def _content(prepared: PreparedRuntime) -> dict[str, str]:
     return dict(line.split("==") for line in lines)
 
 
+@pytest.mark.soak  # Reducers are, below; all families: ./dev test-runtimes.
 def test_plain_python_is_built_on_the_oldest_interpreter_that_is_here(tmp_path: Path) -> None:
     """spec/runtimes#environments: old runtimes for real, where an interpreter is found."""
     (sheet,) = (each for each in FAMILIES if each.family == "python")
