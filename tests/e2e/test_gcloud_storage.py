@@ -102,7 +102,7 @@ def test_what_is_not_there(bucket: str, gcloud: Gcloud) -> None:
     assert "404" in unknown.stderr
 
 
-@pytest.mark.soak  # For all clients: tests/contract/test_buckets_clients.py.
+@pytest.mark.soak  # For all clients: tests/unit/test_buckets_objects.py.
 def test_a_bucket_goes_only_when_it_is_empty(gcloud: Gcloud, tree: Path) -> None:
     gcloud.run("storage", "buckets", "create", "gs://gcloud-gone")
     gcloud.run("storage", "cp", str(tree / "tree" / "a.txt"), "gs://gcloud-gone/a/b/c.txt")

@@ -308,7 +308,7 @@ def test_wrong_input_names_every_field_and_stores_nothing(
     assert stored() == before
 
 
-@pytest.mark.soak  # Refusals: below, and tests/contract/api.
+@pytest.mark.soak  # Refusals: above, and tests/contract/api.
 def test_an_unknown_field_of_a_config_is_refused(gcloud: Gcloud, tmp_path: Path) -> None:
     """spec/clients#wire: gcloud forwards what it does not know; the service must not drop it."""
     config = tmp_path / "unknown.yaml"

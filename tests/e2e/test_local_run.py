@@ -426,7 +426,7 @@ def _image(monkeypatch: pytest.MonkeyPatch, place: Path) -> str:
 
 
 @as_root_only
-@pytest.mark.soak  # tests/contract runs the engine as such a user.
+@pytest.mark.soak  # tests/engines runs the engine as such a user.
 def test_the_same_as_an_ordinary_user() -> None:
     """spec/program#local-runs: isolation differs, what is seen and what is left do not."""
     cache_of(NOBODY)

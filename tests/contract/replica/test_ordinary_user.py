@@ -14,7 +14,7 @@ CHOSEN = (
 
 
 @as_root_only
-@pytest.mark.soak  # tests/engines and tests/contract/engines have such a user, too.
+@pytest.mark.soak  # tests/engines has such a user, and test_hostile.py attacks his service.
 def test_the_suite_as_an_ordinary_user() -> None:
     here = Path(__file__).parent
     run_as_nobody("-k", "not session", *(str(here / name) for name in CHOSEN), timeout=300)

@@ -270,7 +270,7 @@ def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
 
 
 @as_root_only
-@pytest.mark.soak  # What such a user has less: tests/contract/engines.
+@pytest.mark.soak  # Such a user: tests/engines; his builds: test_hostile_builds.py.
 def test_all_of_it_as_an_ordinary_user() -> None:
     """spec/runtimes#images: rootless too."""
     if shutil.which("podman") is None:

@@ -54,7 +54,7 @@ class Row:
 
 STRONGEST = COLUMNS[:2]
 """What a service of root has, and what one of an ordinary user has. The other levels an operator asks for,
-or a bare machine gives; tests/contract/replica has programs in them, and `./dev test-all` attacks them."""
+or a bare machine gives: `./dev test-all` attacks them; tests/contract/replica has programs at the last."""
 
 _EVERYWHERE = (HELD, HELD, HELD, HELD, HELD)
 _NOWHERE = (OPEN, OPEN, OPEN, OPEN, OPEN)
