@@ -220,6 +220,24 @@ async def test_bytecode_that_came_later_comes_to_the_node(site: Site) -> None:
     await second.leave()
 
 
+async def test_what_others_have_put_there_is_used_and_never_removed(site: Site) -> None:
+    """A service of the node's own, say, or a file system that it shares with this one after all."""
+    place = site.put_bytes("one", 1)
+    manifest = await site.library.manifest([str(place)])
+    node = site.node()
+    node.run("mkdir", "-p", str(place), str(place.parent / ".marks"))
+    node.run("sh", "-c", f"echo another boot >{place}/.built; echo theirs >{place}/content")
+    early = await node.agent(manifest)
+    assert "put there by others and is not finished" in await early.answer()
+    await early.leave()
+    node.run("touch", str(place.parent / ".marks" / "one"))
+    later = await node.agent(manifest, limit=1)
+    assert await later.answer() == "have"
+    assert node.run("cat", str(place / "content")) == "theirs\n"
+    assert site.door.fetched == []
+    await later.leave()
+
+
 async def test_what_the_machine_lacks_is_said(site: Site) -> None:
     agent = await site.node().agent(Manifest((), ("/opt/python9/lib/python9.1",)))
     answer = await agent.answer()

@@ -100,8 +100,9 @@ class NodeCache:
             self._helpers.add(helper)
             helper.add_done_callback(self._helpers.discard)
         if word not in ("have", "done"):
-            kind = LaunchRejected if word == "rejected" else EngineUnavailable
-            raise kind(f"{self._node} did not get {unit.path}: {why or 'its helper was killed'}")
+            raise EngineUnavailable(
+                f"{self._node} did not get {unit.path}: {why or 'its helper was killed'}"
+            )
 
     async def _feed(
         self,

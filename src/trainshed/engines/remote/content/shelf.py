@@ -164,22 +164,21 @@ class NodeShelf:
             self._write(replace(record, boot=""))
 
     def take_away(self, path: str) -> bool:
-        """Remove a unit that was fetched, or is no good; false: it is in use, or none of ours. Raises
-        OSError."""
+        """Remove a unit that was fetched; false: it is in use, or others have put it there (who may see it
+        on other machines, too). Raises OSError."""
         record, place = self._record_of(path), Path(path)
         if not place.exists():
             record.unlink(missing_ok=True)
             return True
-        try:
-            built = _lock_alone(place / BUILT)
-        except FileNotFoundError:
+        if not record.exists():
             return False
+        built = _lock_alone(place / BUILT)
         if built is None:
             return False
         try:
             trash = self.draft(path)
             place.rename(trash)
-            record.unlink(missing_ok=True)
+            record.unlink()
         finally:
             os.close(built)
         remove(trash)

@@ -1,8 +1,8 @@
 """Puts one unit into a node's cache: a process of its own, which an agent starts, tells the unit, feeds with
 what the service sends, and may kill at any moment.
 
-It writes lines: `have` (it is there), `need` (send it now), `done`, `rejected WHY` (no second try helps),
-`failed WHY`. It holds the unit's lock until its input ends, so that the agent can take its own lease first.
+It writes lines: `have` (it is there), `need` (send it now), `done`, `failed WHY`. It holds the unit's lock
+until its input ends, so that the agent can take its own lease first.
 """
 
 import errno
@@ -25,10 +25,6 @@ _BLOCK = 1 << 20
 _LONGEST_HEADER = 1 << 16
 _ON_DISK = 4096
 """Bytes that a file takes on the disk are a multiple of this."""
-
-
-class _Rejected(Exception):
-    """No second try helps."""
 
 
 class Unpacking:
@@ -152,7 +148,7 @@ def _exactly(stream: FrameReader, size: int) -> bytes:
 
 
 def fetch(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> None:
-    """With the unit's lock held. Raises Torn, OSError, _Rejected."""
+    """With the unit's lock held. Raises Torn, OSError."""
     shelf.make_parents(unit)
     place = Path(unit.path).parent
     shelf.make_room(unit.bytes, limit, max(0, shutil.disk_usage(place).free - _ROOM))
@@ -177,7 +173,7 @@ def fetch(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> None:
 
 
 def put(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> str:
-    """Have the unit there. Returns `have` or `done`. Raises Torn, OSError, _Rejected."""
+    """Have the unit there. Returns `have` or `done`. Raises Torn, OSError."""
     record = shelf.record(unit.path)
     if record is None and shelf.is_finished(unit):
         return "have"
@@ -190,9 +186,9 @@ def put(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> str:
                 errno.EBUSY,
                 "programs on this node use what lay there before; it is replaced after them",
             )
-        raise _Rejected(
-            "something else lies there that this service did not put there, and that is not finished: "
-            "remove it on this node"
+        raise FileExistsError(
+            errno.EEXIST,
+            "what lies there was put there by others and is not finished; if nobody is at it, remove it",
         )
     fetch(shelf, unit, limit, stream)
     return "done"
@@ -214,8 +210,6 @@ def main() -> None:
                 pass
         if word == "done":
             shelf.settle(unit.path)
-    except _Rejected as refusal:
-        _tell(f"rejected {refusal}")
     except (Torn, OSError) as failure:
         told = failure.strerror if isinstance(failure, OSError) and failure.strerror else failure
         named = getattr(failure, "filename", None)
