@@ -51,8 +51,9 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.remote import messages
 from trainshed.engines.remote.channel import Channel, ChannelClosed
+from trainshed.engines.remote.content.cache import NodeCache
 from trainshed.engines.remote.dialer import Dialer
-from trainshed.engines.remote.greeting import STREAM
+from trainshed.engines.remote.greeting import CONTENT, STREAM
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.terminals import carry
@@ -134,6 +135,9 @@ class Agent:
         #: What is to be told on the connection that there is.
         self._untold = Untold()
         self._shells = Crew()
+        self._cache = NodeCache(
+            Path(document.cache), limit=document.cache_limit, node=document.node
+        )
         #: Why nothing can be run here; "" = it can.
         self._failure = ""
         self._heard = time.monotonic()
@@ -262,6 +266,8 @@ class Agent:
             case messages.Allocate(requests=requests):
                 slots = await self._allocate(uid, attempt, requests)
                 return messages.Slots(order.number, slots)
+            case messages.Provide(content=content):
+                await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
             case messages.Launch(plans=plans, masked=masked, lines=lines):
                 await asyncio.to_thread(self._begin_logs, plans, lines)
                 await engine.launch_by(plans, _as_given(plans, masked))

@@ -41,6 +41,8 @@ class AgentHandle:
         self.capabilities: Capabilities | None = None
         #: Why nothing can be run on its node; "" = it can, or is not known yet.
         self.failure = ""
+        #: Paths of the units that it may have.
+        self.granted: set[str] = set()
         #: It will not come back: its credential is worth nothing any more.
         self.is_gone = False
         #: Since when it is not connected, in seconds of the monotonic clock; None = it is.

@@ -12,7 +12,15 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -52,6 +60,8 @@ from trainshed.engines.remote.cluster import (
     ClusterUnavailable,
     Hold,
 )
+from trainshed.engines.remote.content.library import Library, Refused, named_by
+from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.gang import Gang, hold_name, moved, new_record
 from trainshed.engines.remote.hub import Hub, introductions
 from trainshed.engines.remote.messages import AgentDocument, News, Order
@@ -116,6 +126,8 @@ class RemoteOptions:
     shares_files: bool = True
     #: Seconds since the epoch.
     now: Callable[[], float] = time.time
+    #: What nodes are sent that do not see the service's files; None = they see them.
+    library: Library | None = None
 
 
 def module_command(document: bytes) -> tuple[Sequence[str], bytes]:
@@ -664,6 +676,40 @@ class RemoteEngine(NoTerminals):
             await self._write(gang, msgspec.structs.replace(gang.record, agents=agents))
             return self._add_agent(gang, part, node, start)
 
+    async def _provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
+        """Have everything on every node that the plans need there. What takes longer than a call may goes on,
+        and the next launch waits for the same. Raises EngineUnavailable, LaunchRejected."""
+        library = self._options.library
+        if library is None:
+            return
+        by_agent: dict[str, list[LaunchPlan]] = {}
+        for plan in plans:
+            seat = gang.record.seat(plan.replica)
+            assert seat is not None
+            by_agent.setdefault(place(seat.part, seat.request.node), []).append(plan)
+        calls: list[Awaitable[object]] = []
+        for where, own in by_agent.items():
+            try:
+                manifest = await library.manifest(named_by(own))
+            except Refused as refusal:
+                raise LaunchRejected(str(refusal)) from refusal
+            except OSError as failure:
+                raise EngineUnavailable(f"what programs need is not there: {failure}") from failure
+            agent = gang.agents[where]
+            agent.granted |= {unit.path for unit in manifest.units}
+            calls.append(agent.call(partial(_provide_call, manifest)))
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
+        """For the hub: what the agent of that name may have."""
+        agent, library = self._agents.get(name), self._options.library
+        if agent is None or library is None:
+            writer.close()
+            return
+        await library.send(path, writer, granted=agent.granted)
+
     async def _start_agent(self, agent: AgentHandle, hold: Hold) -> None:
         report = next(one for one in self._cluster.report().nodes if one.node.name == agent.node)
         credential = self._hub.issue(agent.name, self._options.now() + _VALID)
@@ -737,6 +783,7 @@ class RemoteEngine(NoTerminals):
         lines = await asyncio.to_thread(
             lambda: {plan.replica: copies.next_line(plan.replica) for plan in starting}
         )
+        await self._provide(gang, starting)
         async with self._lock(gang.key):
             record = gang.record
             for plan in starting:
@@ -912,6 +959,10 @@ class RemoteEngine(NoTerminals):
     def _emit(self, event: EngineEvent) -> None:
         self._events.append(event)
         self._wake.set()
+
+
+def _provide_call(content: Manifest, number: int) -> messages.Provide:
+    return messages.Provide(number=number, content=content)
 
 
 def _launch_call(

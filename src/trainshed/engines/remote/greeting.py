@@ -13,6 +13,8 @@ CONTROL: Final = "control"
 """The conversation itself; all else is a door of the service, or a stream."""
 STREAM: Final = "stream:"
 """Followed by the name of a stream that the service expects."""
+CONTENT: Final = "content:"
+"""Followed by the path of a unit that the service sends (`content.library`)."""
 BUCKETS: Final = "buckets"
 """The door at which a connection says in its first line whose it is."""
 SECONDS: Final = 10.0

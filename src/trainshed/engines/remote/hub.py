@@ -74,6 +74,7 @@ class Hub(Generic[Sent, Received]):
         admits: Callable[[str], bool],
         serve: Callable[[Channel[Sent, Received]], Awaitable[None]],
         introduction: Callable[[str, bytes], bool] | None = None,
+        content: Callable[[str, str, asyncio.StreamWriter], Awaitable[None]] | None = None,
         dialled: str = "",
         silence: float = SILENCE,
         limits: Limits = _LIMITS,
@@ -85,8 +86,9 @@ class Hub(Generic[Sent, Received]):
         `admits`: whether an agent of that name is expected now; asked for each connection. `serve`: does all
         of a conversation, which ends when it returns; of one agent one at a time, and a newer one ends the
         older. `introduction`: whether a program of that agent may introduce itself to the buckets by this
-        line; None = none may. `dialled`: the host that agents are told; "" = `host`, or this machine's name.
-        `silence`: as for `Channel`. `now`: seconds since the epoch.
+        line; None = none may. `content`: sends an agent the content of that path, or says why not, and closes
+        the writer; None = none is sent. `dialled`: the host that agents are told; "" = `host`, or this
+        machine's name. `silence`: as for `Channel`. `now`: seconds since the epoch.
         """
         self._issuer = issuer
         self._host = host
@@ -96,6 +98,7 @@ class Hub(Generic[Sent, Received]):
         self._admits = admits
         self._serve = serve
         self._introduction = introduction
+        self._content = content
         self._dialled = dialled or (socket.gethostname() if host in _ANYWHERE else host)
         self._silence = silence
         self._now = now
@@ -280,6 +283,12 @@ class Hub(Generic[Sent, Received]):
             tunnel, reader, writer = streams()
             first.accept(tunnel)
             expected.set_result((reader, writer))
+            await tunnel.closed()
+            return
+        if door.startswith(greeting.CONTENT) and self._content is not None:
+            tunnel, reader, writer = streams()
+            first.accept(tunnel)
+            await self._content(name, door.removeprefix(greeting.CONTENT), writer)
             await tunnel.closed()
             return
         path = self._doors.get(door)

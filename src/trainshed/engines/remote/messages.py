@@ -17,6 +17,7 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
+from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.credentials import Credential
 
 VERSION = 1
@@ -52,6 +53,10 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     read_only: tuple[str, ...] = ()
     #: Likewise, by the operator's wish.
     visible: tuple[str, ...] = ()
+    #: The service's cache directory, where the node does not see it; "" = it does.
+    cache: str = ""
+    #: Bytes of what the node keeps of it, beyond which what was not used for longest goes; 0 = any number.
+    cache_limit: int = 0
     #: PEM, key and chain, by which Google's hosts are served to programs; "" = they are not.
     interception: str = ""
     #: PEM of the authorities that programs are to believe then.
@@ -84,6 +89,12 @@ class Allocate(Call, frozen=True, tag=True):
     """Answered by `Slots`."""
 
     requests: tuple[SlotRequest, ...]
+
+
+class Provide(Call, frozen=True, tag=True):
+    """What plans that follow will need of the service's directories, where nodes do not see those."""
+
+    content: Manifest
 
 
 class Launch(Call, frozen=True, tag=True):
@@ -147,7 +158,16 @@ class Leave(Call, frozen=True, tag=True):
 
 
 AnyCall = (
-    Allocate | Launch | Stop | StopReplica | Inject | DropReducers | WriteLog | OpenTerminal | Leave
+    Allocate
+    | Provide
+    | Launch
+    | Stop
+    | StopReplica
+    | Inject
+    | DropReducers
+    | WriteLog
+    | OpenTerminal
+    | Leave
 )
 """All that a service asks for."""
 
@@ -155,6 +175,7 @@ Order = (
     Welcome
     | Alive
     | Allocate
+    | Provide
     | Launch
     | Stop
     | StopReplica

@@ -1,0 +1,151 @@
+"""A remote engine over nodes that see neither the service's cache nor its code (docs/adr/0063)."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import trainshed
+from tests.caches import remove_cache
+from tests.engines.process_cluster import ProcessCluster
+from trainshed.core.launch import LaunchPlan, Software
+from trainshed.engines.conformance.lab import Lab, Program
+from trainshed.engines.conformance.stage import Stage, staged
+from trainshed.engines.port import Engine, EngineUnavailable
+from trainshed.engines.remote.cluster import Hold
+from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
+from trainshed.engines.remote.content.library import Library
+from trainshed.engines.remote.credentials import Issuer
+from trainshed.engines.remote.engine import RemoteEngine, RemoteOptions
+from trainshed.engines.remote.hub import Hub
+from trainshed.engines.remote.messages import AgentDocument, News, Order
+from trainshed.engines.streams import FileStreams
+from trainshed.runtimes.interpreters import running_interpreter
+from trainshed.runtimes.prefix import Prefix, make_prefix, write_template
+from trainshed.runtimes.shelf import Shelf
+
+_INTERPRETER = running_interpreter()
+_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
+_HIDE = (
+    'size=$1; shift; while [ "$1" != -- ]; do mount -t tmpfs -o mode=755,size=$size none "$1"; shift; done; \
+shift; exec "$@"'
+)
+
+
+class UnsharedCluster(ProcessCluster):
+    """`hidden`: directories that are empty on its nodes, of `size` as mount(8) takes it."""
+
+    def __init__(self, directory: Path, hidden: Sequence[Path], size: str) -> None:
+        super().__init__(directory)
+        self._hide = ("sh", "-c", _HIDE, "-", size, *map(str, hidden), "--")
+
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+        await super().start_agent(hold, node, (*self._hide, *argv), given)
+
+
+class UnsharedLab(Lab):
+    """`size`: of the nodes' disk for the cache."""
+
+    def __init__(self, directory: Path, size: str = "1g") -> None:
+        self.cache = directory / "cache"
+        self.cache.mkdir()
+        self.environment = self._environment()
+        self._directory = directory
+        self._size = size
+        self._library = Library([self.cache])
+        python = str(Path(sys.executable).resolve())
+        self._bootstrap = Bootstrap(AgentCode.collect(), python, str(directory / "nodes"))
+
+    def engine(self) -> Engine:
+        directory = self._directory
+        options = RemoteOptions(
+            identity="labs",
+            directory=directory / "engine",
+            lease=10.0,
+            agent=partial(
+                AgentDocument,
+                directory=str(directory / "nodes"),
+                cache=str(self.cache),
+                read_only=(sys.base_prefix, str(directory / "nodes" / "code")),
+            ),
+            command=self._bootstrap.parcel,
+            library=self._library,
+        )
+
+        def new_hub(engine: RemoteEngine) -> Hub[Order, News]:
+            return Hub(
+                Issuer.open(directory / "authority", time.time),
+                host="127.0.0.1",
+                port=0,
+                received=News,
+                doors={},
+                admits=engine.admits,
+                serve=engine.serve,
+                introduction=engine.may_introduce,
+                content=engine.send_content,
+            )
+
+        ours = Path(trainshed.__file__).parents[1]
+        hidden = (self.cache, ours, Path(msgspec.__file__).parents[1])
+        cluster = UnsharedCluster(directory / "cluster", hidden, self._size)
+        return RemoteEngine(cluster, FileStreams(directory / "logs"), options, new_hub)
+
+    def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
+        environment = self.environment
+        software = Software(
+            template=str(environment.template),
+            path=(str(environment.scripts),),
+            read_only=(str(environment.root), *_INTERPRETER.places),
+        )
+        code = "import of_cache, sys; print(of_cache.WORD, sys.base_prefix)"
+        return replace(plan, argv=("python", "-u", "-c", code), software=software)
+
+    def _environment(self) -> Prefix:
+        root = self.cache / "environments"
+
+        def fill(draft: Path) -> None:
+            prefix = make_prefix(draft, _INTERPRETER)
+            prefix.scripts.mkdir()
+            (prefix.site / "of_cache.py").write_text("WORD = 'it came'\n")
+            write_template(prefix, Prefix(root / "base", _MINOR))
+
+        return Prefix(Shelf(root).put("base", fill, writable="template"), _MINOR)
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="NOT TESTED: nodes with mounts of their own need root"
+)
+class TestUnshared:
+    @pytest.fixture
+    def size(self) -> str:
+        return "1g"
+
+    @pytest.fixture
+    def lab(self, tmp_path: Path, size: str) -> Iterator[Lab]:
+        lab = UnsharedLab(tmp_path, size)
+        yield lab
+        remove_cache(lab.cache)
+
+    @staged
+    async def test_a_program_runs_by_what_was_sent(self, stage: Stage) -> None:
+        uid = await stage.run(Program())
+        assert (await stage.exited(uid)).exit.exit_code == 0
+        [line] = stage.lines(uid)
+        assert isinstance(stage.lab, UnsharedLab)
+        assert line["m"] == f"it came {stage.lab.environment.root}"
+
+    @pytest.mark.parametrize("size", ["1m"])
+    def test_a_node_without_room_says_so(self, lab: UnsharedLab) -> None:
+        async def body(_: object, stage: Stage) -> None:
+            uid = stage.job()
+            await stage.allocate(uid)
+            with pytest.raises(EngineUnavailable, match="are free on the disk of"):
+                await stage.engine.launch([stage.plan(uid, Program())])
+
+        staged(body)(self, lab)
