@@ -72,7 +72,6 @@ class UnsharedLab(Lab):
                 AgentDocument,
                 directory=str(directory / "nodes"),
                 cache=str(self.cache),
-                read_only=(sys.base_prefix, str(directory / "nodes" / "code")),
             ),
             command=self._bootstrap.parcel,
             library=self._library,

@@ -31,7 +31,8 @@ def named_by(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
     for plan in plans:
         software = plan.software
         image = (software.image.directory,) if software.image else ()
-        for path in (software.template, *software.path, *software.read_only, *image):
+        packages = plan.reduction.packages
+        for path in (software.template, *software.path, *software.read_only, *image, packages):
             if path:
                 found[path] = None
     return tuple(found)
