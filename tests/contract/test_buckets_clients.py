@@ -89,6 +89,12 @@ def test_the_python_client(client: Any) -> None:
     assert not client.bucket("bucket-1").exists()
 
 
+@pytest.mark.parametrize(
+    # By the gateway it goes through the same process.
+    "port",
+    [pytest.param("direct", marks=pytest.mark.soak), "gateway"],
+    indirect=True,
+)
 def test_large_content_goes_through_in_little_memory(client: Any, service: Service) -> None:
     bucket = client.create_bucket("bucket-1")
     content = os.urandom(MIB) * 100

@@ -103,7 +103,7 @@ pool = {
     "machine_spec": {"machine_type": "n1-standard-4"},
     "replica_count": 1,
     "container_spec": {
-        "image_uri": "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest",
+        "image_uri": "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:slim",
         "command": ["sh", "-c", "echo $AIP_EXPERIMENT_NAME $AIP_EXPERIMENT_RUN_NAME"],
     },
 }

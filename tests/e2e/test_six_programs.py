@@ -76,6 +76,7 @@ def created(gcloud: Gcloud, *arguments: str) -> str:
     return gcloud.run(*create, *arguments).stdout.strip().rpartition("/")[2]
 
 
+@pytest.mark.soak  # Beside smaller packages: test_sdk.py and test_pipelines.py.
 def test_scikit_learn(house: House, tmp_path: Path) -> None:
     """A package in a prebuilt image, through a training pipeline; the model goes where AIP_MODEL_DIR says, by
     google-cloud-storage."""

@@ -76,9 +76,14 @@ def test_processes_killed_at_each_single_step(tmp_path: Path, call: str) -> None
 
 
 @as_root_only
-def test_the_suite_on_the_local_engine_as_an_ordinary_user() -> None:
+@pytest.mark.parametrize(
+    # Without namespaces there is nothing that root could do and he cannot.
+    "suite",
+    ["TestLocal", pytest.param("TestLocalWithoutNamespaces", marks=pytest.mark.soak)],
+)
+def test_the_suite_on_the_local_engine_as_an_ordinary_user(suite: str) -> None:
     """spec/program#isolation: root or not."""
-    run_as_nobody(__file__, "-k", "TestLocal and not killed_at_any_step")
+    run_as_nobody(f"{__file__}::{suite}", "-k", "not killed_at_any_step")
 
 
 def test_the_suite_runs_by_a_command() -> None:

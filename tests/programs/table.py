@@ -77,14 +77,14 @@ PROGRAMS = (
     ),
     Program(
         "pyproject_package", "gapic, REST", _SCIKIT_LEARN, "concrete/model/model.joblib",
-        "joblib_model", script="submit.py", data=("housing.csv",), small=True, quick=True,
+        "joblib_model", script="submit.py", data=("housing.csv",), small=True,
     ),
     Program(
         "several_packages", _ML, "none", "diabetes/model.joblib", "joblib_model", small=True
     ),
     Program(
         "apiclient_iris", "API client", "none", "iris/out/model.pkl", "pickled_model",
-        script="submit.py", data=("iris.csv",), small=True,
+        script="submit.py", data=("iris.csv",), small=True, quick=True,
     ),
     Program(
         "absl_json", _SDK_GRPC, _SCIKIT_LEARN, "clusters/model/model.pkl", "pickled_model",

@@ -34,7 +34,7 @@ memory_per_replica = {MEMORY >> 20}
 grace = 1
 [[images]]
 pattern = "python:*"
-runtime = "python"
+runtime = "scikit-learn 1.6+slim"
 """
 
 
