@@ -1,5 +1,6 @@
 """Agents on nodes where nothing of ours is: the command, and what it is given (docs/adr/0063)."""
 
+import contextlib
 import importlib.machinery
 import os
 import subprocess
@@ -33,8 +34,9 @@ def _start(
     pipe = subprocess.PIPE
     process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env={})
     assert process.stdin is not None
-    process.stdin.write(given[: len(given) - cut])
-    process.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(given[: len(given) - cut])
+        process.stdin.flush()
     return process
 
 
@@ -79,11 +81,12 @@ def test_many_that_start_at_once_unpack_once(code: AgentCode, tmp_path: Path) ->
     assert _kept(tmp_path / "node") == [code.digest]
 
 
-def test_what_broke_off_leaves_nothing(code: AgentCode, tmp_path: Path) -> None:
-    status, _, errors = _run(code, tmp_path / "node", cut=1000)
+@pytest.mark.parametrize("cut", [200_000, 500_000])
+def test_what_broke_off_leaves_nothing(code: AgentCode, tmp_path: Path, cut: int) -> None:
+    status, _, errors = _run(code, tmp_path / "node", cut=cut)
     assert (status, errors.rpartition(": ")[2]) == (
         UNFIT,
-        "what it is started with broke off in the middle\n",
+        "what came broke off in the middle\n",
     )
     assert not (tmp_path / "node").exists()
 
@@ -116,6 +119,20 @@ def test_old_code_goes_unless_it_runs(code: AgentCode, tmp_path: Path) -> None:
     assert _kept(tmp_path / "node") == sorted([code.digest, "new", "used"])
 
 
+def test_what_cannot_run_has_not_taken_its_input(code: AgentCode, tmp_path: Path) -> None:
+    """So that whoever hands it over hears of it."""
+    given = tmp_path / "given"
+    for module, taken in (("quopri", b"taken"), ("no_such_module", b"")):
+        argv, content = Bootstrap(code, _PYTHON, str(tmp_path / "node"), module).parcel(b"")
+        given.write_bytes(content)
+        script = f'{{ head -c {len(content)} "$0" && echo taken >&3; }} 2>/dev/null | "$@" 3>&- >/dev/null'
+        done = subprocess.run(
+            ["sh", "-c", f"exec 3>&1; {script}", given, *argv], capture_output=True, check=False
+        )
+        assert done.stdout.strip() == taken
+        assert (b"cannot be loaded" in done.stderr) is not bool(taken)
+
+
 def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Path) -> None:
     argv, given = Bootstrap(code, _PYTHON, str(tmp_path / "node")).parcel(b"")
     ours = importlib.machinery.EXTENSION_SUFFIXES[0].encode()
@@ -133,7 +150,7 @@ def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Pat
 
 def test_other_code_than_was_sent_is_not_run(code: AgentCode, tmp_path: Path) -> None:
     argv, given = Bootstrap(code, _PYTHON, str(tmp_path / "node"), "quopri").parcel(b"")
-    changed = given[:-100] + bytes(100)
+    changed = given[:-200_000] + bytes(200_000)
     done = subprocess.run(argv, input=changed, capture_output=True, check=False)
     assert done.returncode == UNFIT
     assert b"other code came than was sent" in done.stderr

@@ -38,6 +38,8 @@ _KINDS = (".pyi",)
 _OPTIONAL = ("_yaml",)
 """Compiled, large, and done without."""
 _FIRST = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
+_PADDING = 1 << 17
+"""Bytes, twice of what a pipe holds (`loader`)."""
 _TIME = 315532800
 """Of all files, so that the same code is the same archive."""
 
@@ -83,6 +85,7 @@ class Bootstrap:
             {
                 "digest": self.code.digest,
                 "size": len(self.code.archive),
+                "padding": _PADDING,
                 "document": len(document),
                 "directory": self.directory,
                 "module": self.module,
@@ -90,7 +93,7 @@ class Bootstrap:
                 "extensions": importlib.machinery.EXTENSION_SUFFIXES[0],
             }
         ).encode()
-        parts = (_sized(self._loader), _sized(header), document, self.code.archive)
+        parts = (_sized(self._loader), _sized(header), document, self.code.archive, bytes(_PADDING))
         # The last word is for those who look at the node's processes.
         return (self.python, "-I", "-S", "-c", _FIRST, "trainshed-agent"), b"".join(parts)
 

@@ -75,7 +75,6 @@ class NodeCache:
             *(str(self._shelf.root), str(self._limit), json.dumps(asdict(unit))),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
             limit=PIECE,
         )
         assert child.stdin is not None

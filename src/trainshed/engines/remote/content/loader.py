@@ -1,8 +1,9 @@
 """Starts an agent where nothing of ours is: run from standard input by whatever Python a node has, so that it
 can say what does not fit. Python 3.4 and its standard library only, no import of ours.
 
-What follows it on the input: a header, the agent's document, an archive of code (`bootstrap`). All of it is
-taken in before anything is done: who hands it over waits for that.
+What follows it on the input: a header, the agent's document, an archive of code, padding (`bootstrap`). The
+padding is more than a pipe holds, and read when nothing can fail any more: so whoever has handed over all of
+the input knows that the agent runs, and else is there to be told why not.
 """
 
 import _imp
@@ -26,19 +27,25 @@ def load(stream: "IO[bytes]") -> None:
     """Take in the rest of `stream`, have the code there, become the agent."""
     header = json.loads(stream.read(int(stream.read(8), 16)).decode())
     document = stream.read(header["document"])
-    archive = stream.read(header["size"])
-    if len(archive) < header["size"]:
-        _give_up("what it is started with broke off in the middle")
     _require_same_python(header)
+    archive = stream.read(header["size"])
     try:
+        if len(archive) < header["size"]:
+            raise OSError("what came broke off in the middle")
         code = _have(header["directory"], header["digest"], archive)
     except OSError as failure:
         _give_up("the agent's code cannot be kept in %s/code: %s" % (header["directory"], failure))
     del archive
-    _give(document)
     sys.path.insert(0, code)
     sys.argv = [header["module"]]
-    __import__(header["module"], fromlist=["main"]).main()
+    try:
+        agent = __import__(header["module"], fromlist=["main"])
+    except ImportError as failure:
+        _give_up("the agent's code cannot be loaded by %s: %s" % (sys.executable, failure))
+    if len(stream.read(header["padding"])) < header["padding"]:
+        _give_up("what came broke off at its end")
+    _give(document)
+    agent.main()
 
 
 def _require_same_python(header: "dict[str, Any]") -> None:

@@ -84,7 +84,7 @@ def main() -> None:
         pack(root, frames.FrameWriter(put), without_sites=WITHOUT_SITES in sys.argv[2:])
     except BrokenPipeError:
         sys.exit(1)  # Nobody wants it any more.
-    except OSError as failure:
+    except Exception as failure:  # It has no other way to say so.
         put(frames.failed(f"{root} cannot be read: {failure}"))
         sys.exit(1)
 

@@ -23,6 +23,10 @@ _ROOM = 64 << 20
 """Bytes that stay free on the disk."""
 _BLOCK = 1 << 20
 _LONGEST_HEADER = 1 << 16
+_WHERE = (
+    "; it has to lie where it lies on the service's machine, so let that be where jobs may write on nodes, "
+    "too ($TRAINSHED_CACHE)"
+)
 _ON_DISK = 4096
 """Bytes that a file takes on the disk are a multiple of this."""
 
@@ -213,7 +217,11 @@ def main() -> None:
     except (Torn, OSError) as failure:
         told = failure.strerror if isinstance(failure, OSError) and failure.strerror else failure
         named = getattr(failure, "filename", None)
-        _tell(f"failed {told}{f': {named}' if named else ''}")
+        advice = _WHERE if isinstance(failure, PermissionError) else ""
+        _tell(f"failed {told}{f': {named}' if named else ''}{advice}")
+    except Exception as failure:  # It has no other way to say so.
+        _tell(f"failed {failure!r}")
+        raise
 
 
 def _tell(line: str) -> None:
