@@ -12,6 +12,7 @@ import pytest
 
 from tests.caches import remove_cache
 from tests.contract.remote.content_node import Agent, Door, Node, needs_mounts
+from trainshed.engines.remote.content import library
 from trainshed.engines.remote.content.library import Library, Refused
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.runtimes.interpreters import running_interpreter
@@ -35,10 +36,10 @@ def root(tmp_path: Path) -> Iterator[Path]:
 class Site:
     """A service's cache, the door to it, and nodes."""
 
-    def __init__(self, root: Path, stack: AsyncExitStack, door: Door, library: Library) -> None:
+    def __init__(self, root: Path, stack: AsyncExitStack, door: Door, content: Library) -> None:
         self.root = root
         self.door = door
-        self.library = library
+        self.library = content
         self._stack = stack
         self._agents: list[Agent] = []
 
@@ -60,10 +61,10 @@ class Site:
 
 @pytest.fixture
 async def site(root: Path, tmp_path: Path) -> AsyncIterator[Site]:
-    library = Library([root])
+    content = Library([root])
     async with AsyncExitStack() as stack:
-        door = await stack.enter_async_context(Door(library, tmp_path / "door").open())
-        yield Site(root, stack, door, library)
+        door = await stack.enter_async_context(Door(content, tmp_path / "door").open())
+        yield Site(root, stack, door, content)
 
 
 async def test_an_environment_runs_where_it_was_fetched(site: Site) -> None:
@@ -238,6 +239,20 @@ async def test_what_others_have_put_there_is_used_and_never_removed(site: Site) 
     await later.leave()
 
 
+async def test_a_node_that_takes_nothing_does_not_hold_up_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_STALLED", 0.2)
+    monkeypatch.setattr(site.library, "_sending", asyncio.Semaphore(1))
+    place = site.put_bytes("one", 32)
+    _, hanging = await asyncio.open_unix_connection(site.door.path, limit=1 << 10)
+    hanging.write(f"{place}\n".encode())
+    agent = await site.node().agent(await site.library.manifest([str(place)]))
+    assert await agent.answer() == "have"
+    await agent.leave()
+    hanging.close()
+
+
 async def test_what_the_machine_lacks_is_said(site: Site) -> None:
     agent = await site.node().agent(Manifest((), ("/opt/python9/lib/python9.1",)))
     answer = await agent.answer()
@@ -266,9 +281,9 @@ async def test_only_what_is_finished_in_the_cache_is_given(site: Site, tmp_path:
 async def test_an_interpreter_of_the_services_own_comes_along(root: Path, tmp_path: Path) -> None:
     """What an environment refers to outside of the cache: a Python of pyenv or uv, without its packages."""
     prefix = tmp_path / "pythons" / "3.11.7"
-    library = prefix / "lib" / "python3.11"
-    (library / "site-packages" / "secret").mkdir(parents=True)
-    (library / "os.py").write_text("")
+    standard = prefix / "lib" / "python3.11"
+    (standard / "site-packages" / "secret").mkdir(parents=True)
+    (standard / "os.py").write_text("")
     (prefix / "bin").mkdir()
     (prefix / "bin" / "python3.11").write_text("#!/bin/sh\necho it runs\n")
     (prefix / "bin" / "python3.11").chmod(0o755)
@@ -280,10 +295,10 @@ async def test_an_interpreter_of_the_services_own_comes_along(root: Path, tmp_pa
 
     place = Shelf(root / "environments").put("venv", fill)
     content = Library([root], lambda: [prefix, Path("/usr")])
-    manifest = await content.manifest([str(place), str(library)])
+    manifest = await content.manifest([str(place), str(standard)])
     assert [unit.path for unit in manifest.units] == [str(place), str(prefix)]
-    alone = await Library([root]).manifest([str(place), str(library)])
-    assert alone.outside == (str(library),)
+    alone = await Library([root]).manifest([str(place), str(standard)])
+    assert alone.outside == (str(standard),)
     async with Door(content, tmp_path / "door").open() as door:
         node = Node(root, door.path)
         try:

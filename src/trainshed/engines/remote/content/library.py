@@ -16,6 +16,8 @@ from trainshed.engines.remote.content.references import references
 
 _SENDERS = 4
 """How many units are read at once: more would only make the disk jump."""
+_STALLED = 60.0
+"""Seconds in which a node has to take the next piece: others wait for their turn."""
 _DEEPEST = 3
 """Directories between a root and a unit, at most."""
 _EVERYBODYS = ("/", "/usr", "/usr/local")
@@ -82,8 +84,8 @@ class Library:
                 else:
                     await _send(place, writer)
             await writer.drain()
-        except ConnectionError:
-            return  # Who asked has gone, and asks again.
+        except (ConnectionError, TimeoutError):
+            writer.transport.abort()  # Who asked has gone, or hangs; it asks again.
         finally:
             writer.close()
 
@@ -204,7 +206,8 @@ def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
 
 
 async def _send(place: _Place, writer: asyncio.StreamWriter) -> None:
-    """By a process that reads and packs: it ends with this call. Raises ConnectionError."""
+    """By a process that reads and packs: it ends with this call. Raises ConnectionError,
+    TimeoutError."""
     command = [sys.executable, "-I", "-S", "-c", _PACK, _SOURCE, str(place.path)]
     if place.is_interpreter:
         command.append(packing.WITHOUT_SITES)
@@ -219,7 +222,8 @@ async def _send(place: _Place, writer: asyncio.StreamWriter) -> None:
     try:
         while piece := await child.stdout.read(frames.PIECE):
             writer.write(piece)
-            await writer.drain()
+            async with asyncio.timeout(_STALLED):
+                await writer.drain()
     finally:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
