@@ -15,6 +15,7 @@ import pytest
 
 from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces
 from tests.slurm.nodes import until
+from trainshed.core.capacity import OthersUse
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import (
@@ -130,8 +131,8 @@ async def test_nodes_are_told_with_what_others_leave_of_them(
     await cluster.acquire(a_name(), [need("node2", vcpus=3.0), need("node3", vcpus=3.0)])
     report = await looked(cluster, lambda report: bool(report.agents))
     _, second, third = report.nodes
-    assert (second.node.vcpus, second.node.memory_bytes) == (CPUS - 6, (MEMORY_MB - 1000) * MIB)
-    assert second.node.accelerators == (("NVIDIA_TESLA_T4", GPUS - 1),)
+    assert (second.node.vcpus, second.node.memory_bytes) == (CPUS, MEMORY_MB * MIB)
+    assert second.node.others == OthersUse(6, 1000 * MIB, (("NVIDIA_TESLA_T4", 1),))
     assert (third.node.vcpus, third.node.memory_bytes) == (CPUS, MEMORY_MB * MIB)
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from trainshed.core.capacity import UNLIMITED, NodeCondition
+from trainshed.core.capacity import NOBODY_ELSE, UNLIMITED, NodeCondition, OthersUse
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import (
     Admit,
@@ -70,8 +70,10 @@ def node(
     gpus: int = 0,
     kind: str = T4,
     condition: NodeCondition = NodeCondition.READY,
+    others: OthersUse = NOBODY_ELSE,
 ) -> NodeCapacity:
-    return NodeCapacity(name, cpus, memory * GIB, ((kind, gpus),) if gpus else (), condition)
+    devices = ((kind, gpus),) if gpus else ()
+    return NodeCapacity(name, cpus, memory * GIB, devices, condition, others)
 
 
 class World:
@@ -184,4 +186,7 @@ class World:
         for (name, what), amount in used.items():
             room = self.nodes[name]
             has = {"cpus": room.vcpus, "memory": room.memory_bytes, **dict(room.accelerators)}
-            assert amount <= has.get(what, 0), (name, what)
+            others = dict(room.others.accelerators)
+            others |= {"cpus": room.others.vcpus, "memory": room.others.memory_bytes}
+            if amount:
+                assert amount <= has.get(what, 0) - others.get(what, 0), (name, what)

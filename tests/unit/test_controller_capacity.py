@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
+from trainshed.core.capacity import OthersUse
 from trainshed.core.job.spec import Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
@@ -36,6 +37,16 @@ def decided(made: CapacityTracker, subject: Job) -> list[Event]:
     """The next decisions about a job, as its events."""
     found = [event_of_decision(d, subject) for d in made.decide(NOW) if d.uid == subject.uid]
     return [event for event in found if event is not None]
+
+
+def test_others_use_is_waited_for_and_given_back() -> None:
+    made, asks = room("a"), job(1)
+    made.set_nodes([Node("a", 4, 2**40, others=OthersUse(vcpus=4))])
+    made.put(asks)
+    assert decided(made, asks) == []
+    assert made.node_statuses()[0].others.vcpus == 4
+    made.set_nodes([Node("a", 4, 2**40)])
+    assert [type(event) for event in decided(made, asks)] == [JobAdmitted]
 
 
 def waits() -> tuple[CapacityTracker, Job]:

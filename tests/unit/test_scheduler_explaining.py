@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.clusters import GIB, NOW, REGION, SECOND, STRICT, T4, World, gang, node
-from trainshed.core.capacity import NodeCondition, Preflight, QuotaKey, Waiting, WaitReason
+from trainshed.core.capacity import (
+    NodeCondition,
+    OthersUse,
+    Preflight,
+    QuotaKey,
+    Waiting,
+    WaitReason,
+)
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.explaining import node_statuses, preflight, quota_statuses, why
 from trainshed.scheduler.fair_share import position
@@ -61,6 +68,41 @@ def test_the_nodes_are_too_full() -> None:
     assert said(world, 5).message == (
         "needs 64 GiB of memory on one node, and at most 63 GiB are free on one now"
     )
+
+
+def test_others_use_the_nodes() -> None:
+    """What others use is waited for; only what is larger than a whole node is refused."""
+    theirs = OthersUse(6, 4 * GIB)
+    world = World([node("a", 8, others=theirs), node("b", 8), node("c", 4)])
+    world.run(gang(1, 1), "b")
+    world.wait(gang(2, 8))
+    assert said(world, 2) == Waiting(
+        WaitReason.CAPACITY,
+        "needs 8 CPUs on one node, and at most 7 are free on one now; a is used by others",
+        "",
+        (gang(1).name,),
+    )
+    world.set_nodes([node("a", 8), node("b", 8), node("c", 4, others=theirs)])
+    assert world.admitted() == [2]
+    world.wait(gang(3, 9))
+    assert said(world, 3).reason is WaitReason.STOCK_OUT
+    alone = World([node("a", 8, gpus=2, others=OthersUse(6, 0, ((T4, 2),)))])
+    alone.wait(gang(2, 4), gang(3, 1, gpus=1))
+    assert said(alone, 2).message == "needs 4 CPUs, 6 of 8 are used by others"
+    assert said(alone, 3).message == f"needs 1 {T4}, 2 of 2 are used by others"
+    alone.run(gang(1, 1), "a")
+    assert said(alone, 2).message == "needs 4 CPUs, 1 of 8 are used by job 1 and 6 by others"
+
+
+def test_a_replica_that_moves_waits_for_others() -> None:
+    world = World([node("a", 8), node("b", 8, others=OthersUse(8)), node("c", 8)])
+    item = gang(1, 8, replicas=2)
+    first, second = (replica for replica, _ in item.replicas)
+    world.run(gang(2, 1), "a")
+    world.put(GangState(item, places=((first, "c"),), unplaced=((second, "a"),)))
+    found = said(world, 1)
+    assert found.reason is WaitReason.CAPACITY
+    assert found.message.endswith("b is used by others")
 
 
 def test_the_quota_is_used_up() -> None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node
-from trainshed.core.capacity import NodeCondition, QuotaKey
+from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import (
     Admit,
@@ -69,7 +69,11 @@ def clusters(draw: st.DrawFn) -> list[NodeCapacity]:
         gpus, kind = draw(st.integers(0, 4)), draw(st.sampled_from([T4, V100]))
         cpus, memory = draw(st.sampled_from([1, 4, 8, 16])), draw(st.integers(0, 8))
         devices = ((kind, gpus),) if gpus else ()
-        found.append(NodeCapacity(f"n{i}", cpus, memory, devices, draw(conditions)))
+        others = NOBODY_ELSE
+        if draw(st.booleans()):
+            theirs = ((kind, draw(st.integers(0, gpus))),) if gpus else ()
+            others = OthersUse(draw(st.integers(0, cpus)), draw(st.integers(0, memory)), theirs)
+        found.append(NodeCapacity(f"n{i}", cpus, memory, devices, draw(conditions), others))
     return found
 
 
@@ -184,6 +188,15 @@ def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
     world.nodes.pop("passing")
     world.set_nodes(list(world.nodes.values()))
     assert world.plan() == anew.plan()
+
+
+@GENERATED
+@given(worlds())
+def test_what_others_use_now_refuses_nobody_for_good(world: World) -> None:
+    """Others give back what they use: only a node's whole size says whether a job can ever run there."""
+    refused = [d for d in world.plan().decisions if isinstance(d, StockOut)]
+    world.set_nodes([replace(one, others=NOBODY_ELSE) for one in world.nodes.values()])
+    assert [d for d in world.plan().decisions if isinstance(d, StockOut)] == refused
 
 
 @GENERATED

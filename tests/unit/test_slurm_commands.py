@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainshed.core.capacity import OthersUse
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import HoldName
@@ -45,15 +46,18 @@ def test_a_recorded_cluster_is_read() -> None:
     # What the hold has is this service's; what somebody else's job has is not.
     assert (one.node.vcpus, one.node.memory_bytes) == (16, 6000 * mib)
     assert one.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
-    assert (two.node.vcpus, two.node.memory_bytes) == (12, 5000 * mib)
-    assert two.node.accelerators == (("NVIDIA_TESLA_T4", 1),)
+    assert one.node.others == OthersUse()
+    assert (two.node.vcpus, two.node.memory_bytes) == (16, 6000 * mib)
+    assert two.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
+    assert two.node.others == OthersUse(4, 1000 * mib, (("NVIDIA_TESLA_T4", 1),))
     assert (three.state, three.cause) == (NodeState.DRAINING, "a fan | is loud")
 
 
 def test_another_services_holds_are_not_ours() -> None:
     found = look(service="other")
     assert not found.jobs and not found.report.agents
-    assert found.report.nodes[0].node.vcpus == 14
+    node = found.report.nodes[0].node
+    assert (node.vcpus, node.others.vcpus) == (16, 2)
 
 
 def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:

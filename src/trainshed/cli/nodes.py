@@ -66,6 +66,8 @@ class NodeView:
     replicas: tuple[tuple[str, str], ...]
     #: Those of the replicas that have accelerators.
     holders: tuple[HolderView, ...] = ()
+    #: What others than the service use of it, in words; "" = nothing.
+    others: str = ""
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "NodeView":
@@ -83,6 +85,7 @@ class NodeView:
             tuple((kind.type, kind.count, kind.used) for kind in node.accelerators or ()),
             tuple((holder.job, holder.replica) for holder in replicas),
             tuple(holder for holder in map(HolderView.of, replicas) if holder.accelerators),
+            _others(node),
         )
 
 
@@ -174,7 +177,9 @@ def leaving(client: Client, node: NodeView) -> Iterator[str]:
 
 
 def node_table(nodes: list[NodeView]) -> list[str]:
-    """The lines of a list of nodes; why one takes no work has a column only where one does not."""
+    """The lines of a list of nodes; what others use, and why one takes no work, have a column only where
+    there is something to say."""
+    shared = any(node.others for node in nodes)
     unfit = any(node.cause for node in nodes)
     columns = (
         Column("NODE"),
@@ -182,6 +187,7 @@ def node_table(nodes: list[NodeView]) -> list[str]:
         Column("CPUS", right=True),
         Column("MEMORY", right=True),
         Column("ACCELERATORS"),
+        *([Column("OTHERS")] if shared else []),
         Column("REPLICAS", right=True),
         *([Column("WHY")] if unfit else []),
     )
@@ -192,6 +198,7 @@ def node_table(nodes: list[NodeView]) -> list[str]:
             f"{node.used_vcpus:g}/{node.vcpus:g}",
             f"{node.used_memory_bytes / 2**30:.1f}/{gibibytes(node.memory_bytes)}",
             ", ".join(f"{used}/{count} {kind}" for kind, count, used in node.accelerators) or "–",
+            *([node.others or "–"] if shared else []),
             str(len(node.replicas)),
             *([node.cause or "–"] if unfit else []),
         )
@@ -228,6 +235,20 @@ def holder_table(nodes: list[NodeView]) -> list[str]:
     if not rows:
         return []
     return titled(columns, rows)
+
+
+def _others(node: capacity.Node) -> str:
+    """`2 CPUs, 4.0 GiB, 1 NVIDIA_L4`."""
+    vcpus = node.others_vcpus or 0
+    parts = [f"{vcpus:g} CPU{'s' * (vcpus != 1)}"] if vcpus else []
+    if size := node.others_memory_bytes or 0:
+        parts.append(gibibytes(size))
+    parts += [
+        f"{kind.used_by_others} {kind.type or 'GPU'}"
+        for kind in node.accelerators or ()
+        if kind.used_by_others
+    ]
+    return ", ".join(parts)
 
 
 def _nodes(client: Client) -> list[NodeView]:

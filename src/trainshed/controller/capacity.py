@@ -237,7 +237,9 @@ class CapacityTracker:
     def _node_room(self, node: Node) -> NodeCapacity:
         news = self.unfit(node.name)
         condition = news.condition if news else NodeCondition.READY
-        return NodeCapacity(node.name, node.vcpus, node.memory_bytes, node.accelerators, condition)
+        return NodeCapacity(
+            node.name, node.vcpus, node.memory_bytes, node.accelerators, condition, node.others
+        )
 
 
 def gang_state(job: Job, before: GangState | None) -> GangState:

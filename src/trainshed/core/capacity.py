@@ -66,6 +66,20 @@ class NodeCondition(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class OthersUse:
+    """What of a node is used by others than this service."""
+
+    vcpus: float = 0
+    memory_bytes: int = 0
+    #: (public type, count)
+    accelerators: tuple[tuple[str, int], ...] = ()
+
+
+NOBODY_ELSE = OthersUse()
+"""The node is this service's alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """A node and what of it is used."""
 
@@ -82,6 +96,7 @@ class NodeStatus:
     used_accelerators: tuple[tuple[str, int], ...]
     #: Full job name and replica of each, `projects/p/…/customJobs/7 workerpool0-0`.
     replicas: tuple[str, ...]
+    others: OthersUse = NOBODY_ELSE
 
 
 @dataclass(frozen=True, slots=True)

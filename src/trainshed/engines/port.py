@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from trainshed.core.capacity import NOBODY_ELSE, OthersUse
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
@@ -69,6 +70,8 @@ class Node:
     memory_bytes: int
     #: (public type, count) of what it has; the type is "" for a GPU that no public type stands for.
     accelerators: tuple[tuple[str, int], ...] = ()
+    #: What of all that others have now, and may give back.
+    others: OthersUse = NOBODY_ELSE
 
 
 class NodeState(enum.StrEnum):

@@ -3,6 +3,7 @@ them."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from trainshed.core.capacity import (
     NodeCondition,
@@ -33,6 +34,7 @@ from trainshed.scheduler.resources import (
     count_fitting,
     find_placements,
     placement_orders,
+    plus,
 )
 from trainshed.scheduler.snapshot import Snapshot
 
@@ -108,6 +110,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: int) -> Waiting:
             return _short(snapshot, entry, meter, amount)
     if snapshot.policy.strict and find_placements(snapshot.free, entry.shape.kinds) is None:
         message, held = _capacity(snapshot, entry)
+        message += _used_by_others(snapshot, entry.shape.kinds)
         return Waiting(WaitReason.CAPACITY, message, hint(snapshot, entry), _names(snapshot, held))
     return _not_its_turn(snapshot, entry)
 
@@ -126,8 +129,9 @@ def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
         message = f"{lost}; {_no_node(snapshot, kinds)}"
         return Waiting(WaitReason.NO_NODE, message, _undrain(snapshot, kinds))
     needs = f" and needs {described(kinds[0][0])} on another node" if snapshot.policy.strict else ""
+    others = _used_by_others(snapshot, kinds) if snapshot.policy.strict else ""
     held = _in_the_way(snapshot, entry, kinds[0][0])
-    return Waiting(WaitReason.CAPACITY, lost + needs, "", _names(snapshot, held))
+    return Waiting(WaitReason.CAPACITY, lost + needs + others, "", _names(snapshot, held))
 
 
 def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
@@ -206,6 +210,32 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
     return f"needs room for {size} replicas together, and the nodes do not have it now", held
 
 
+def _used_by_others(snapshot: Snapshot, kinds: Kinds) -> str:
+    """`; node3 and node4 are used by others`: those that would hold a replica that they cannot hold now,
+    if others gave them back. With a single node the sums say it."""
+    if len(snapshot.loads) == 1:
+        return ""
+    names = [
+        name
+        for _, name in sorted(snapshot.loads, key=itemgetter(1))
+        if any(snapshot.nodes[name].others) and _more_without_others(snapshot, name, kinds)
+    ]
+    if not names:
+        return ""
+    if len(names) > _NAMED:
+        said = f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    else:
+        said = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"; {said} {'is' if len(names) == 1 else 'are'} used by others"
+
+
+def _more_without_others(snapshot: Snapshot, name: str, kinds: Kinds) -> bool:
+    node, free = snapshot.nodes[name], snapshot.free.vector(name)
+    given_back = plus(free, node.others)
+    needs = [kind.vector(node.layout) for kind, _ in kinds if kind.suits(node.layout)]
+    return any(count_fitting(given_back, need) > count_fitting(free, need) for need in needs)
+
+
 def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
     """With a single node it is all about sums: "needs 8 CPUs, 4 of 8 are used by job 17"."""
     node = snapshot.nodes[name]
@@ -216,10 +246,17 @@ def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
         wanted = sum(vector[at] * count for vector, count in vectors)
         if wanted > free[at]:
             unit = {"CPUs": 1000, "GiB of memory": GIB}.get(what, 1)
+            others = node.others[at]
             amounts = [
-                f"{round(value / unit, 2):g}" for value in (wanted, has[at] - free[at], has[at])
+                f"{round(value / unit, 2):g}"
+                for value in (wanted, has[at] - free[at] - others, has[at], others)
             ]
-            return f"needs {amounts[0]} {what}, {amounts[1]} of {amounts[2]} are used by {users}"
+            if others and not node.holders:
+                by = f"{amounts[3]} of {amounts[2]} are used by others"
+            else:
+                by = f"{amounts[1]} of {amounts[2]} are used by {users}"
+                by += f" and {amounts[3]} by others" if others else ""
+            return f"needs {amounts[0]} {what}, {by}"
     return f"needs more than is free on {name}"
 
 
@@ -384,6 +421,7 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
                 used_memory_bytes=node.used[-1],
                 used_accelerators=tuple((kind, count) for kind, count in used if count),
                 replicas=tuple(sorted(replicas.get(name, ()))),
+                others=capacity.others,
             )
         )
     return tuple(found)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainshed.core.capacity import NodeCondition, QuotaKey
+from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog import quotas
 from trainshed.core.job.spec import Strategy, WorkerPool
 from trainshed.core.lifecycle.records import Job
@@ -75,6 +75,8 @@ class NodeCapacity:
     accelerators: tuple[tuple[str, int], ...] = ()
     #: Only READY nodes take work.
     condition: NodeCondition = NodeCondition.READY
+    #: Comes and goes without this service: whether a gang can ever fit does not depend on it.
+    others: OthersUse = NOBODY_ELSE
 
 
 @dataclass(frozen=True, slots=True)

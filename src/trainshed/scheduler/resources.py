@@ -71,6 +71,16 @@ def capacity_of(node: NodeCapacity) -> Vector:
     return (*(devices[t] for t in layout_of(node)), thousandths(node.vcpus), node.memory_bytes)
 
 
+def others_of(node: NodeCapacity) -> Vector:
+    """What others use of a node, in its layout."""
+    devices = dict(node.others.accelerators)
+    return (
+        *(devices.get(t, 0) for t in layout_of(node)),
+        thousandths(node.others.vcpus),
+        node.others.memory_bytes,
+    )
+
+
 def plus(left: Vector, right: Vector, times: int = 1) -> Vector:
     return tuple([a + b * times for a, b in zip(left, right, strict=True)])
 

@@ -6,6 +6,7 @@ rebuild. Nothing here decides anything.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import TypeVar
 
@@ -32,6 +33,7 @@ from trainshed.scheduler.resources import (
     Vector,
     capacity_of,
     layout_of,
+    others_of,
     plus,
 )
 
@@ -43,20 +45,29 @@ _Sorted = TypeVar(
 class Node:
     """A node and what is on it."""
 
-    __slots__ = ("capacity", "holders", "layout", "name", "replicas", "used")
+    __slots__ = ("capacity", "holders", "layout", "name", "others", "replicas", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
         #: None = gangs name it, and the engine does not (any more).
         self.capacity: NodeCapacity | None = None
         self.layout: Layout = ()
+        #: By gangs.
         self.used: Vector = (0, 0)
+        #: By work of others than this service.
+        self.others: Vector = (0, 0)
         self.replicas = 0
         self.holders: dict[JobUid, Entry] = {}
 
     @property
     def is_ready(self) -> bool:
         return self.capacity is not None and self.capacity.condition is NodeCondition.READY
+
+    @property
+    def free(self) -> Vector:
+        """What is left of a known node; below zero where others took what gangs have."""
+        assert self.capacity is not None
+        return plus(plus(capacity_of(self.capacity), self.used, -1), self.others, -1)
 
     def change(self, kinds: Sequence[Kind], times: int) -> None:
         """Replicas come (1) or go (-1)."""
@@ -206,7 +217,7 @@ class Snapshot:
         #: How many replicas run at once.
         self.replicas = Meter(QuotaKey("", "", REPLICAS), alone=True)
         self.queue = Queue()
-        #: What is left on READY nodes.
+        #: What gangs and others leave on READY nodes.
         self.free = NodeResources()
         #: All that READY nodes have when empty.
         self.ready = NodeResources()
@@ -257,8 +268,13 @@ class Snapshot:
     def set_node(self, capacity: NodeCapacity) -> None:
         """A node is new, or is not what it was."""
         node = self.nodes.get(capacity.name)
-        if node is None or node.capacity != capacity:
+        before = node.capacity if node else None
+        if node is None or before is None or replace(before, others=capacity.others) != capacity:
             self._set_node(capacity.name, capacity)
+        elif before != capacity:
+            node.capacity, node.others = capacity, others_of(capacity)
+            if node.is_ready:
+                self.free.move(capacity.name, node.free)
 
     def put(self, state: GangState) -> None:
         """A gang is new, or stands elsewhere than before."""
@@ -396,8 +412,7 @@ class Snapshot:
             del node.holders[entry.gang.uid]
         if node.is_ready:
             insort(self.loads, (node.replicas, name))
-            assert node.capacity is not None
-            self.free.move(name, plus(capacity_of(node.capacity), node.used, -1))
+            self.free.move(name, node.free)
         elif node.capacity is None and not node.holders:
             del self.nodes[name]
 
@@ -413,6 +428,7 @@ class Snapshot:
         node.capacity = capacity
         node.layout = () if capacity is None else layout_of(capacity)
         node.used, node.replicas = (0,) * (len(node.layout) + 2), 0
+        node.others = node.used if capacity is None else others_of(capacity)
         for entry in node.holders.values():
             node.change(entry.held[name], 1)
         if capacity is None:
@@ -425,7 +441,7 @@ class Snapshot:
             if node.is_ready:
                 insort(self.loads, (node.replicas, name))
                 self.ready.add(name, node.layout, has)
-                self.free.add(name, node.layout, plus(has, node.used, -1))
+                self.free.add(name, node.layout, node.free)
         self._weigh()
 
     def _count(self, capacity: NodeCapacity, times: int) -> None:

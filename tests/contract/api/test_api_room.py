@@ -42,7 +42,9 @@ async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:
         "usedVcpus": 2,
         "memoryBytes": 32 * 2**30,
         "usedMemoryBytes": 4 * 2**30,
-        "accelerators": [{"type": "NVIDIA_TESLA_T4", "count": 1, "used": 0}],
+        "othersVcpus": 0,
+        "othersMemoryBytes": 0,
+        "accelerators": [{"type": "NVIDIA_TESLA_T4", "count": 1, "used": 0, "usedByOthers": 0}],
         "replicas": [{"job": name, "replica": "workerpool0-0"}],
     }
 

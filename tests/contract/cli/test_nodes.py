@@ -43,6 +43,16 @@ def test_list_shows_what_is_used_of_what_there_is(trainshed: Invoke, service: Fa
     assert (first[-1], second[-1], "–" in second) == ("1", "0", True)
 
 
+def test_list_shows_what_others_use(trainshed: Invoke, service: FakeService) -> None:
+    devices = [{"type": "NVIDIA_TESLA_T4", "count": 2, "used": 0, "usedByOthers": 1}]
+    shared = node(othersVcpus=3, othersMemoryBytes=4 * 2**30, accelerators=devices)
+    service.on("GET", NODES, {"nodes": [shared, node("node-2")]})
+    header, first, second = trainshed("nodes", "list").stdout.splitlines()
+    assert "OTHERS" in header.split()
+    assert "3 CPUs, 4.0 GiB, 1 NVIDIA_TESLA_T4" in first
+    assert second.split()[-2] == "–"
+
+
 def test_list_says_why_a_node_takes_no_work(trainshed: Invoke, service: FakeService) -> None:
     drained = node(condition="DRAINED", cause="node-1 is under maintenance: new disk")
     service.on("GET", NODES, {"nodes": [drained, node("node-2")]})

@@ -72,7 +72,7 @@ async def undrain(call: JsonCall) -> records.Node:
 
 
 def node_view(node: NodeStatus) -> records.Node:
-    used = dict(node.used_accelerators)
+    used, others = dict(node.used_accelerators), dict(node.others.accelerators)
     return records.Node(
         name=node.name,
         condition=node.condition.value,
@@ -81,8 +81,15 @@ def node_view(node: NodeStatus) -> records.Node:
         used_vcpus=node.used_vcpus,
         memory_bytes=node.memory_bytes,
         used_memory_bytes=node.used_memory_bytes,
+        others_vcpus=node.others.vcpus,
+        others_memory_bytes=node.others.memory_bytes,
         accelerators=tuple(
-            records.NodeAccelerators(type=kind, count=count, used=used.get(kind, 0))
+            records.NodeAccelerators(
+                type=kind,
+                count=count,
+                used=used.get(kind, 0),
+                used_by_others=others.get(kind, 0),
+            )
             for kind, count in node.accelerators
         ),
         replicas=tuple(_replica(text) for text in node.replicas),

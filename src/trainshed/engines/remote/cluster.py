@@ -70,7 +70,7 @@ class Hold:
 class NodeReport:
     """How a node stands."""
 
-    #: With what of it this service may use: what others hold is left out.
+    #: `others`: what is held there by none of this service's holds.
     node: Node
     state: NodeState
     #: Why it is not UP, as the cluster tells it; "" = it is, or nothing is told.

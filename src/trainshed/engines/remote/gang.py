@@ -106,18 +106,21 @@ def moved(
 
 
 def needs(requests: Iterable[SlotRequest], nodes: Mapping[str, Node]) -> list[NodeNeed]:
-    """What replicas need on each node together, their agent included; never more than the node has, on which
-    the scheduler has found them a place."""
+    """What replicas need on each node together, their agent included as far as others leave it room; never
+    more than the node has, on which the scheduler has found them a place."""
     by_node: dict[str, list[SlotRequest]] = {}
     for request in requests:
         by_node.setdefault(request.node, []).append(request)
     found: list[NodeNeed] = []
     for node, some in by_node.items():
         vcpus = sum(request.vcpus for request in some) or 1.0
-        memory = AGENT_MEMORY + sum(request.memory_bytes or UNSAID_MEMORY for request in some)
+        asked = sum(request.memory_bytes or UNSAID_MEMORY for request in some)
+        memory = asked + AGENT_MEMORY
         if node in nodes:
-            vcpus = min(vcpus, nodes[node].vcpus)
-            memory = min(memory, nodes[node].memory_bytes)
+            here = nodes[node]
+            vcpus = min(vcpus, here.vcpus)
+            memory = min(memory, max(asked, here.memory_bytes - here.others.memory_bytes))
+            memory = min(memory, here.memory_bytes)
         devices = sum(request.accelerators for request in some)
         kind = next((request.accelerator for request in some if request.accelerator), "")
         found.append(NodeNeed(node, len(some), vcpus, memory, devices, kind))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from trainshed.core.capacity import OthersUse
 from trainshed.engines.port import Node
 from trainshed.engines.remote.cluster import ClusterReport, HoldName, NodeReport
 from trainshed.engines.slurm import commands
@@ -87,7 +88,7 @@ def _name(text: str, service: str) -> HoldName | None:
 def _nodes(
     lines: Iterable[commands.NodeLine], held: Iterable[Job], settings: SlurmSettings
 ) -> tuple[NodeReport, ...]:
-    """With what others leave: what is free, and what this service has."""
+    """With what others have: what is held, but not by this service."""
     shares: dict[str, list[Job]] = {}
     for job in held:
         for node in job.nodes:
@@ -105,11 +106,15 @@ def _node(
     state, cause = commands.node_state(line, reservation=settings.in_reservation)
     own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
     own_memory = sum(job.memory_bytes for job in mine)
-    # The two answers are of two moments: nothing is told to be more than there is.
-    cpus = min(line.cpus, line.cpus - line.cpus_allocated + own_cpus)
-    memory = min(line.memory_bytes, line.memory_bytes - line.memory_allocated + own_memory)
+    total, others = _accelerators(line, mine, public)
+    # The two answers are of two moments: others never have less than nothing.
+    use = OthersUse(
+        max(0, line.cpus_allocated - own_cpus),
+        max(0, min(line.memory_bytes, line.memory_allocated - own_memory)),
+        others,
+    )
     return NodeReport(
-        Node(line.name, cpus, max(0, memory), _accelerators(line, mine, public)),
+        Node(line.name, line.cpus, line.memory_bytes, total, use),
         state,
         cause,
         line.address,
@@ -118,15 +123,22 @@ def _node(
 
 def _accelerators(
     line: NodeLine, mine: Sequence[Job], public: Mapping[str, str]
-) -> tuple[tuple[str, int], ...]:
+) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
+    """By public type: what there is, and what others have of it."""
     total = _devices(line.gres)
     used = _devices(line.gres_used)
     own = _devices(gres for job in mine for gres in job.gres)
-    found: dict[str, int] = {}
+    there: dict[str, int] = {}
+    others: dict[str, int] = {}
     for kind, count in total.items():
-        free = min(count, count - used.get(kind, 0) + own.get(kind, 0))
         name = public.get(kind, "")
-        found[name] = found.get(name, 0) + max(0, free)
+        theirs = min(count, max(0, used.get(kind, 0) - own.get(kind, 0)))
+        there[name] = there.get(name, 0) + count
+        others[name] = others.get(name, 0) + theirs
+    return _counted(there), _counted(others)
+
+
+def _counted(found: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, count) for name, count in found.items() if count))
 
 

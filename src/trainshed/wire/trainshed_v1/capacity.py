@@ -30,6 +30,8 @@ class NodeAccelerators(Record, frozen=True):
     type: str = ""
     count: int = 0
     used: int = 0
+    #: Used by others than this service.
+    used_by_others: int = 0
 
 
 class NodeReplica(Record, frozen=True):
@@ -55,6 +57,9 @@ class Node(Record, frozen=True):
     used_vcpus: float | UnsetType = UNSET
     memory_bytes: int | UnsetType = UNSET
     used_memory_bytes: int | UnsetType = UNSET
+    #: Used by others than this service, who share the node with it.
+    others_vcpus: float | UnsetType = UNSET
+    others_memory_bytes: int | UnsetType = UNSET
     accelerators: tuple[NodeAccelerators, ...] | UnsetType = UNSET
     #: What runs there, also what was asked to leave and has not left yet.
     replicas: tuple[NodeReplica, ...] | UnsetType = UNSET
