@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.engines.process_cluster import ProcessCluster
 from trainshed.engines.conformance.lab import LabWithNodes
+from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import Engine
 from trainshed.engines.remote.credentials import Issuer
 from trainshed.engines.remote.engine import RemoteEngine, RemoteOptions, module_command
@@ -21,7 +22,7 @@ from trainshed.engines.streams import FileStreams
 LEASE = 4.0
 
 
-def new_engine(directory: Path, port: int) -> RemoteEngine:
+def new_engine(directory: Path, port: int, here: LocalEngine | None = None) -> RemoteEngine:
     options = RemoteOptions(
         identity="labs",
         directory=directory / "engine",
@@ -47,7 +48,11 @@ def new_engine(directory: Path, port: int) -> RemoteEngine:
         )
 
     return RemoteEngine(
-        ProcessCluster(directory / "cluster"), FileStreams(directory / "logs"), options, new_hub
+        ProcessCluster(directory / "cluster"),
+        FileStreams(directory / "logs"),
+        options,
+        new_hub,
+        here=here,
     )
 
 

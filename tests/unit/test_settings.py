@@ -161,6 +161,14 @@ def test_the_memory_cap_only_lowers_limits() -> None:
     assert LaunchDefaults(memory_cap=60).memory_limit(0) == 60
 
 
+def test_nodes_of_a_cluster_have_bounds_unless_told_otherwise() -> None:
+    """A hold is asked for on nodes that have what it takes, and not where it would wait behind others."""
+    assert not Settings().strict
+    assert Settings(engine="slurm").strict
+    assert not Settings(engine="slurm", capacity="relaxed").strict
+    assert Settings(capacity="strict").strict
+
+
 def test_the_documented_settings_are_the_settings() -> None:
     """docs/settings.md: every field with its sources and its default, in order."""
     page = (Path(__file__).parents[2] / "docs/settings.md").read_text()

@@ -139,7 +139,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         owner=f"{socket.gethostname()}:{os.getpid()}",
         stores=_parent_stores(bootstrap, engine, advisor, buckets, new_uid),
         scheduling=Policy(
-            strict=settings.capacity == "strict",
+            strict=settings.strict,
             max_replicas=settings.max_replicas,
             patience=round(settings.patience * 1e9),
             public_quotas=settings.quotas == "public",

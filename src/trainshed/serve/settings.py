@@ -106,8 +106,8 @@ class Settings:
     memory_per_replica: Count = 0
     #: Refuse a runtime substitution instead of noting it (spec/runtimes#substitutes).
     exact_runtimes: bool = False
-    #: Whether nodes have bounds (spec/queue#quotas).
-    capacity: Capacity = "relaxed"
+    #: Whether nodes have bounds (spec/queue#quotas); "" = those of a cluster do, this machine's do not.
+    capacity: Capacity = ""
     #: What holds where no quota is set.
     quotas: Quotas = "unlimited"
     #: CPUs, GiB and TYPE=COUNT,… that each node is said to have; 0 and "" = its share of the machine.
@@ -182,6 +182,11 @@ class Settings:
     #: Tables of engines that other packages bring, by name, as they stand in the file: each engine checks its
     #: own. Those of the local engine are the settings of `LOCAL_ENGINE`.
     engines: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+    @property
+    def strict(self) -> bool:
+        """Nodes have bounds."""
+        return (self.capacity or ("strict" if self.engine == "slurm" else "relaxed")) == "strict"
 
 
 LOCAL_ENGINE = (

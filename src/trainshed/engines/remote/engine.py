@@ -103,7 +103,7 @@ _AT_FIRST = Capabilities(
     durable=True,
     terminals=True,
 )
-"""What holds on every node, until an agent has told more."""
+"""What is told where nothing is known of any machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +199,8 @@ class RemoteEngine(NoTerminals):
             raise EngineUnavailable(str(failure)) from failure
         if self._here is not None:
             await self._here.start()
+            # Nodes are like this machine, until one has told of itself.
+            self._capabilities = self._here.capabilities()
         self._take(self._cluster.report(), told=False)
         await self._listen()
         self._tasks.keep(self._follow, "hearing the cluster")
