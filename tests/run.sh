@@ -34,6 +34,8 @@ free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
 if [ $# -eq 0 ] && [ "$free" -lt 12 ]; then
     echo "NOTE: $free GB are free here, and the tests take about 12 GB; make room if they fail for lack of it." >&2
 fi
+# nproc says 1 where OMP_NUM_THREADS does.
+processors=$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
 # The algorithms are made for one thread (docs/adr/0018); several in each of three processes only wait for each other.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 if [ $# -ne 0 ]; then
@@ -56,7 +58,7 @@ if ! ls tests/unit/__pycache__/*-pytest-*.pyc >/dev/null 2>&1; then
 fi
 # Half of the time goes into waiting for real processes, so files are run two more at a time than there are processors.
 # Soaks take minutes each, or prove at length what other tests prove in short; they are for ./dev test-all.
-workers=$(($(nproc 2>/dev/null || echo 2) + 2))
+workers=$((processors + 2))
 [ "$workers" -le 6 ] || workers=6
 marks='not runtimes and not programs and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs'
@@ -66,7 +68,7 @@ printf '\nThe static checks (./dev check):\n' >&2
 cat "$checks" >&2
 took=$(($(date +%s) - began)) busy=$(($(used) - used))
 printf '\n%s s, in which the processors of this machine computed for %s s: %s of %s all the time.\n' \
-    "$took" "$busy" "$(awk "BEGIN { printf \"%.1f\", $busy / ($took + 0.01) }")" "$(nproc 2>/dev/null || echo 2)" >&2
+    "$took" "$busy" "$(awk "BEGIN { printf \"%.1f\", $busy / ($took + 0.01) }")" "$processors" >&2
 if [ "$code" -eq 0 ] || [ "$checked" -ne 0 ]; then
     exit $((code > checked ? code : checked))
 fi
