@@ -13,10 +13,12 @@ from tests.engines.process_cluster import ProcessCluster
 from trainshed.engines.conformance.lab import LabWithNodes
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import Engine
+from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.credentials import Issuer
-from trainshed.engines.remote.engine import RemoteEngine, RemoteOptions, module_command
+from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.messages import AgentDocument, News, Order
+from trainshed.engines.remote.options import RemoteOptions, module_command
 from trainshed.engines.streams import FileStreams
 
 LEASE = 4.0
@@ -35,16 +37,16 @@ def new_engine(directory: Path, port: int, here: LocalEngine | None = None) -> R
         command=module_command,
     )
 
-    def new_hub(engine: RemoteEngine) -> Hub[Order, News]:
+    def new_hub(agents: Agents) -> Hub[Order, News]:
         return Hub(
             Issuer.open(directory / "authority", time.time),
             host="127.0.0.1",
             port=port,
             received=News,
             doors={},
-            admits=engine.admits,
-            serve=engine.serve,
-            introduction=engine.may_introduce,
+            admits=agents.admits,
+            serve=agents.serve,
+            introduction=agents.may_introduce,
         )
 
     return RemoteEngine(

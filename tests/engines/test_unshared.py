@@ -18,13 +18,15 @@ from trainshed.core.launch import LaunchPlan, Software
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import Stage, staged
 from trainshed.engines.port import Engine, EngineUnavailable
+from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.cluster import Hold
 from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.credentials import Issuer
-from trainshed.engines.remote.engine import RemoteEngine, RemoteOptions
+from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.messages import AgentDocument, News, Order
+from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.streams import FileStreams
 from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.prefix import Prefix, make_prefix, write_template
@@ -77,17 +79,17 @@ class UnsharedLab(Lab):
             library=self._library,
         )
 
-        def new_hub(engine: RemoteEngine) -> Hub[Order, News]:
+        def new_hub(agents: Agents) -> Hub[Order, News]:
             return Hub(
                 Issuer.open(directory / "authority", time.time),
                 host="127.0.0.1",
                 port=0,
                 received=News,
                 doors={},
-                admits=engine.admits,
-                serve=engine.serve,
-                introduction=engine.may_introduce,
-                content=engine.send_content,
+                admits=agents.admits,
+                serve=agents.serve,
+                introduction=agents.may_introduce,
+                content=agents.send_content,
             )
 
         ours = Path(trainshed.__file__).parents[1]

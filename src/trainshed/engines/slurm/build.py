@@ -9,10 +9,12 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
+from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.credentials import Issuer
-from trainshed.engines.remote.engine import PORT, RemoteEngine, RemoteOptions, module_command
+from trainshed.engines.remote.engine import PORT, RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.messages import AgentDocument, News, Order
+from trainshed.engines.remote.options import RemoteOptions, module_command
 from trainshed.engines.slurm.cluster import SlurmCluster
 from trainshed.engines.slurm.settings import SlurmSettings, parse
 from trainshed.engines.streams import FileStreams
@@ -42,16 +44,16 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         shares_files=settings.shared,
     )
 
-    def new_hub(engine: RemoteEngine) -> Hub[Order, News]:
+    def new_hub(agents: Agents) -> Hub[Order, News]:
         return Hub(
             Issuer.open(directory / "authority", time.time),
             host=settings.host,
             port=settings.port or _last_port(directory),
             received=News,
             doors=doors,
-            admits=engine.admits,
-            serve=engine.serve,
-            introduction=engine.may_introduce,
+            admits=agents.admits,
+            serve=agents.serve,
+            introduction=agents.may_introduce,
             dialled=settings.service_address,
         )
 

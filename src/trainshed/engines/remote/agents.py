@@ -1,0 +1,295 @@
+"""The agents of a cluster's nodes: who may connect, what each tells, and when one counts as dead."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from trainshed.core.lifecycle.events import ReplicaEvent
+from trainshed.engines.port import (
+    Capabilities,
+    EngineUnavailable,
+    LaunchRejected,
+    LinesWritten,
+    MetricsWritten,
+    NodeState,
+)
+from trainshed.engines.remote import messages
+from trainshed.engines.remote.agent_handle import AgentHandle, Connection
+from trainshed.engines.remote.attempts import Attempts, never_started
+from trainshed.engines.remote.channel import ChannelClosed
+from trainshed.engines.remote.cluster import Cluster
+from trainshed.engines.remote.content.library import Library
+from trainshed.engines.remote.gang import Gang, hold_name
+from trainshed.engines.remote.hub import Hub, introductions
+from trainshed.engines.remote.messages import News, Order
+from trainshed.engines.remote.mirror import StreamCopies, TornStream
+from trainshed.engines.remote.records import Seat, place
+from trainshed.engines.streams import FileStreams
+from trainshed.eventloop.background import Crew
+from trainshed.telemetry.lines import about
+
+log = logging.getLogger(__name__)
+
+_TICK = 0.5
+"""Seconds between two looks at which agents are silent."""
+_SETTLED = 1.0
+"""Seconds by which a look at the cluster must be younger than an agent's silence, to tell about it."""
+_MARGIN = 5.0
+"""Seconds after its lease until an agent counts as dead: its programs take their time to die."""
+_LEAVING = 10.0
+"""Seconds that an agent has to clean up, before its node is given back."""
+
+_AT_FIRST = Capabilities(
+    enforced_memory=True,
+    oom_verdict=True,
+    process_namespace=False,
+    stable_hostname=False,
+    addresses="literal",
+    durable=True,
+    terminals=True,
+)
+"""What is told where nothing is known of any machine."""
+
+
+class Agents:
+    """`identity`: what tells this service from others that use the cluster. `lease`: seconds without a word
+    of the service after which an agent ends its programs. `library`: what they may be sent; None =
+    nothing."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        cluster: Cluster,
+        streams: FileStreams,
+        *,
+        identity: str,
+        lease: float,
+        library: Library | None,
+        new_hub: "Callable[[Agents], Hub[Order, News]]",
+    ) -> None:
+        #: What agents have told last of what they can do.
+        self.capabilities = _AT_FIRST
+        self.hub = new_hub(self)
+        self._attempts = attempts
+        self._cluster = cluster
+        self._streams = streams
+        self._identity = identity
+        self._lease = lease
+        self._library = library
+        #: By the name in its certificate: every agent that may connect.
+        self._by_name: dict[str, AgentHandle] = {}
+        self._tasks = Crew()
+
+    def begin(self) -> None:
+        """Agents of attempts that were written down may run, and connect."""
+        for gang in self._attempts.gangs.values():
+            for where, start in gang.record.agents.items():
+                part, node = where.split("/", 1)
+                self.add(gang, int(part), node, start)
+        self._tasks.keep(self._look_round, "looking after agents")
+
+    async def close(self) -> None:
+        """Let go of all of them; they run on."""
+        await self._tasks.close()
+        await self.hub.close()
+
+    # --- whom the hub admits ---
+
+    def admits(self, name: str) -> bool:
+        """Whether an agent of that name may connect now."""
+        return name in self._by_name
+
+    def may_introduce(self, name: str, line: bytes) -> bool:
+        """Whether a program of that agent may introduce itself to the buckets by this line."""
+        agent = self._by_name.get(name)
+        if agent is None:
+            return False
+        gang = self._attempts.gangs[agent.job_uid, agent.attempt]
+        return any(
+            line in introductions(seat.identity) for seat in gang.seats_of(agent) if seat.identity
+        )
+
+    async def serve(self, connection: Connection) -> None:
+        """Hear an agent out, until its connection ends."""
+        agent = self._by_name.get(connection.peer)
+        if agent is None:
+            return
+        gang = self._attempts.gangs[agent.job_uid, agent.attempt]
+        try:
+            await self._hear(agent, gang, connection)
+        except ChannelClosed as end:
+            if not agent.is_gone and not self._attempts.is_closed:
+                _log(agent).warning("agent on node %s: the connection ended: %s", agent.node, end)
+        except (TornStream, OSError) as error:
+            # A full disk, say: the agent keeps what it has, and begins again.
+            _log(agent).warning("agent on node %s: streams not taken: %s", agent.node, error)
+        finally:
+            agent.disconnect(connection)
+
+    async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
+        """For the hub: what the agent of that name may have."""
+        agent, library = self._by_name.get(name), self._library
+        if agent is None or library is None:
+            writer.close()
+            return
+        await library.send(path, writer, granted=agent.granted)
+
+    # --- those there are ---
+
+    def add(self, gang: Gang, part: int, node: str, start: str) -> AgentHandle:
+        """It may connect from now on. `start`: tells it from those that were there before."""
+        hold = hold_name(self._identity, gang.record, part)
+        agent = AgentHandle(
+            f"{hold}/{node}/{start}", gang.record.job_uid, gang.record.attempt, part, node
+        )
+        gang.agents[place(part, node)] = self._by_name[agent.name] = agent
+        return agent
+
+    async def dismiss(self, agent: AgentHandle) -> None:
+        """Have it clean up and end, if it can be asked to."""
+        if agent.is_connected:
+            with contextlib.suppress(EngineUnavailable, LaunchRejected, TimeoutError):
+                async with asyncio.timeout(_LEAVING):
+                    await agent.call(lambda number: messages.Leave(number=number))
+        self.give_up(agent)
+
+    def give_up(self, agent: AgentHandle) -> None:
+        """Its credential is worth nothing from now on."""
+        agent.give_up()
+        self._by_name.pop(agent.name, None)
+        self.hub.drop(agent.name)
+
+    # --- what they tell ---
+
+    async def _hear(self, agent: AgentHandle, gang: Gang, connection: Connection) -> None:
+        hello = await connection.receive()
+        if not isinstance(hello, messages.Hello) or hello.version != messages.VERSION:
+            agent.fail("its agent is of another version; start the service and the agents alike")
+            return
+        if hello.failure or hello.capabilities is None:
+            agent.fail(hello.failure or "its agent cannot say what it can do")
+            return
+        agent.capabilities = self.capabilities = hello.capabilities
+        copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
+        mine = [seat.replica for seat in gang.seats_of(agent)]
+        sizes = await asyncio.to_thread(copies.sizes, mine)
+        await connection.send(messages.Welcome(sizes))
+        agent.connect(connection)
+        self._tasks.begin(self._remind(gang, agent), "reminding an agent")
+        while True:
+            news = await connection.receive()
+            agent.heard = time.monotonic()
+            match news:
+                case messages.Appended():
+                    if all(seat.replica != news.replica for seat in gang.seats_of(agent)):
+                        raise TornStream(f"{news.replica} is not on node {agent.node}")
+                    await asyncio.to_thread(copies.append, news)
+                case messages.Answer() | messages.Slots():
+                    agent.answered(news)
+                case _:
+                    self._learn(gang, agent, news)
+
+    async def _remind(self, gang: Gang, agent: AgentHandle) -> None:
+        """Of what was ordered while it was not connected."""
+        with contextlib.suppress(EngineUnavailable):
+            if gang.record.dropped:
+                await agent.call(
+                    lambda number: messages.DropReducers(number=number, places=gang.record.dropped)
+                )
+            if (grace := gang.record.stopped) is not None:
+                await agent.call(lambda number: messages.Stop(number=number, grace=grace))
+
+    def _learn(self, gang: Gang, agent: AgentHandle, news: News) -> None:
+        uid, attempt = agent.job_uid, agent.attempt
+        match news:
+            case messages.Lines(replica, lines):
+                self._attempts.emit(LinesWritten(uid, attempt, replica, lines))
+            case messages.Metrics(replica):
+                self._attempts.emit(MetricsWritten(uid, attempt, replica))
+            case messages.Started(event) | messages.Noted(event):
+                if self._is_of(gang, agent, event):
+                    self._attempts.report(gang, event)
+            case messages.Exited(event) | messages.Lost(event):
+                if self._is_of(gang, agent, event):
+                    known = gang.ends.get(event.replica)
+                    if known is None or known.incarnation <= event.incarnation:
+                        gang.ends[event.replica] = event
+                    self._attempts.report(gang, event)
+            case messages.Current():
+                agent.caught_up()
+            case messages.Beat():
+                pass
+            case _:
+                raise ChannelClosed(f"{type(news).__name__} was not expected")
+
+    def _is_of(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:
+        """Nobody speaks for others' replicas."""
+        seats = {seat.replica: seat for seat in gang.seats_of(agent)}
+        seat = seats.get(event.replica)
+        return event.attempt == agent.attempt and seat is not None
+
+    # --- what is lost ---
+
+    async def _look_round(self) -> None:
+        beat = 0.0
+        while True:
+            await asyncio.sleep(_TICK)
+            now = time.monotonic()
+            if now >= beat:
+                beat = now + self._lease / 4
+                for agent in tuple(self._by_name.values()):
+                    agent.post_alive()
+            for agent in tuple(self._by_name.values()):
+                if agent.is_connected and now - agent.heard > self._lease / 2:
+                    agent.cut()
+                if agent.silent_since is not None and (cause := self._gone(agent, now)):
+                    await self._lose(agent, cause)
+
+    def _gone(self, agent: AgentHandle, now: float) -> str:
+        """Why an agent that is silent counts as dead; "" = it does not yet."""
+        assert agent.silent_since is not None
+        if agent.is_starting:
+            return ""
+        silent = now - agent.silent_since
+        if silent > self._lease + _MARGIN:
+            return (
+                f"node {agent.node} has not been heard of for {self._lease:g} s; its agent has ended "
+                "its programs by then"
+            )
+        report = self._cluster.report()
+        if report.looked < agent.silent_since + _SETTLED:
+            return ""
+        node = next((one for one in report.nodes if one.node.name == agent.node), None)
+        if node is None or node.state is NodeState.GONE:
+            why = f" ({node.cause})" if node and node.cause else ""
+            return f"node {agent.node} is gone{why}"
+        gang = self._attempts.gangs[agent.job_uid, agent.attempt]
+        name = hold_name(self._identity, gang.record, agent.part)
+        if agent.node not in report.agents.get(name, frozenset()):
+            return f"its agent on node {agent.node} has ended, and its programs with it"
+        return ""
+
+    async def _lose(self, agent: AgentHandle, cause: str) -> None:
+        gang = self._attempts.gangs[agent.job_uid, agent.attempt]
+        _log(agent).warning("agent on node %s: lost: %s", agent.node, cause)
+        async with self._attempts.lock(gang.key):
+            record, lost = gang.record, list[Seat]()
+            for seat in gang.seats_of(agent):
+                if gang.is_live(seat):
+                    lost.append(msgspec.structs.replace(seat, lost=seat.launched, cause=cause))
+                elif not seat.launched and record.stopped is not None:
+                    lost.append(never_started(seat))
+            for seat in lost:
+                record = record.with_seat(seat)
+            await self._attempts.write(gang, record)
+            self.give_up(agent)
+        for seat in lost:
+            self._attempts.report_lost(gang, seat)
+
+
+def _log(agent: AgentHandle) -> logging.LoggerAdapter[logging.Logger]:
+    return about(log, agent.job_uid, attempt=agent.attempt, replica=None)

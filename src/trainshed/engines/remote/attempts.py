@@ -1,0 +1,125 @@
+"""All attempts that have slots on a cluster, or wait for them: kept in memory, written down before anything
+follows from them, and what is reported of them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaLost
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, ReplicaReport
+from trainshed.engines.remote.gang import Gang
+from trainshed.engines.remote.records import GangRecord, Records, Seat
+from trainshed.eventloop.background import joined
+from trainshed.replica.protocol import NEVER_STARTED
+
+
+class Attempts:
+    """`directory`: where they are written down."""
+
+    def __init__(self, directory: Path) -> None:
+        self.gangs: dict[tuple[JobUid, int], Gang] = {}
+        self.is_closed = False
+        self._records = Records(directory)
+        self._locks: dict[tuple[JobUid, int], asyncio.Lock] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+        self._events: deque[EngineEvent] = deque()
+        self._wake = asyncio.Event()
+
+    async def load(self) -> None:
+        """What an earlier service wrote down. Raises OSError, ValueError."""
+        for record in await asyncio.to_thread(lambda: list(self._records.load())):
+            gang = self.gangs[record.job_uid, record.attempt] = Gang(record)
+            for seat in record.seats:
+                if seat.lost and seat.lost == seat.launched:
+                    self.report_lost(gang, seat)
+
+    async def close(self) -> None:
+        """What is being written is written."""
+        self.is_closed = True
+        await asyncio.gather(*self._writing, return_exceptions=True)
+        self._wake.set()
+
+    def lock(self, key: tuple[JobUid, int]) -> asyncio.Lock:
+        """Held while an attempt's record is read to be changed."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Gang, Seat]:
+        """Raises LaunchRejected: it has none."""
+        gang = self.gangs.get((job_uid, attempt))
+        seat = gang.record.seat(replica) if gang else None
+        if gang is None or seat is None:
+            raise LaunchRejected(
+                f"{replica} of job {job_uid}, attempt {attempt}, has no slot; allocate first"
+            )
+        return gang, seat
+
+    async def write(self, gang: Gang, record: GangRecord) -> None:
+        """Make it the gang's, once it is on the disk. Raises EngineUnavailable."""
+        # Whoever gives up waiting for it does not undo it: the next one has to come after it.
+        writing = joined(asyncio.to_thread(self._records.write, record))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        try:
+            await asyncio.shield(writing)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the slots of job {record.job_uid} cannot be written down ({error}); make room and try again"
+            ) from error
+        gang.record = record
+
+    async def delete(self, gang: Gang) -> None:
+        """It has been given back."""
+        await asyncio.to_thread(self._records.delete, *gang.key)
+        gang.is_released = True
+        self.gangs.pop(gang.key, None)
+
+    def forget_lock(self, gang: Gang) -> None:
+        """Nobody waits for it any more."""
+        self._locks.pop(gang.key, None)
+
+    # --- what is reported ---
+
+    def report_lost(self, gang: Gang, seat: Seat) -> None:
+        """The incarnation that went with its agent, or never began."""
+        self.report(
+            gang,
+            ReplicaLost(gang.record.attempt, seat.replica, seat.lost, seat.cause or NEVER_STARTED),
+        )
+
+    def report_end(self, gang: Gang, seat: Seat, incarnation: int = 0) -> None:
+        """Say again how an incarnation ended that nobody else can tell of; 0 = the one that was last."""
+        incarnation = incarnation or seat.launched
+        end = gang.ends.get(seat.replica)
+        if end is not None and end.incarnation == incarnation:
+            self.report(gang, end)
+        elif incarnation:
+            cause = f"superseded by incarnation {seat.launched}"
+            self.report(gang, ReplicaLost(gang.record.attempt, seat.replica, incarnation, cause))
+
+    def report(self, gang: Gang, event: ReplicaEvent) -> None:
+        """What was seen of one of its replicas."""
+        self.emit(ReplicaReport(gang.record.job_uid, event))
+
+    def emit(self, event: EngineEvent) -> None:
+        """Have `watch` return it."""
+        self._events.append(event)
+        self._wake.set()
+
+    async def watch(self) -> AsyncIterator[EngineEvent]:
+        """As the port says."""
+        while not self.is_closed:
+            while self._events:
+                yield self._events.popleft()
+            self._wake.clear()
+            await self._wake.wait()
+
+
+def never_started(seat: Seat, incarnation: int = 1) -> Seat:
+    """As what was stopped before it started."""
+    return msgspec.structs.replace(
+        seat, launched=incarnation, lost=incarnation, cause=NEVER_STARTED
+    )

@@ -1,0 +1,40 @@
+"""What an operator, and the service, may choose about an engine of other machines."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainshed.engines.port import SecretSource
+from trainshed.engines.remote.content.library import Library
+from trainshed.engines.remote.messages import AgentDocument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteOptions:
+    """What an operator, and the service, may choose."""
+
+    #: Tells this service from others that use the cluster.
+    identity: str
+    #: Where the engine's own files lie.
+    directory: Path
+    #: Seconds without a word of the service after which an agent ends its programs.
+    lease: float
+    #: What every agent is told; its credential, job, node and address are filled in.
+    agent: Callable[..., AgentDocument]
+    #: From an agent's document to the command that starts it, and what that is given on its standard input.
+    command: Callable[[bytes], tuple[Sequence[str], bytes]]
+    #: What launch plans refer to; None = they may name none.
+    secrets: SecretSource | None = None
+    #: The service's directories are seen on nodes, at the same paths.
+    shares_files: bool = True
+    #: Seconds since the epoch.
+    now: Callable[[], float] = time.time
+    #: What nodes are sent that do not see the service's files; None = they see them.
+    library: Library | None = None
+
+
+def module_command(document: bytes) -> tuple[Sequence[str], bytes]:
+    """For nodes that see this Python and this package where they are here."""
+    return (sys.executable, "-m", "trainshed.engines.remote.agent"), document

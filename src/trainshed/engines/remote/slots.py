@@ -1,0 +1,306 @@
+"""Slots on a cluster's nodes: nodes are held, agents started on them, and those give out the slots."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid
+from trainshed.engines.port import (
+    CapacityChanged,
+    EngineUnavailable,
+    LaunchRejected,
+    Node,
+    NodeChanged,
+    NodeState,
+    SlotRequest,
+)
+from trainshed.engines.remote import messages
+from trainshed.engines.remote.agent_handle import AgentGone, AgentHandle
+from trainshed.engines.remote.agents import Agents
+from trainshed.engines.remote.attempts import Attempts
+from trainshed.engines.remote.cluster import (
+    Cluster,
+    ClusterRefused,
+    ClusterReport,
+    ClusterUnavailable,
+    Hold,
+)
+from trainshed.engines.remote.content.library import Refused, named_by
+from trainshed.engines.remote.content.manifest import Manifest
+from trainshed.engines.remote.gang import Gang, hold_name, moved
+from trainshed.engines.remote.options import RemoteOptions
+from trainshed.engines.remote.records import GangRecord, place
+from trainshed.eventloop.background import Crew, joined
+
+_PATIENCE = 5.0
+"""Seconds that one `allocate` waits; the next one goes on waiting for the same."""
+_STARTS = 3
+"""Agents that are started on a node until one stays."""
+_VALID = 400 * 86400.0
+"""Seconds for which a credential is valid at most; it ends with its hold anyway."""
+
+
+class SlotMaker:
+    """What of a gang is made ready goes on while nobody waits for it; the next one who asks waits for the
+    same."""
+
+    def __init__(
+        self, attempts: Attempts, agents: Agents, cluster: Cluster, options: RemoteOptions
+    ) -> None:
+        self.capacity: tuple[Node, ...] = ()
+        self._attempts = attempts
+        self._agents = agents
+        self._cluster = cluster
+        self._options = options
+        self._nodes: dict[str, NodeState] = {}
+        self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
+        self._tasks = Crew()
+
+    def begin(self) -> None:
+        """The cluster has been looked at for the first time."""
+        self._take(self._cluster.report(), told=False)
+        self._tasks.keep(self._follow, "hearing the cluster")
+
+    async def close(self) -> None:
+        """What is held stays held."""
+        for task in self._preparing.values():
+            task.cancel()
+        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        await self._tasks.close()
+
+    async def stop_preparing(self, gang: Gang) -> None:
+        """Nothing more is begun for it."""
+        if (preparing := self._preparing.get(gang.key)) is not None:
+            preparing.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
+
+    def by_name(self) -> dict[str, Node]:
+        """The nodes there are."""
+        return {node.name: node for node in self.capacity}
+
+    def require_nodes(self, requests: Iterable[SlotRequest], *, refuse: bool) -> None:
+        """Raises LaunchRejected if a node is none of the cluster's, and EngineUnavailable if it is gone."""
+        for request in requests:
+            if refuse and request.node not in self._nodes:
+                raise LaunchRejected(
+                    f"there is no node {request.node!r}; this cluster's are "
+                    f"{', '.join(sorted(self._nodes)[:10]) or 'not known'}"
+                )
+            if self._nodes.get(request.node) is NodeState.GONE:
+                raise EngineUnavailable(
+                    f"node {request.node} does not answer; name another one, or wait until it is back"
+                )
+
+    async def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
+        """Give those that are asked for on another node their place there. Raises EngineUnavailable,
+        LaunchRejected."""
+        moving = [
+            request
+            for request in requests
+            if (seat := gang.record.seat(request.replica)) and seat.request.node != request.node
+        ]
+        if not moving:
+            return
+        self.require_nodes(moving, refuse=True)
+        seats = [gang.record.seat(request.replica) for request in moving]
+        if live := [str(seat.replica) for seat in seats if seat and gang.is_live(seat)]:
+            raise EngineUnavailable(
+                f"{', '.join(live)} still run where they are; stop them and wait for their end"
+            )
+        await self.stop_preparing(gang)
+        before = gang.record
+        await self._attempts.write(gang, moved(before, moving, self.by_name()))
+        for part in before.parts.keys() - gang.record.parts.keys():
+            left = [agent for agent in gang.agents.values() if agent.part == part]
+            for agent in left:
+                gang.agents.pop(place(part, agent.node))
+                self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
+            self._tasks.begin(self._give_back_later(before, part), "giving nodes back")
+
+    async def prepared(self, gang: Gang) -> None:
+        """Wait for all slots, for a while. Raises EngineUnavailable, LaunchRejected."""
+        if gang.is_complete():
+            return
+        task = self._preparing.get(gang.key)
+        if task is None:
+            task = self._preparing[gang.key] = joined(self._prepare(gang))
+            task.add_done_callback(lambda done: self._no_longer(gang.key, done))
+        done, _ = await asyncio.wait([task], timeout=_PATIENCE)
+        if not done:
+            raise EngineUnavailable(self._waiting(gang))
+        if task.cancelled():
+            raise EngineUnavailable("the attempt was stopped, or given back")
+        task.result()
+
+    async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
+        """Have everything on every node that the plans need there. What takes longer than a call may goes on,
+        and the next launch waits for the same. Raises EngineUnavailable, LaunchRejected."""
+        library = self._options.library
+        if library is None:
+            return
+        by_agent: dict[str, list[LaunchPlan]] = {}
+        for plan in plans:
+            seat = gang.record.seat(plan.replica)
+            assert seat is not None
+            by_agent.setdefault(place(seat.part, seat.request.node), []).append(plan)
+        calls: list[Awaitable[object]] = []
+        for where, own in by_agent.items():
+            try:
+                manifest = await library.manifest(named_by(own))
+            except Refused as refusal:
+                raise LaunchRejected(str(refusal)) from refusal
+            except OSError as failure:
+                raise EngineUnavailable(f"what programs need is not there: {failure}") from failure
+            agent = gang.agents[where]
+            agent.granted |= {unit.path for unit in manifest.units}
+            calls.append(agent.call(partial(_provide_call, manifest)))
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def give_back(self, record: GangRecord, part: int) -> None:
+        """Hold that part no more. Raises EngineUnavailable."""
+        try:
+            await self._cluster.give_back(hold_name(self._options.identity, record, part))
+        except ClusterUnavailable as failure:
+            raise EngineUnavailable(str(failure)) from failure
+
+    def _no_longer(self, key: tuple[JobUid, int], task: asyncio.Task[None]) -> None:
+        if self._preparing.get(key) is task:
+            del self._preparing[key]
+
+    def _waiting(self, gang: Gang) -> str:
+        reasons = [
+            self._cluster.waits_for(hold_name(self._options.identity, gang.record, part))
+            for part in gang.record.parts
+        ]
+        known = "; ".join(dict.fromkeys(filter(None, reasons)))
+        return f"the cluster has not given all nodes yet{f': {known}' if known else ''}"
+
+    async def _prepare(self, gang: Gang) -> None:
+        """Hold every part, start an agent wherever one is missing, and have it give out its slots."""
+        for tries_left in reversed(range(_STARTS)):
+            try:
+                holds = await self._hold(gang.record)
+                await self._start_agents(gang, holds)
+                break
+            except ClusterRefused as failure:
+                raise LaunchRejected(str(failure)) from failure
+            except ClusterUnavailable as failure:
+                raise EngineUnavailable(str(failure)) from failure
+            except AgentGone:
+                # Started by an earlier service that was killed over it, or ended by somebody.
+                if not tries_left:
+                    raise
+
+    async def _hold(self, record: GangRecord) -> dict[int, Hold]:
+        """By part."""
+        return {
+            part: await self._cluster.acquire(hold_name(self._options.identity, record, part), some)
+            for part, some in record.parts.items()
+        }
+
+    async def _start_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> None:
+        starting: list[asyncio.Task[None]] = []
+        for part, some in gang.record.parts.items():
+            for need in some:
+                agent = gang.agents.get(place(part, need.node))
+                if agent is None or agent.is_gone or agent.failure:
+                    agent = await self._new_agent(gang, part, need.node)
+                    starting.append(joined(self._start_agent(agent, holds[part])))
+        await asyncio.gather(*starting)
+        await asyncio.gather(
+            *(self._get_slots(gang, agent) for agent in tuple(gang.agents.values()))
+        )
+
+    async def _new_agent(self, gang: Gang, part: int, node: str) -> AgentHandle:
+        """In the place of one that is gone; what that one had begun is lost by now."""
+        async with self._attempts.lock(gang.key):
+            where = place(part, node)
+            start = secrets.token_hex(4)
+            agents = gang.record.agents | {where: start}
+            await self._attempts.write(gang, msgspec.structs.replace(gang.record, agents=agents))
+            return self._agents.add(gang, part, node, start)
+
+    async def _start_agent(self, agent: AgentHandle, hold: Hold) -> None:
+        report = next(one for one in self._cluster.report().nodes if one.node.name == agent.node)
+        credential = self._agents.hub.issue(agent.name, self._options.now() + _VALID)
+        document = self._options.agent(
+            credential=credential,
+            job_uid=agent.job_uid,
+            attempt=agent.attempt,
+            node=agent.node,
+            address=report.address,
+            lease=self._options.lease,
+        )
+        argv, given = self._options.command(messages.write_document(document))
+        agent.is_starting = True
+        try:
+            await self._cluster.start_agent(hold, agent.node, argv, given)
+        finally:
+            agent.is_starting = False
+            if not agent.is_connected:
+                agent.silent_since = time.monotonic()
+
+    async def _get_slots(self, gang: Gang, agent: AgentHandle) -> None:
+        seats = [seat for seat in gang.seats_of(agent) if seat.slot is None]
+        await agent.connected()
+        if not seats:
+            return
+        requests = tuple(seat.request for seat in gang.seats_of(agent))
+        answer = await agent.call(
+            lambda number: messages.Allocate(number=number, requests=requests)
+        )
+        if not isinstance(answer, messages.Slots):
+            raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
+        given = {slot.replica: replace(slot, node=agent.node) for slot in answer.slots}
+        async with self._attempts.lock(gang.key):
+            record = gang.record
+            for seat in seats:
+                now = record.seat(seat.replica)
+                if now is not None and now.part == agent.part:
+                    record = record.with_seat(
+                        msgspec.structs.replace(now, slot=given[seat.replica])
+                    )
+            await self._attempts.write(gang, record)
+
+    async def _give_back_later(self, record: GangRecord, part: int) -> None:
+        while True:
+            try:
+                await self.give_back(record, part)
+            except EngineUnavailable:
+                await asyncio.sleep(_PATIENCE)
+            else:
+                return
+
+    # --- the cluster ---
+
+    async def _follow(self) -> None:
+        async for report in self._cluster.watch():
+            self._take(report, told=True)
+
+    def _take(self, report: ClusterReport, *, told: bool) -> None:
+        capacity = tuple(one.node for one in report.nodes)
+        if capacity != self.capacity:
+            self.capacity = capacity
+            if told:
+                self._attempts.emit(CapacityChanged(capacity))
+        states = {one.node.name: one for one in report.nodes}
+        for name, one in states.items():
+            if self._nodes.get(name, NodeState.UP) is not one.state:
+                self._attempts.emit(NodeChanged(name, one.state, one.cause))
+        for name in self._nodes.keys() - states.keys():
+            self._attempts.emit(
+                NodeChanged(name, NodeState.GONE, "the cluster does not list it any more")
+            )
+        self._nodes = {name: one.state for name, one in states.items()}
+
+
+def _provide_call(content: Manifest, number: int) -> messages.Provide:
+    return messages.Provide(number=number, content=content)
