@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.engines.process_cluster import ProcessCluster
+from tests.engines.process_cluster import ProcessCluster, end
 from trainshed.engines.conformance.lab import LabWithNodes
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import Engine
@@ -79,6 +79,11 @@ class RemoteLab(LabWithNodes):
     async def reconnect(self, engine: Engine, node: str) -> None:
         self._signal(node, signal.SIGCONT)
         self._cluster.set_gone(node, gone=False)
+
+    def end_agents(self, node: str) -> None:
+        """With all that they started."""
+        for pid in self._cluster.agents_on(node):
+            end(pid)
 
     def _signal(self, node: str, number: int) -> None:
         """To the agents; their programs are not touched."""

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.engines.remote_lab import RemoteLab, new_engine
-from trainshed.engines.conformance.lab import Lab
-from trainshed.engines.conformance.suite import Conformance
+from trainshed.core.lifecycle.events import ReplicaLost
+from trainshed.engines.conformance.lab import Lab, Program
+from trainshed.engines.conformance.stage import SECOND, Stage, staged
+from trainshed.engines.conformance.suite import FOREVER, Conformance
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 
@@ -21,6 +23,27 @@ class TestRemote(Conformance):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         return RemoteLab(tmp_path, port)
+
+    @staged
+    async def test_a_replica_whose_agent_was_ended_starts_again_where_it_was(
+        self, stage: Stage
+    ) -> None:
+        """As when an administrator cancels what the cluster holds: its node is well."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        uid = await stage.run(Program(prints=1, runs=None))
+        before = await stage.allocate(uid)
+        await stage.printed(uid, 1)
+        lab.end_agents(before[0].node)
+        assert isinstance(await stage.end(uid), ReplicaLost)
+        await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=2)])
+        await stage.started(uid, incarnation=2)
+        assert await stage.allocate(uid) == before
+        lab.end_agents(before[0].node)
+        await stage.end(uid, incarnation=2)
+        await stage.engine.stop(uid, 1, SECOND)
+        await stage.engine.release(uid, 1)
+        stage.forget(uid)
 
 
 @pytest.mark.anyio

@@ -87,7 +87,7 @@ class LocalEngine:
         self._gangs = Gangs(
             self._layout,
             self._nodes,
-            identity,
+            options.places or identity,
             self._emit,
             self._reconciler.reconcile,
             address=options.address,

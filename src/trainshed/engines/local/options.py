@@ -53,6 +53,8 @@ class Options:
     node_accelerators: tuple[tuple[str, int], ...] = ()
     #: Where GPUs are learned of; None = from the driver.
     devices: Devices | None = None
+    #: What addresses and ports of replicas are chosen by, so that they are found again; "" = the directory.
+    places: str = ""
     #: Seconds after which a shim that does not answer is killed and its replica lost.
     lease: float = 30.0
     #: Seconds between two looks at what a replica uses; 0 = nobody looks.

@@ -409,6 +409,8 @@ def options(document: AgentDocument, access: ServiceAccess, address: str) -> Opt
         processes=document.processes,
         usage_every=document.usage_every,
         disk_enforced=document.disk_enforced,
+        # As the agent before it chose, if there was one: peers were told.
+        places=document.credential.name.rpartition("/")[0],
     )
 
 

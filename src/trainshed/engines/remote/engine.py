@@ -147,7 +147,7 @@ class RemoteEngine(NoTerminals):
             own = [plan for plan in plans if (plan.job_uid, plan.attempt) == key]
             for plan in own:
                 seat = gang.record.seat(plan.replica) if gang else None
-                if gang is None or seat is None or seat.slot is None:
+                if gang is None or seat is None:
                     raise LaunchRejected(
                         f"{plan.replica} of job {plan.job_uid}, attempt {plan.attempt}, has no slot; "
                         "allocate first"

@@ -224,8 +224,16 @@ class SlotMaker:
         async with self._attempts.lock(gang.key):
             where = place(part, node)
             start = secrets.token_hex(4)
+            # It has given out no slots yet, whatever the one before it gave.
+            seats = tuple(
+                msgspec.structs.replace(seat, slot=None)
+                if place(seat.part, seat.request.node) == where
+                else seat
+                for seat in gang.record.seats
+            )
             agents = gang.record.agents | {where: start}
-            await self._attempts.write(gang, msgspec.structs.replace(gang.record, agents=agents))
+            record = msgspec.structs.replace(gang.record, agents=agents, seats=seats)
+            await self._attempts.write(gang, record)
             return self._agents.add(gang, part, node, start)
 
     async def _start_agent(self, agent: AgentHandle, hold: Hold) -> None:
