@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainshed.engines.remote.cluster import ClusterUnavailable
 from trainshed.engines.slurm import commands
@@ -35,6 +36,16 @@ class SlurmClient:
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
         self._environment = commands.environment(os.environ)
+        #: Those of agents that were handed over: of which hold, and who waits for it.
+        self._sruns: dict[asyncio.subprocess.Process, tuple[str, asyncio.Task[None]]] = {}
+
+    async def close(self) -> None:
+        """Leave nothing of this process's: steps run on without it."""
+        sruns = dict(self._sruns)
+        for process in sruns:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.gather(*(waiting for _, waiting in sruns.values()))
 
     async def answer(self, command: Sequence[str]) -> str:
         """What a command prints. Raises ClusterUnavailable: it failed."""
@@ -59,9 +70,20 @@ class SlurmClient:
         """Begin a command that waits. Raises ClusterUnavailable."""
         return Request(await self._spawn(command))
 
-    async def hand_over(self, command: Sequence[str], given: bytes, what: str) -> None:
-        """Run an agent's step until it has taken its input; from then on nothing on this machine is needed
-        for it. Given up before, there is no step. Raises ClusterUnavailable."""
+    async def end_agents(self, name: str, user: str) -> None:
+        """Have the steps of a hold end, and give them some time for it. While a step ends in a job that ends,
+        Slurm gives nothing of its nodes to others; while it ends in a job that runs, it does."""
+        waiting = [task for hold, task in self._sruns.values() if hold == name]
+        if waiting:
+            await self.answer(commands.terminate(name, user))
+            await asyncio.wait(waiting, timeout=_LEAVE_SECONDS)
+
+    async def hand_over(self, command: Sequence[str], given: bytes, name: str, node: str) -> None:
+        """Run an agent's step; returns when it has taken its input. Given up before, there is no step. From
+        then on nothing on this machine is needed for it: srun is kept only because the end of a step whose
+        srun is dead takes Slurm 2.4 s, for which it gives none of the node to anybody. Raises
+        ClusterUnavailable."""
+        what = f"{name}: agent on {node}"
         process = await self._spawn(command, stdin=asyncio.subprocess.PIPE)
         assert process.stderr
         complaining = joined(_beginning(process.stderr, 1 << 14))
@@ -75,15 +97,21 @@ class SlurmClient:
         except TimeoutError:
             raise ClusterUnavailable(f"{what}: no step within {_HAND_OVER_SECONDS:g} s") from None
         finally:
-            complaining.cancel()
-            with contextlib.suppress(ProcessLookupError):
-                if taken:
-                    # A second process of srun ends the step when the first one dies alone. Both at once, and
-                    # the step lives on.
-                    os.killpg(process.pid, signal.SIGKILL)
-                else:
-                    process.kill()
-            await asyncio.shield(begin(_reap(process), f"slurm: srun of {what}"))
+            if taken:
+                _disarm(process)
+                attending = begin(self._attend(process, complaining), f"slurm: srun of {what}")
+                self._sruns[process] = (name, attending)
+            else:
+                complaining.cancel()
+                _kill(process)
+                await asyncio.shield(begin(_reap(process), f"slurm: srun of {what}"))
+
+    async def _attend(
+        self, process: asyncio.subprocess.Process, complaining: asyncio.Task[bytes]
+    ) -> None:
+        await process.wait()
+        complaining.cancel()
+        del self._sruns[process]
 
     async def _spawn(
         self, command: Sequence[str], stdin: int = asyncio.subprocess.DEVNULL
@@ -157,6 +185,14 @@ async def _feed(process: asyncio.subprocess.Process, given: bytes) -> bool:
         if line == commands.TAKEN:
             return True
     return False
+
+
+def _disarm(process: asyncio.subprocess.Process) -> None:
+    """Kill the second process of srun, which ends the step when the first one dies."""
+    for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in children.read_text().split():
+                os.kill(int(child), signal.SIGKILL)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -94,6 +94,7 @@ class SlurmCluster:
 
     async def close(self) -> None:
         await self._tasks.close()
+        await self._client.close()
         self._reader.put_nowait(None)
 
     def report(self) -> ClusterReport:
@@ -130,6 +131,7 @@ class SlurmCluster:
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
         seen = await self._certain(hold, node)
+        errors = f"{self._settings.node_directory}.errors/{hold.name}"
         command = commands.run_agent(
             seen.job,
             node,
@@ -137,15 +139,19 @@ class SlurmCluster:
             argv,
             size=len(given),
             path=_PATH,
-            errors=f"{self._settings.node_directory}.errors/{hold.name}",
+            errors=errors,
             gres=seen.gres,
         )
-        await self._client.hand_over(command, given, f"{hold.name}: agent on {node}")
+        try:
+            await self._client.hand_over(command, given, str(hold.name), node)
+        except ClusterUnavailable as e:
+            raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
         self._look_soon()
 
     async def give_back(self, name: HoldName) -> None:
         self._given_back[name] = time.monotonic()
         self._seen.pop(name, None)
+        await self._client.end_agents(str(name), self._user)
         await self._client.answer(commands.cancel(str(name), self._user))
         self._look_soon()
 

@@ -213,14 +213,18 @@ command -v "$1" >/dev/null || { echo "there is no $1 on $(hostname)" >&2; exit 1
 kept=${errors%/*}; mkdir -p -m 700 "$kept" || exit 1
 [ -O "$kept" ] && [ ! -L "$kept" ] || { echo "$kept on $(hostname) belongs to somebody else" >&2; exit 1; }
 : >"$errors" || exit 1
-exec 3>&1
-{ head -c "$size" && echo taken >&3; } | "$@" 3>&- 2>&1 >/dev/null |
-{ exec 3>&- >/dev/null 2>&1; head -c 65536 >"$errors"; cat; }
-head -c 4096 "$errors" >&2
+given=$kept/.given.$$; mkfifo -m 600 "$given" || exit 1
+taken=; exec 3>&1 5<&0
+{
+    head -c "$size" <&5 >"$given" && taken=taken
+    rm -f "$given"
+    [ -z "$taken" ] || echo "$taken" >&3
+} 2>/dev/null &
+exec "$@" <"$given" >/dev/null 2>"$errors" 3>&- 5<&-
 """
-"""Script of an agent's step: hands its standard input on, says so (from then on srun is not needed any more),
-and keeps the beginning of what the agent has to complain of in a file of the node. Srun hears of that too, if
-the agent ends before."""
+"""Script of an agent's step: hands its standard input on, and says so; from then on srun is not needed any
+more. What the agent complains of is kept in a file of the node. In the end nothing is left but the agent:
+Slurm takes a second longer to end a step that has more processes."""
 
 TAKEN = b"taken\n"
 
@@ -262,6 +266,11 @@ def cancel(name: str, user: str, job: int | None = None) -> list[str]:
     after a crash."""
     number = [] if job is None else [str(job)]
     return ["scancel", "--quiet", f"--name={name}", f"--user={user}", *number]
+
+
+def terminate(name: str, user: str) -> list[str]:
+    """Arguments of scancel: SIGTERM for the steps of a job, which itself goes on."""
+    return ["scancel", "--quiet", "--signal=TERM", f"--name={name}", f"--user={user}"]
 
 
 def list_jobs(user: str) -> list[str]:
