@@ -15,7 +15,7 @@ import click
 
 from trainshed.cli.text.printable import plain
 from trainshed.serve import clock
-from trainshed.serve.settings import Settings, SettingsError, load
+from trainshed.serve.settings import Settings, SettingsError, engine_settings, load
 
 if TYPE_CHECKING:
     from trainshed.engines.local.engine import LocalEngine
@@ -53,8 +53,8 @@ _MARKS = {"good": ("ok", "green"), "less": ("--", "yellow"), "bad": ("!!", "red"
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def command(data: Path | None, config: Path | None, form: str) -> None:
-    """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks. Exits with 1 if
-    something is so that no service can work."""
+    """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with the
+    engine slurm at its cluster. Exits with 1 if something is so that no service can work."""
     try:
         settings = load(config, {"data": data})
     except SettingsError as failure:
@@ -72,6 +72,10 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Every finding, the most important first. Blocks for seconds: each thing is tried."""
     yield from _disks(settings)
     yield from _database(settings)
+    if settings.engine == "slurm":
+        from trainshed.serve.slurm_doctor import examine_slurm
+
+        yield from examine_slurm(engine_settings(settings))
     yield from asyncio.run(_engine(settings))
     yield _images(settings)
     yield _interpreters(settings)

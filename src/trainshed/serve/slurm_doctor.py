@@ -1,0 +1,128 @@
+"""What `trainshed doctor` says of a Slurm cluster: whether it can be asked, what it has, and whether nodes
+can call this machine. Starts nothing there."""
+
+import asyncio
+import errno
+import ipaddress
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainshed.engines.port import NodeState
+from trainshed.engines.remote.cluster import ClusterUnavailable
+from trainshed.engines.slurm import commands
+from trainshed.engines.slurm.client import SlurmClient
+from trainshed.engines.slurm.settings import SlurmSettings, parse
+from trainshed.serve.doctor import Finding
+
+_TOLD_NODES = 5
+
+
+def examine_slurm(table: Mapping[str, Any]) -> Iterator[Finding]:
+    """`table`: `[engines.slurm]` of the configuration. Blocks until Slurm has answered, or has not."""
+    try:
+        settings = parse(table)
+    except ValueError as failure:
+        yield Finding("Slurm settings", "bad", str(failure).replace("\n", "; ") + ".")
+        return
+    missing = _missing_command(settings)
+    if missing:
+        yield Finding("Slurm commands", "bad", missing)
+    else:
+        where = settings.commands or "on the PATH"
+        yield Finding("Slurm commands", "good", f"all there ({where}).")
+        yield from asyncio.run(_cluster(settings))
+    yield _address(settings)
+    yield _port(settings)
+
+
+def _missing_command(settings: SlurmSettings) -> str:
+    for name in ("salloc", "srun", "squeue", "sinfo", "scancel"):
+        try:
+            settings.command(name)
+        except FileNotFoundError as failure:
+            return f"{failure}."
+    return ""
+
+
+async def _cluster(settings: SlurmSettings) -> list[Finding]:
+    client = SlurmClient(settings)
+    try:
+        partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
+        found = [Finding("Slurm controller", "good", "answers.")]
+        wanted = [name for name in settings.partition.split(",") if name]
+        unknown = [name for name in wanted if name not in partitions]
+        if unknown:
+            text = f"there is no partition {', '.join(unknown)}."
+            advice = (
+                f"Set [engines.slurm] partition to one of {', '.join(sorted(set(partitions)))}."
+            )
+            return [*found, Finding("Slurm partition", "bad", text, advice)]
+        answer = await client.answer(commands.list_nodes(settings.partition))
+        lines = sorted(commands.parse_nodes(answer), key=lambda line: line.name)
+    except ClusterUnavailable as failure:
+        advice = (
+            "Look whether slurmctld runs, munge runs here with the cluster's key, and `sinfo` works as this "
+            "user."
+        )
+        return [Finding("Slurm controller", "bad", f"{failure}.", advice)]
+    except ValueError as failure:
+        return [Finding("Slurm controller", "bad", f"its answer is not understood: {failure}.")]
+    text = settings.partition or "the cluster's default one."
+    return [*found, Finding("Slurm partition", "good", text), _nodes(lines, settings)]
+
+
+def _nodes(lines: list[commands.NodeLine], settings: SlurmSettings) -> Finding:
+    states = [
+        (line, *commands.node_state(line, reservation=settings.in_reservation)) for line in lines
+    ]
+    up = [line for line, state, _ in states if state is NodeState.UP]
+    away = [f"{line.name}: {why}" for line, state, why in states if state is not NodeState.UP]
+    told = "; ".join(away[:_TOLD_NODES]) + ("; …" if len(away) > _TOLD_NODES else "")
+    advice = (
+        f"Not up: {told}. `scontrol update nodename=NAME state=resume` takes one back."
+        if away
+        else ""
+    )
+    if not up:
+        return Finding("Slurm nodes", "bad", f"none of {len(lines)} takes work.", advice)
+    cpus, memory = max(line.cpus for line in up), max(line.memory_bytes for line in up)
+    gpus = sum(gres.count for line in up for gres in line.gres if gres.name == "gpu")
+    text = (
+        f"{len(up)} of {len(lines)} take work; the largest has {cpus} CPUs and {memory / 2**30:.1f} GiB; "
+        f"{gpus or 'no'} GPUs in all."
+    )
+    return Finding("Slurm nodes", "less" if away else "good", text, advice)
+
+
+def _address(settings: SlurmSettings) -> Finding:
+    name = settings.service_address
+    advice = (
+        "Set [engines.slurm] address to a name or an address at which nodes reach this machine."
+    )
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+    except OSError as failure:
+        return Finding("address for nodes", "bad", f"{name} is not resolved: {failure}.", advice)
+    numbers = ", ".join(sorted(found))
+    if all(ipaddress.ip_address(number.partition("%")[0]).is_loopback for number in found):
+        text = f"{name} is this machine's own loopback ({numbers}): nodes would call themselves."
+        return Finding("address for nodes", "bad", text, advice)
+    return Finding("address for nodes", "good", f"{name} ({numbers}), as it is resolved here.")
+
+
+def _port(settings: SlurmSettings) -> Finding:
+    if not settings.port:
+        text = "any free one, the same again after a restart."
+        return Finding("port for nodes", "good", text, "Behind a firewall, set one and open it.")
+    advice = "A service of this configuration that runs has it; else set [engines.slurm] port to another."
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((settings.host, settings.port))
+    except OSError as failure:
+        verdict = "less" if failure.errno == errno.EADDRINUSE else "bad"
+        text = f"{settings.port} on {settings.host} cannot be had: {failure.strerror}."
+        return Finding("port for nodes", verdict, text, advice)
+    return Finding("port for nodes", "good", f"{settings.port} on {settings.host} is free.")

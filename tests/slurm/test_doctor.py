@@ -1,0 +1,76 @@
+"""`trainshed doctor` of a service whose replicas are to run on a Slurm cluster (docs/slurm.md)."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from tests.slurm.lab import CPUS, SlurmLab
+from trainshed.serve.doctor import Finding
+from trainshed.serve.slurm_doctor import examine_slurm
+
+
+def findings(lab: SlurmLab, **more: Any) -> dict[str, Finding]:
+    table = {"commands": str(lab.commands), "address": lab.outside, **more}
+    return {finding.about: finding for finding in examine_slurm(table)}
+
+
+def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> None:
+    found = findings(slurm_lab, partition="hi")
+    assert {finding.verdict for finding in found.values()} == {"good"}
+    assert f"3 of 3 take work; the largest has {CPUS} CPUs" in found["Slurm nodes"].told
+    slurm_lab.drain("node2", "its disk is full")
+    try:
+        nodes = findings(slurm_lab)["Slurm nodes"]
+        assert (nodes.verdict, nodes.told[:6]) == ("less", "2 of 3")
+        assert "node2: its disk is full" in nodes.advice
+        alone = findings(slurm_lab, partition="tiny")
+        assert "1 of 1" in alone["Slurm nodes"].told
+    finally:
+        slurm_lab.resume("node2")
+    unknown = findings(slurm_lab, partition="mian")["Slurm partition"]
+    assert unknown.verdict == "bad" and "hi, main, short, tiny" in unknown.advice
+
+
+def test_a_controller_that_does_not_answer_is_told(slurm_lab: SlurmLab) -> None:
+    slurm_lab.stop_controller()
+    try:
+        controller = findings(slurm_lab)["Slurm controller"]
+    finally:
+        slurm_lab.start_controller()
+    assert controller.verdict == "bad"
+    assert "munge" in controller.advice
+
+
+def about(name: str, **table: Any) -> Finding:
+    return next(
+        found for found in examine_slurm({"commands": "/none", **table}) if found.about == name
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "verdict", "told"),
+    [
+        ("127.0.0.1", "bad", "nodes would call themselves"),
+        ("no-such-host.invalid", "bad", "is not resolved"),
+        ("192.0.2.7", "good", "192.0.2.7"),
+    ],
+)
+def test_where_nodes_call_is_no_loopback(address: str, verdict: str, told: str) -> None:
+    found = about("address for nodes", address=address)
+    assert found.verdict == verdict and told in found.told
+
+
+def test_a_port_that_somebody_has_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert about("port for nodes", host="127.0.0.1", port=port).verdict == "less"
+    assert about("port for nodes", host="127.0.0.1", port=port).verdict == "good"
+    assert about("port for nodes", host="192.0.2.7", port=port).verdict == "bad"
+
+
+def test_commands_and_settings_that_are_wrong_are_named() -> None:
+    assert "there is no command salloc in /none" in about("Slurm commands").told
+    assert "did you mean partition?" in about("Slurm settings", partitoin="x").told
