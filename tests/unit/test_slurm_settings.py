@@ -1,8 +1,11 @@
 """The table [engines.slurm]: bounds, and everything that is wrong at once."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
-from trainshed.engines.slurm.settings import parse
+from trainshed.engines.slurm.settings import SlurmSettings, parse
 
 
 def test_nothing_has_to_be_set() -> None:
@@ -45,3 +48,17 @@ def test_accelerators_are_public_types_each_with_its_own_gres() -> None:
 def test_a_command_that_is_not_there(tmp_path: str) -> None:
     with pytest.raises(FileNotFoundError, match=r"\[engines.slurm\] commands"):
         parse({"commands": str(tmp_path)}).command("salloc")
+
+
+def test_the_docs_list_the_settings_as_they_are() -> None:
+    """docs/slurm.md: every setting with its default, in order."""
+    page = (Path(__file__).parents[2] / "docs/slurm.md").read_text()
+    rows = [row.split("|") for row in page.partition("\n## Settings\n")[2].splitlines()]
+    documented = [
+        tuple(cell.strip().strip("`") for cell in row[1:3]) for row in rows if len(row) > 3
+    ]
+    assert documented[2:] == [
+        (field.name, default if isinstance(default, str) else msgspec.json.encode(default).decode())
+        for field in msgspec.structs.fields(SlurmSettings)
+        for default in [getattr(SlurmSettings(), field.name)]
+    ]
