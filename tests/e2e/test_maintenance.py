@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,10 @@ def test_with_no_node_left_a_replica_waits_for_one(service: Service, gate: Path)
     for view in service.watch(job_id):
         if view["replicas"][0]["state"] == "WAITING":
             break
-    waiting = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["waiting"]
+    # Its scheduler says so a moment later.
+    deadline = time.monotonic() + 30
+    while not (waiting := service.call("GET", f"/trainshed/v1/jobs/{job_id}")["waiting"]):
+        assert time.monotonic() < deadline
     assert waiting["reason"] == "no_node"
     assert f"{FIRST} is drained" in waiting["message"]
     later = run(service, "print('later')")
