@@ -7,7 +7,7 @@ An entry point names an `EngineFactory`:
     mine = "mypackage.engine:new_engine"
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -63,6 +63,8 @@ class EngineContext:
     rules: ProgramRules = ProgramRules()
     #: Where the service keeps environments and images that programs run in.
     cache: Path = Path()
+    #: Prefixes of the Pythons that those environments are built on. Blocks when it is first asked.
+    interpreters: Callable[[], Collection[Path]] = tuple
 
 
 EngineFactory = Callable[[EngineContext], Engine]

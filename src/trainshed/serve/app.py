@@ -4,7 +4,7 @@ API services."""
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +34,7 @@ from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
 from trainshed.runtimes.images.service import Images, ImageSettings
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
@@ -218,11 +219,17 @@ def _engine(bootstrap: Bootstrap) -> Engine:
             tuple(Path(path) for path in settings.visible_paths.split(":") if path),
         ),
         cache=settings.cache,
+        interpreters=_interpreter_prefixes(settings),
     )
     try:
         return factory(settings.engine)(context)
     except (LookupError, ImportError, ValueError) as failure:
         raise SettingsError(f"The engine {settings.engine!r} cannot be built: {failure}") from None
+
+
+def _interpreter_prefixes(settings: Settings) -> Callable[[], Collection[Path]]:
+    found = Interpreters(settings.cache / "interpreters.json")
+    return lambda: {Path(each.prefix) for each in found.search()}
 
 
 def _browsers_address(bootstrap: Bootstrap) -> str:

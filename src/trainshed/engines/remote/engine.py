@@ -344,7 +344,7 @@ class RemoteEngine(NoTerminals):
             return
         # All or none: what could start now would only wait for the others.
         await self._slots.prepared(gang)
-        if not self._options.shares_files:
+        if self._options.library is not None:
             # Buckets are directories of this machine: there they are reached by gs:// alone.
             starting = [replace(plan, buckets=()) for plan in starting]
         shown = await revealed(starting, self._options.secrets)

@@ -27,8 +27,6 @@ class RemoteOptions:
     command: Callable[[bytes], tuple[Sequence[str], bytes]]
     #: What launch plans refer to; None = they may name none.
     secrets: SecretSource | None = None
-    #: The service's directories are seen on nodes, at the same paths.
-    shares_files: bool = True
     #: Seconds since the epoch.
     now: Callable[[], float] = time.time
     #: What nodes are sent that do not see the service's files; None = they see them.

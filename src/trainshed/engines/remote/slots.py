@@ -247,7 +247,10 @@ class SlotMaker:
             address=report.address,
             lease=self._options.lease,
         )
-        argv, given = self._options.command(messages.write_document(document))
+        # It may have to read all of the agent's code first.
+        argv, given = await asyncio.to_thread(
+            self._options.command, messages.write_document(document)
+        )
         agent.is_starting = True
         try:
             await self._cluster.start_agent(hold, agent.node, argv, given)

@@ -1,6 +1,7 @@
 """Builds the Slurm engine for a service, by the settings of `[engines.slurm]`."""
 
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.agents import Agents
+from trainshed.engines.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
+from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.credentials import Issuer
 from trainshed.engines.remote.engine import PORT, RemoteEngine
 from trainshed.engines.remote.hub import Hub
@@ -39,9 +42,9 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         directory=directory,
         lease=settings.lease,
         agent=partial(_document, context, settings, tuple(doors)),
-        command=module_command,
+        command=_shared_command(settings) if settings.shared else _sent_along(settings),
         secrets=context.secrets,
-        shares_files=settings.shared,
+        library=None if settings.shared else Library([context.cache], context.interpreters),
     )
 
     def new_hub(agents: Agents) -> Hub[Order, News]:
@@ -54,6 +57,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
             admits=agents.admits,
             serve=agents.serve,
             introduction=agents.may_introduce,
+            content=None if settings.shared else agents.send_content,
             dialled=settings.service_address,
         )
 
@@ -88,8 +92,33 @@ def _document(
         interception=_text(context.access.certificate),
         trust=_text(context.access.trust),
         doors=doors,
+        cache="" if settings.shared else str(context.cache),
+        cache_limit=0 if settings.shared else round(settings.cache_limit * 2**30),
         **own,  # pyright: ignore[reportArgumentType] `RemoteOptions.agent` says which
     )
+
+
+Command = Callable[[bytes], tuple[Sequence[str], bytes]]
+
+
+def _shared_command(settings: SlurmSettings) -> Command:
+    """For nodes that see this package where it is here."""
+    if not settings.python:
+        return module_command
+    return lambda document: ((settings.python, "-m", AGENT), document)
+
+
+def _sent_along(settings: SlurmSettings) -> Command:
+    """For nodes that have nothing of ours but a Python. The code is read when the first agent is started."""
+    python = settings.python or "python3"
+    made: list[Bootstrap] = []
+
+    def command(document: bytes) -> tuple[Sequence[str], bytes]:
+        if not made:
+            made.append(Bootstrap(AgentCode.collect(), python, settings.node_directory))
+        return made[0].parcel(document)
+
+    return command
 
 
 def _text(path: Path | None) -> str:

@@ -59,6 +59,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: _Directory = ""
     #: The service's data directory is seen on nodes, at the same path.
     shared: bool = False
+    #: GiB of what is sent to a node that shares no files; beyond it goes what was not used for longest.
+    #: 0 = as much as its disk takes.
+    cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
     #: Seconds after which a node whose agent is silent is lost.
     lease: Annotated[float, msgspec.Meta(ge=5, le=3600)] = 30.0
     #: Seconds between two looks at the cluster.
