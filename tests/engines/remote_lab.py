@@ -85,6 +85,10 @@ class RemoteLab(LabWithNodes):
         for pid in self._cluster.agents_on(node):
             end(pid)
 
+    def agents_directories(self) -> list[Path]:
+        """On all nodes."""
+        return list((self._directory / "nodes").iterdir())
+
     def _signal(self, node: str, number: int) -> None:
         """To the agents; their programs are not touched."""
         for pid in self._cluster.agents_on(node):

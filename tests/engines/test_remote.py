@@ -39,6 +39,9 @@ class TestRemote(Conformance):
         await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=2)])
         await stage.started(uid, incarnation=2)
         assert await stage.allocate(uid) == before
+        await stage.until(
+            lambda: len(lab.agents_directories()) == 1, "what the killed agent left is removed"
+        )
         lab.end_agents(before[0].node)
         await stage.end(uid, incarnation=2)
         await stage.engine.stop(uid, 1, SECOND)

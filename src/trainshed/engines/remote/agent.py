@@ -9,12 +9,15 @@ service that is silent for a whole lease may have given the replicas to other no
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -69,6 +72,9 @@ _MIRROR_EVERY = 2.0
 """Seconds between two looks at files that nothing is told of, such as what replicas use."""
 _LAST_GRACE = 5 * 10**9
 """ns that programs have when the lease is over."""
+
+_OWN = re.compile(r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+-\d+")
+"""Names of agents' directories."""
 
 Connection = Channel[News, Order]
 
@@ -437,6 +443,10 @@ async def _serve(document: AgentDocument, directory: Path) -> None:
     try:
         await asyncio.gather(agent, return_exceptions=True)
     finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # What is left to do is to leave nothing.
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
         for server in listening:
             server.close()
 
@@ -467,11 +477,51 @@ def main() -> None:
     document = messages.read_document(sys.stdin.buffer.read())
     parent = Path(document.directory)
     parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-    directory = parent / f"{document.credential.name.replace('/', '-')}-{os.getpid()}"
-    directory.mkdir(mode=0o711)
+    name = f"{document.credential.name.replace('/', '-')}-{os.getpid()}"
+    directory, left = _own_directory(parent, name)
+    threading.Thread(target=_remove, args=(left,), daemon=True).start()
     try:
         asyncio.run(_serve(document, directory))
     finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
+    """A new one, locked for as long as this process lives; and those that killed agents have left, under
+    names by which nobody finds them."""
+    turn = os.open(parent, os.O_RDONLY)
+    try:
+        # One at a time: a directory that nobody has locked yet is no left one.
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        directory = parent / name
+        directory.mkdir(mode=0o711)
+        fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
+        for other in parent.iterdir():
+            if _OWN.fullmatch(other.name) and other != directory and not _is_locked(other):
+                with contextlib.suppress(OSError):
+                    other.rename(parent / f".left-{other.name}")
+        return directory, list(parent.glob(".left-*"))
+    finally:
+        os.close(turn)
+
+
+def _is_locked(directory: Path) -> bool:
+    try:
+        opened = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+    except OSError:
+        return True  # Removed just now, of somebody else, or no directory.
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(opened)
+
+
+def _remove(directories: Sequence[Path]) -> None:
+    for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
 
 
