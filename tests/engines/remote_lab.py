@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.engines.process_cluster import ProcessCluster, end
 from trainshed.engines.conformance.lab import LabWithNodes
@@ -24,7 +25,11 @@ from trainshed.engines.streams import FileStreams
 LEASE = 4.0
 
 
-def new_engine(directory: Path, port: int, here: LocalEngine | None = None) -> RemoteEngine:
+def new_engine(
+    directory: Path, port: int, here: LocalEngine | None = None, **more: Any
+) -> RemoteEngine:
+    """`more`: options, and `preflight`."""
+    preflight = bool(more.pop("preflight", False))
     options = RemoteOptions(
         identity="labs",
         directory=directory / "engine",
@@ -33,8 +38,10 @@ def new_engine(directory: Path, port: int, here: LocalEngine | None = None) -> R
             AgentDocument,
             directory=str(directory / "nodes"),
             read_only=(sys.prefix, sys.base_prefix),
+            preflight=preflight,
         ),
         command=module_command,
+        **more,
     )
 
     def new_hub(agents: Agents) -> Hub[Order, News]:

@@ -46,6 +46,7 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
+    KeepsQuarantine,
     LinesWritten,
     MetricsWritten,
     NodeChanged,
@@ -361,6 +362,15 @@ class Controller:
 
     def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
         return self._capacity.quota_statuses(project_id, region)
+
+    async def readmit(self, node: str) -> None:
+        """Have the engine take back a node that it found unfit. Raises Unavailable."""
+        engine = self._ports.engine
+        if isinstance(engine, KeepsQuarantine):
+            try:
+                await engine.readmit(node)
+            except EngineUnavailable as failure:
+                raise Unavailable(str(failure)) from failure
 
     async def capacity_changed(self) -> None:
         await self._read_drains_and_quotas()

@@ -232,6 +232,16 @@ class LogWriter(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsQuarantine(Protocol):
+    """What an engine may offer besides: nodes that it found unfit are DRAINING for a while."""
+
+    async def readmit(self, node: str) -> None:
+        """Let such a node take work again before its time is over; others are left as they are. Raises
+        EngineUnavailable."""
+        ...
+
+
 class Engine(Protocol):
     """All methods are idempotent per (job_uid, attempt[, replica, incarnation]) and survive a restart of
     the service: state is found again on disk or in the cluster, never only in memory."""

@@ -47,6 +47,7 @@ class ValueRoom:
         self.known: tuple[NodeStatus, ...] = (node("node-1"), node("node-2"))
         self.used: dict[QuotaKey, float] = {}
         self._limits: dict[QuotaKey, float] = {}
+        self.readmitted: list[str] = []
 
     def why(self, uid: JobUid) -> Waiting | None:
         return self.reasons.get(uid)
@@ -73,6 +74,9 @@ class ValueRoom:
             for key in {**self.used, **self._limits}
             if (key.project_id, key.region) == (project_id, region)
         )
+
+    async def readmit(self, node: str) -> None:
+        self.readmitted.append(node)
 
     async def capacity_changed(self) -> None:
         drains = {drain.node: drain.reason for drain in await self._reader.drained_nodes()}

@@ -60,6 +60,7 @@ async def test_a_node_is_drained_and_comes_back(house: House) -> None:
     assert (await house.call("POST", f"{NODES}/node-2:undrain")).json["condition"] == "READY"
     assert await house.store.reader.drained_nodes() == ()
     assert (await house.call("POST", f"{NODES}/node-2:undrain")).status == 200, "again is fine"
+    assert house.capacity.readmitted == ["node-2", "node-2"]
 
 
 @pytest.mark.parametrize("verb", ["drain", "undrain"])

@@ -77,6 +77,10 @@ class CapacityView(Protocol):
         """Every quota of the project in the region that has a limit or is used."""
         ...
 
+    async def readmit(self, node: str) -> None:
+        """Let a node that was found unfit take work again. Raises Unavailable."""
+        ...
+
     async def capacity_changed(self) -> None:
         """Drained nodes or quotas were changed in the store."""
         ...

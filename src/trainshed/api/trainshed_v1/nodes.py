@@ -67,6 +67,7 @@ async def undrain(call: JsonCall) -> records.Node:
     if all(drain.node != call.target for drain in await services.reader.drained_nodes()):
         _known(services.capacity, call.target)
     await services.intake.undrain_node(call.target)
+    await services.capacity.readmit(call.target)
     await services.capacity.capacity_changed()
     return _view_of(services.capacity, call.target)
 

@@ -34,6 +34,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.launch.documents import Revealed
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.machine import NAME as THIS_NODE
@@ -52,13 +53,14 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.engines.remote import messages
+from trainshed.engines.remote import messages, preflight
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.content.cache import NodeCache
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.greeting import CONTENT, STREAM
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
+from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, keep
@@ -141,6 +143,10 @@ class Agent:
         #: What is to be told on the connection that there is.
         self._untold = Untold()
         self._shells = Crew()
+        #: Seconds by which this clock is ahead of the service's; None = that was not told.
+        self._skew: float | None = None
+        #: Nothing was wrong with the node when it was looked at.
+        self._is_fit = not document.preflight
         self._cache = NodeCache(
             Path(document.cache), limit=document.cache_limit, node=document.node
         )
@@ -211,6 +217,7 @@ class Agent:
         if not isinstance(welcome, messages.Welcome):
             raise ChannelClosed(f"the service began with {type(welcome).__name__}")
         self._heard = time.monotonic()
+        self._skew = time.time() - welcome.clock if welcome.clock else None
         self._sender.resume(welcome.sizes)
         self._untold = Untold()
         for replica in self._known.replicas():
@@ -299,9 +306,28 @@ class Agent:
         self, uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
         """This node is all that the local engine knows of."""
+        if not self._is_fit:
+            await self._check(requests)
+            self._is_fit = True
         return await self._engine.allocate(
             uid, attempt, [replace(request, node=THIS_NODE) for request in requests]
         )
+
+    async def _check(self, requests: Sequence[SlotRequest]) -> None:
+        """Raises PreflightFailed."""
+        gpus = sum(request.accelerators for request in requests)
+        try:
+            found = await asyncio.to_thread(
+                preflight.look,
+                Path(self._document.directory),
+                skew=self._skew,
+                devices=NvmlDevices(os.environ) if gpus else None,
+            )
+        except OSError as error:
+            raise PreflightFailed(f"its disk cannot be looked at: {error}") from error
+        memory = sum(request.memory_bytes for request in requests)
+        if wrong := preflight.failures(found, memory_bytes=memory, gpus=gpus):
+            raise PreflightFailed("; ".join(wrong))
 
     async def _open_terminal(self, order: messages.OpenTerminal) -> None:
         terminal = await self._engine.open_terminal(

@@ -10,6 +10,7 @@ from trainshed.engines.port import Capabilities, EngineUnavailable, LaunchReject
 from trainshed.engines.remote import messages
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.messages import AnyCall, News, Order
+from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.terminals import TerminalRefused
 
 Connection = Channel[Order, News]
@@ -20,7 +21,7 @@ _RECONNECTING = 5.0
 """Seconds that an agent may take to connect again: it tries every two seconds at least."""
 
 
-_KINDS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused)}
+_KINDS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused, PreflightFailed)}
 """What an answer may say but that something was not available."""
 
 

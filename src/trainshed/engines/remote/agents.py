@@ -58,7 +58,7 @@ _AT_FIRST = Capabilities(
 class Agents:
     """`identity`: what tells this service from others that use the cluster. `lease`: seconds without a word
     of the service after which an agent ends its programs. `library`: what they may be sent; None =
-    nothing."""
+    nothing. `now`: seconds since the epoch."""
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Agents:
         identity: str,
         lease: float,
         library: Library | None,
+        now: Callable[[], float],
         new_hub: "Callable[[Agents], Hub[Order, News]]",
     ) -> None:
         #: What agents have told last of what they can do.
@@ -80,6 +81,7 @@ class Agents:
         self._identity = identity
         self._lease = lease
         self._library = library
+        self._now = now
         #: By the name in its certificate: every agent that may connect.
         self._by_name: dict[str, AgentHandle] = {}
         self._tasks = Crew()
@@ -177,7 +179,7 @@ class Agents:
         copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
         mine = [seat.replica for seat in gang.seats_of(agent)]
         sizes = await asyncio.to_thread(copies.sizes, mine)
-        await connection.send(messages.Welcome(sizes))
+        await connection.send(messages.Welcome(sizes, self._now()))
         agent.connect(connection)
         self._tasks.begin(self._remind(gang, agent), "reminding an agent")
         while True:

@@ -80,6 +80,7 @@ class RemoteEngine(NoTerminals):
             identity=options.identity,
             lease=options.lease,
             library=options.library,
+            now=options.now,
             new_hub=new_hub,
         )
         self._slots = SlotMaker(self._attempts, self._agents, cluster, options)
@@ -101,6 +102,7 @@ class RemoteEngine(NoTerminals):
 
     async def start(self) -> None:
         await self._attempts.load()
+        await self._slots.load()
         try:
             await self._cluster.start()
         except ClusterUnavailable as failure:
@@ -280,6 +282,10 @@ class RemoteEngine(NoTerminals):
         await agent.call(
             lambda number: messages.WriteLog(number=number, replica=replica, lines=tuple(lines))
         )
+
+    async def readmit(self, node: str) -> None:
+        """As `engines.port.KeepsQuarantine` says."""
+        await self._slots.readmit(node)
 
     async def open_terminal(
         self,

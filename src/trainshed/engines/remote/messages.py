@@ -63,6 +63,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     trust: str = ""
     #: Which of the service's sockets are reached through tunnels (`hub`).
     doors: tuple[str, ...] = ()
+    #: The node is looked at before it gives out slots (`preflight`).
+    preflight: bool = False
 
 
 # --- what the service says ---
@@ -79,6 +81,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     name, in bytes. All else it is to be sent."""
 
     sizes: dict[str, dict[str, int]]
+    #: The service's clock, in seconds since the epoch; 0 = it is not told.
+    clock: float = 0.0
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):

@@ -27,6 +27,8 @@ class RemoteOptions:
     command: Callable[[bytes], tuple[Sequence[str], bytes]]
     #: What launch plans refer to; None = they may name none.
     secrets: SecretSource | None = None
+    #: Seconds for which a node is left alone whose preflight failed.
+    quarantine: float = 3600.0
     #: Seconds since the epoch.
     now: Callable[[], float] = time.time
     #: What nodes are sent that do not see the service's files; None = they see them.

@@ -1,6 +1,9 @@
 """Slots on a cluster's nodes: nodes are held, agents started on them, and those give out the slots."""
 
 import asyncio
+import contextlib
+import logging
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -30,14 +33,23 @@ from trainshed.engines.remote.cluster import (
     ClusterReport,
     ClusterUnavailable,
     Hold,
+    NodeReport,
 )
 from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.gang import Gang, hold_name, moved
 from trainshed.engines.remote.options import RemoteOptions
+from trainshed.engines.remote.preflight import PreflightFailed
+from trainshed.engines.remote.quarantine import Quarantine
 from trainshed.engines.remote.records import GangRecord, place
 from trainshed.eventloop.background import Crew, joined
 
+log = logging.getLogger(__name__)
+
+QUARANTINE = "quarantine.json"
+"""File in the engine's directory: nodes that were found unfit."""
+_LONGEST_WAIT = 60.0
+"""Seconds after which the clock is looked at again: it may have been set."""
 _PATIENCE = 5.0
 """Seconds that one `allocate` waits; the next one goes on waiting for the same."""
 _STARTS = 3
@@ -59,13 +71,25 @@ class SlotMaker:
         self._cluster = cluster
         self._options = options
         self._nodes: dict[str, NodeState] = {}
+        self._quarantine = Quarantine(options.directory / QUARANTINE, options.quarantine)
+        self._quarantining = asyncio.Lock()
+        #: A node was quarantined.
+        self._quarantined = asyncio.Event()
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self._tasks = Crew()
+
+    async def load(self) -> None:
+        """What was found of nodes before. Raises EngineUnavailable."""
+        try:
+            await asyncio.to_thread(self._quarantine.load)
+        except (OSError, ValueError) as error:
+            raise EngineUnavailable(f"it is not known which nodes are unfit: {error}") from error
 
     def begin(self) -> None:
         """The cluster has been looked at for the first time."""
         self._take(self._cluster.report(), told=False)
         self._tasks.keep(self._follow, "hearing the cluster")
+        self._tasks.keep(self._end_quarantines, "taking back nodes that were unfit")
 
     async def close(self) -> None:
         """What is held stays held."""
@@ -73,6 +97,12 @@ class SlotMaker:
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
         await self._tasks.close()
+
+    async def readmit(self, node: str) -> None:
+        """Let a node that was found unfit take work again. Raises EngineUnavailable."""
+        async with self._quarantining:
+            if self._quarantine.remove(node):
+                await self._save_quarantine()
 
     async def stop_preparing(self, gang: Gang) -> None:
         """Nothing more is begun for it."""
@@ -265,9 +295,14 @@ class SlotMaker:
         if not seats:
             return
         requests = tuple(seat.request for seat in gang.seats_of(agent))
-        answer = await agent.call(
-            lambda number: messages.Allocate(number=number, requests=requests)
-        )
+        try:
+            answer = await agent.call(
+                lambda number: messages.Allocate(number=number, requests=requests)
+            )
+        except PreflightFailed as failure:
+            cause = str(failure).removeprefix(f"node {agent.node}: ")
+            await self._leave_alone(agent.node, cause)
+            raise
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
         given = {slot.replica: replace(slot, node=agent.node) for slot in answer.slots}
@@ -302,7 +337,7 @@ class SlotMaker:
             self.capacity = capacity
             if told:
                 self._attempts.emit(CapacityChanged(capacity))
-        states = {one.node.name: one for one in report.nodes}
+        states = {one.node.name: self._judged(one) for one in report.nodes}
         for name, one in states.items():
             if self._nodes.get(name, NodeState.UP) is not one.state:
                 self._attempts.emit(NodeChanged(name, one.state, one.cause))
@@ -311,6 +346,48 @@ class SlotMaker:
                 NodeChanged(name, NodeState.GONE, "the cluster does not list it any more")
             )
         self._nodes = {name: one.state for name, one in states.items()}
+
+    # --- nodes that are unfit ---
+
+    def _judged(self, one: NodeReport) -> NodeReport:
+        """What the cluster says of a node, and what was found there."""
+        cause = self._quarantine.cause(one.node.name)
+        if one.state is NodeState.UP and cause:
+            return replace(one, state=NodeState.DRAINING, cause=f"{one.node.name} is {cause}")
+        return one
+
+    async def _leave_alone(self, node: str, cause: str) -> None:
+        log.warning("node %s: left alone: %s", node, cause)
+        async with self._quarantining:
+            self._quarantine.add(node, cause, self._options.now())
+            self._quarantined.set()
+            await self._save_quarantine()
+
+    async def _end_quarantines(self) -> None:
+        while True:
+            self._quarantined.clear()
+            soonest = self._quarantine.soonest()
+            left = soonest - self._options.now() if soonest else math.inf
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(max(left, 0), _LONGEST_WAIT)):
+                    await self._quarantined.wait()
+            async with self._quarantining:
+                if over := self._quarantine.end(self._options.now()):
+                    log.info("nodes taken back: %s", ", ".join(over))
+                    with contextlib.suppress(
+                        EngineUnavailable
+                    ):  # They are over after a restart, too.
+                        await self._save_quarantine()
+
+    async def _save_quarantine(self) -> None:
+        """Tell what it is now, and write it down. Raises EngineUnavailable."""
+        self._take(self._cluster.report(), told=True)
+        try:
+            await asyncio.to_thread(self._quarantine.save)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"it cannot be written down which nodes are unfit ({error}); make room and try again"
+            ) from error
 
 
 def _provide_call(content: Manifest, number: int) -> messages.Provide:

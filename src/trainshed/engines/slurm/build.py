@@ -45,6 +45,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         command=_shared_command(settings) if settings.shared else _sent_along(settings),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
+        quarantine=settings.quarantine_minutes * 60,
     )
 
     def new_hub(agents: Agents) -> Hub[Order, News]:
@@ -94,6 +95,7 @@ def _document(
         doors=doors,
         cache="" if settings.shared else str(context.cache),
         cache_limit=0 if settings.shared else round(settings.cache_limit * 2**30),
+        preflight=settings.preflight,
         **own,  # pyright: ignore[reportArgumentType] `RemoteOptions.agent` says which
     )
 

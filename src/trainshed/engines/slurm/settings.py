@@ -66,6 +66,10 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease: Annotated[float, msgspec.Meta(ge=5, le=3600)] = 30.0
     #: Seconds between two looks at the cluster.
     look_every: Annotated[float, msgspec.Meta(ge=5, le=600)] = 8.0
+    #: Each node's disk, memory, clock and GPUs are looked at before something is started there.
+    preflight: bool = False
+    #: For how long a node is left alone that was found unfit.
+    quarantine_minutes: Annotated[float, msgspec.Meta(ge=1, le=10080)] = 60.0
     #: Directory of Slurm's commands; "" = on the PATH.
     commands: _Directory = ""
 

@@ -1,0 +1,77 @@
+"""Whether a node is fit to run replicas: looked at by its agent, before that gives out slots."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainshed.engines.launch.devices import Devices
+from trainshed.engines.port import EngineUnavailable
+
+LEAST_DISK = 1 << 30
+"""Bytes that must be free where agents and their programs write."""
+LARGEST_SKEW = 10.0
+"""Seconds by which a node's clock may differ from the service's; the first word takes its time to come."""
+_GIB = 1 << 30
+
+
+class PreflightFailed(EngineUnavailable):
+    """The node is not fit. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was seen on a node."""
+
+    #: Free where agents write.
+    disk_bytes: int
+    #: That programs can still have; None = the system does not tell.
+    memory_bytes: int | None
+    #: Seconds by which the node's clock is ahead of the service's; None = that has not told its own.
+    skew: float | None
+    #: That the driver names; None = nobody asked for any.
+    gpus: int | None = None
+
+
+def look(
+    directory: Path, *, skew: float | None, devices: Devices | None, meminfo: Path | None = None
+) -> Findings:
+    """`devices`: None = they do not matter. Blocks. Raises OSError."""
+    return Findings(
+        shutil.disk_usage(directory).free,
+        _available(meminfo or Path("/proc/meminfo")),
+        skew,
+        len(devices.find()) if devices is not None else None,
+    )
+
+
+def failures(found: Findings, *, memory_bytes: int, gpus: int) -> tuple[str, ...]:
+    """All that is wrong, for replicas that need that much of the node together. Pure."""
+    wrong: list[str] = []
+    if found.disk_bytes < LEAST_DISK:
+        wrong.append(f"{_gib(found.disk_bytes)} of disk are free, {_gib(LEAST_DISK)} are needed")
+    if found.memory_bytes is not None and found.memory_bytes < memory_bytes:
+        there, needed = _gib(found.memory_bytes), _gib(memory_bytes)
+        wrong.append(f"{there} of memory are free, {needed} are needed")
+    if found.skew is not None and abs(found.skew) > LARGEST_SKEW:
+        way = "ahead of" if found.skew > 0 else "behind"
+        wrong.append(f"its clock is {abs(found.skew):.0f} s {way} the service's")
+    if found.gpus is not None and found.gpus < gpus:
+        wrong.append(f"the driver names {found.gpus} GPUs, {gpus} are needed")
+    return tuple(wrong)
+
+
+def _available(meminfo: Path) -> int | None:
+    """What Linux says programs can have without swapping."""
+    try:
+        text = meminfo.read_text("ascii")
+    except OSError:
+        return None
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return None
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.2g} GiB"

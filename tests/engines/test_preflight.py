@@ -1,0 +1,90 @@
+"""A node on which a preflight fails is left alone: real agents, over nodes that are processes."""
+
+import asyncio
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.engines.process_cluster import NODES
+from tests.engines.remote_lab import new_engine
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import EngineUnavailable, NodeChanged, NodeState, SlotRequest
+from trainshed.engines.remote.engine import RemoteEngine
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root"),
+]
+
+
+async def told(engine: RemoteEngine) -> NodeChanged:
+    async with asyncio.timeout(20):
+        async for event in engine.watch():
+            if isinstance(event, NodeChanged):
+                return event
+    raise AssertionError("the engine was closed")
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def test_a_quarantine_ends_by_itself(tmp_path: Path, port: int) -> None:
+    engine = new_engine(
+        tmp_path, port, preflight=True, quarantine=1.0, now=lambda: time.time() - 60
+    )
+    request = SlotRequest(ReplicaId(0, 0), "r0", NODES[0], memory_bytes=1 << 20)
+    await engine.start()
+    try:
+        with pytest.raises(EngineUnavailable, match="its clock is 60 s ahead of the service's"):
+            await engine.allocate(JobUid(1), 1, [request])
+        assert (await told(engine)).state is NodeState.DRAINING
+        seen = await told(engine)
+        assert (seen.node, seen.state) == (NODES[0], NodeState.UP)
+        await engine.stop(JobUid(1), 1, 0)
+        await engine.release(JobUid(1), 1)
+    finally:
+        await engine.close()
+
+
+async def test_an_unfit_node_is_left_alone_until_it_is_readmitted(
+    tmp_path: Path, port: int
+) -> None:
+    clock = {"ahead": 60.0}
+
+    def engine_of() -> RemoteEngine:
+        return new_engine(tmp_path, port, preflight=True, now=lambda: time.time() + clock["ahead"])
+
+    node = NODES[0]
+    request = SlotRequest(ReplicaId(0, 0), "r0", node, memory_bytes=1 << 20)
+    engine = engine_of()
+    await engine.start()
+    try:
+        with pytest.raises(EngineUnavailable, match="its clock is 60 s behind the service's"):
+            await engine.allocate(JobUid(1), 1, [request])
+        seen = await told(engine)
+        assert (seen.node, seen.state) == (node, NodeState.DRAINING)
+        assert "quarantined until" in seen.cause and "its clock is 60 s behind" in seen.cause
+    finally:
+        await engine.close()
+    clock["ahead"] = 0.0
+    engine = engine_of()
+    await engine.start()
+    try:
+        seen = await told(engine)
+        assert (seen.node, seen.state) == (node, NodeState.DRAINING), "it outlives the service"
+        await engine.readmit(node)
+        seen = await told(engine)
+        assert (seen.node, seen.state, seen.cause) == (node, NodeState.UP, "")
+        (slot,) = await engine.allocate(JobUid(1), 1, [request])
+        assert slot.node == node
+        await engine.stop(JobUid(1), 1, 0)
+        await engine.release(JobUid(1), 1)
+    finally:
+        await engine.close()
