@@ -15,6 +15,7 @@ from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.port import (
     Engine,
     EngineEvent,
+    EngineUnavailable,
     NodeChanged,
     NodeState,
     ReplicaReport,
@@ -108,13 +109,22 @@ class Stage:
     async def allocate(
         self, uid: JobUid, *replicas: ReplicaId, node: str = "", attempt: int = 1
     ) -> tuple[Slot, ...]:
-        """On the first node, if none is named."""
+        """On the first node, if none is named. Asked for again, as the service does, while a cluster has not
+        given its nodes yet."""
         node = node or (await self.nodes())[0]
         requests = requests_for(uid, node, *replicas or (PRIMARY,))
         self._gangs.setdefault((uid, attempt), ())
-        slots = await self.engine.allocate(uid, attempt, requests)
-        self._gangs[uid, attempt] = slots
-        return slots
+        deadline = time.monotonic() + self.lab.patience
+        while True:
+            try:
+                slots = await self.engine.allocate(uid, attempt, requests)
+            except EngineUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await self.lab.pass_time()
+            else:
+                self._gangs[uid, attempt] = slots
+                return slots
 
     def forget(self, uid: JobUid, attempt: int = 1) -> None:
         """It was released."""

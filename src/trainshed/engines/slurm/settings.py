@@ -62,8 +62,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: GiB of what is sent to a node that shares no files; beyond it goes what was not used for longest.
     #: 0 = as much as its disk takes.
     cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
-    #: Seconds after which a node whose agent is silent is lost.
-    lease: Annotated[float, msgspec.Meta(ge=5, le=3600)] = 30.0
+    #: Seconds of silence after which an agent ends its programs, and its node is lost unless Slurm says so
+    #: before. As long as the service may be away.
+    lease: Annotated[float, msgspec.Meta(ge=5, le=86400)] = 300.0
     #: Seconds between two looks at the cluster.
     look_every: Annotated[float, msgspec.Meta(ge=5, le=600)] = 8.0
     #: Each node's disk, memory, clock and GPUs are looked at before something is started there.
