@@ -5,8 +5,9 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -44,28 +45,38 @@ class SplitProcesses:
         lock = self._writing.setdefault(plan.directory, asyncio.Lock())
         async with lock, self._turns:
             request = Request(str(self._socket), account, plan, os.getpid())
-            # Nothing is looked up on the way: neither a user's own packages nor the working directory's.
-            child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", "-c", _START, json.dumps(sys.path)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=_LONGEST_LINE,
-                env={"LC_ALL": "C.UTF-8"},
-                start_new_session=True,
-            )
+            # A file, whole before anybody reads it: a pipe would have to be written to a process that may
+            # have died already.
+            with await asyncio.to_thread(_written, msgspec.json.encode(request)) as asked:
+                # Nothing is looked up on the way: neither a user's own packages nor the working directory's.
+                child = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-S", "-c", _START, json.dumps(sys.path)),
+                    stdin=asked,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    limit=_LONGEST_LINE,
+                    env={"LC_ALL": "C.UTF-8"},
+                    start_new_session=True,
+                )
             try:
-                return await _answer(child, msgspec.json.encode(request), progress)
+                return await _answer(child, progress)
             finally:
                 if child.returncode is None:
                     child.kill()
                     await child.wait()
 
 
-async def _answer(child: asyncio.subprocess.Process, asked: bytes, progress: Progress) -> Written:
-    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
-    child.stdin.write(asked)
-    child.stdin.close()
+def _written(request: bytes) -> BinaryIO:
+    """A file without a name that holds it, to be read from its beginning."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - its caller closes it
+    file.write(request)
+    file.flush()
+    file.seek(0)
+    return file
+
+
+async def _answer(child: asyncio.subprocess.Process, progress: Progress) -> Written:
+    assert child.stdout is not None and child.stderr is not None
     async for line in child.stdout:
         answer = msgspec.json.decode(line, type=Answer)
         if answer.refused:
