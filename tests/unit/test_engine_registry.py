@@ -27,5 +27,5 @@ def test_other_packages_offer_theirs_as_entry_points(monkeypatch: pytest.MonkeyP
         return EntryPoints([point]).select(group=group, name=name)
 
     monkeypatch.setattr(registry, "entry_points", offered)
-    assert registry.names() == ("local", "toy")
+    assert registry.names() == ("local", "slurm", "toy")
     assert registry.factory("toy") is ToyEngine
