@@ -16,6 +16,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -57,7 +58,7 @@ from trainshed.engines.remote import messages, preflight
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.content.cache import NodeCache
 from trainshed.engines.remote.dialer import Dialer
-from trainshed.engines.remote.greeting import CONTENT, STREAM
+from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.preflight import PreflightFailed
@@ -191,6 +192,11 @@ class Agent:
         while True:
             try:
                 connection = await self._dialer.dial()
+            except NotAdmitted:
+                # Its replicas run elsewhere by now, or are over: they must not run here as well.
+                log.warning("the service knows this agent no more: programs are ended")
+                self._leaving.set()
+                return
             except OSError as error:
                 log.warning("the service is not reached: %s", error)
                 await asyncio.sleep(pause)
@@ -502,7 +508,7 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     document = messages.read_document(sys.stdin.buffer.read())
     parent = Path(document.directory)
-    parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    make_ours(parent)
     name = f"{document.credential.name.replace('/', '-')}-{os.getpid()}"
     directory, left = _own_directory(parent, name)
     threading.Thread(target=_remove, args=(left,), daemon=True).start()
@@ -510,6 +516,18 @@ def main() -> None:
         asyncio.run(_serve(document, directory))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def make_ours(directory: Path) -> None:
+    """Make it, unless it is there. Its name is easy to guess, and it may lie where everybody writes: what
+    others have put there is not used. Raises OSError."""
+    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise OSError(
+            f"{directory} is a link, belongs to user {status.st_uid}, or can be written to by others; remove "
+            "it, or name another directory of the nodes in the engine's settings"
+        )
 
 
 def _own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
