@@ -118,7 +118,9 @@ class Machines:
         return ["nsenter", "-t", init, "--net", "--uts", "--mount", "--", *command]
 
     def run(self, name: str, command: Sequence[str], **options: Any) -> str:
-        """What a command prints; its errors too, if it fails (CalledProcessError)."""
+        """What a command prints; its errors too, if it fails (CalledProcessError). One that waits for ever is
+        a failure as well."""
+        options.setdefault("timeout", 60)
         done = subprocess.run(
             self.argv(name, command), capture_output=True, text=True, check=False, **options
         )

@@ -2,6 +2,7 @@
 on the hub, and nothing held that nobody asked for. Against a real one."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -219,13 +220,23 @@ async def test_a_request_that_was_killed_right_after_it_was_made_is_not_held(
     submit_and_die(
         [str(slurm_lab.commands / "salloc"), *name], lambda: str(second) in jobs(slurm_lab)
     )
-    # The service that made it is gone; the next one asks for the same and gets that one.
-    waiting = asyncio.ensure_future(cluster.acquire(second, [need("node1")]))
+    # The service that made it is gone; the next one asks for the same and gets that one, or another one, and
+    # there is one.
+    waiting = asyncio.ensure_future(asked_until_given(cluster, second))
     await cluster.give_back(first)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         hold = await waiting
     assert jobs(slurm_lab)[str(second)] == "RUNNING"
     await cluster.give_back(hold.name)
+
+
+async def asked_until_given(cluster: SlurmCluster, name: HoldName) -> Hold:
+    """As the engine does."""
+    while True:
+        try:
+            return await cluster.acquire(name, [need("node1")])
+        except ClusterUnavailable:
+            await asyncio.sleep(0.1)
 
 
 async def held_with_agent(cluster: SlurmCluster, node: str = "node1") -> Hold:
@@ -354,6 +365,8 @@ os.rename('/tmp/ended.part', '/tmp/ended')
     assert int(ended.read_text()) == signal.SIGKILL
 
 
+# Races with the controller's own start. That names count, not numbers: unit/test_slurm_commands.py.
+@pytest.mark.soak
 async def test_what_a_crash_of_the_controller_swallows_is_neither_lost_nor_doubled(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
@@ -367,8 +380,22 @@ async def test_what_a_crash_of_the_controller_swallows_is_neither_lost_nor_doubl
         await cluster.give_back(hold.name)  # it had been saved already
     else:
         raise AssertionError("the controller loses nothing any more")
+    # The controller has to hear of the node again, before it gives it to anybody.
+    slurm_lab.await_states({"node1": ("idle", "mixed", "allocated")})
     for _ in range(10):
-        slurm_lab.slurm("salloc", "--no-shell", "-J", "others", "-w", "node1", "-c1", "--mem=10")
+        # One that the controller never answers, just after its start, is asked for again.
+        with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            others = [
+                "--no-shell",
+                "--immediate=3",
+                "-J",
+                "others",
+                "-w",
+                "node1",
+                "-c1",
+                "--mem=10",
+            ]
+            slurm_lab.run("hub", ["salloc", *others], timeout=6)
         if f"{hold.cluster_id} others" in slurm_lab.slurm("squeue", "-h", "-o", "%i %j"):
             break
     else:

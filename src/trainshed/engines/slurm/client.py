@@ -177,7 +177,8 @@ async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
 async def _feed(process: asyncio.subprocess.Process, given: bytes) -> bool:
     """The step says that it has taken all."""
     assert process.stdin and process.stdout
-    with contextlib.suppress(ConnectionError):
+    # Of a process that has ended already uvloop says that the handle is closed, as a RuntimeError.
+    with contextlib.suppress(ConnectionError, RuntimeError):
         process.stdin.write(given)
         await process.stdin.drain()
     process.stdin.close()

@@ -120,11 +120,13 @@ class NodeCache:
         try:
             await asyncio.wait((pouring, telling), return_when=asyncio.FIRST_COMPLETED)
             if not telling.done():
-                with contextlib.suppress(OSError):
+                # Of a helper that has ended already uvloop says that its handle is closed, as a RuntimeError.
+                with contextlib.suppress(OSError, RuntimeError):
                     await pouring
                 # Whether it was whole the helper says, which then has no more to wait for.
                 if not telling.done():
-                    into.write_eof()
+                    with contextlib.suppress(OSError, RuntimeError):
+                        into.write_eof()
             return await telling
         finally:
             for task in (pouring, telling):
