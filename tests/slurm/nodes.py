@@ -96,12 +96,28 @@ class Machines:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end_outside()
         for machine in reversed(self._machines.values()):
             _end(machine)
         for number in (self._life, self._death):
             os.close(number)
         _remove_control_groups(f"{self.mark}-*")
         self._reserved.close()
+
+    def _end_outside(self) -> None:
+        """What was run by `argv_outside`, and waits for a cluster that is no more: clients of Slurm that an
+        engine was killed over."""
+        if not (init := self._machines[HUB].init):
+            return
+        network = Path(f"/proc/{init}/ns/net").stat().st_ino
+        inside = set(_of_namespace(init))
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (
+                    int(entry.name) not in {os.getpid(), init, *inside}
+                    and (entry / "ns/net").stat().st_ino == network
+                ):
+                    os.kill(int(entry.name), signal.SIGKILL)
 
     def address(self, name: str) -> str:
         return self._machines[name].address
