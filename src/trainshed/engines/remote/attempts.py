@@ -74,7 +74,6 @@ class Attempts:
     async def delete(self, gang: Gang) -> None:
         """It has been given back."""
         await asyncio.to_thread(self._records.delete, *gang.key)
-        gang.is_released = True
         self.gangs.pop(gang.key, None)
 
     def forget_lock(self, gang: Gang) -> None:

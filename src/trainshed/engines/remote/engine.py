@@ -31,7 +31,7 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.engines.remote import messages
-from trainshed.engines.remote.agent_handle import AgentGone
+from trainshed.engines.remote.agent_handle import AgentGone, AgentHandle
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts, never_started
 from trainshed.engines.remote.cluster import Cluster, ClusterUnavailable
@@ -222,9 +222,8 @@ class RemoteEngine(NoTerminals):
         incarnation: int,
         fault: Fault,
     ) -> None:
-        gang = self._attempts.gangs.get((job_uid, attempt))
-        seat = gang.record.seat(replica) if gang else None
-        if gang is None or seat is None or (agent := gang.agent(seat)) is None or agent.is_gone:
+        agent = self._agent(job_uid, attempt, replica)
+        if agent is None:
             return
         await agent.call(
             lambda number: messages.Inject(
@@ -259,8 +258,8 @@ class RemoteEngine(NoTerminals):
             await self._require_over(gang)
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
-            if gang.is_released:
-                return
+            if self._attempts.gangs.get(gang.key) is not gang:
+                return  # Another call has given it back meanwhile.
             # From here on nobody has to ask agents any more whether all is over.
             await self._attempts.write(gang, msgspec.structs.replace(gang.record, released=True))
             await asyncio.gather(*(self._agents.dismiss(agent) for agent in gang.agents.values()))
@@ -274,10 +273,8 @@ class RemoteEngine(NoTerminals):
     ) -> None:
         """Write lines into a live replica's log as if its program had printed them. Raises
         EngineUnavailable."""
-        gang = self._attempts.gangs.get((job_uid, attempt))
-        seat = gang.record.seat(replica) if gang else None
-        agent = gang.agent(seat) if gang and seat else None
-        if agent is None or agent.is_gone:
+        agent = self._agent(job_uid, attempt, replica)
+        if agent is None:
             raise EngineUnavailable("the replica is over")
         await agent.call(
             lambda number: messages.WriteLog(number=number, replica=replica, lines=tuple(lines))
@@ -295,10 +292,8 @@ class RemoteEngine(NoTerminals):
         incarnation: int,
         request: TerminalRequest,
     ) -> Terminal:
-        gang = self._attempts.gangs.get((job_uid, attempt))
-        seat = gang.record.seat(replica) if gang else None
-        agent = gang.agent(seat) if gang and seat else None
-        if agent is None or agent.is_gone:
+        agent = self._agent(job_uid, attempt, replica)
+        if agent is None:
             raise TerminalRefused("the replica is over")
         stream = secrets.token_hex(8)
         opened = self._agents.hub.expect(agent.name, stream)
@@ -322,6 +317,13 @@ class RemoteEngine(NoTerminals):
         return self._attempts.watch()
 
     # --- inside ---
+
+    def _agent(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> AgentHandle | None:
+        """The one that has the replica's slot; None: nobody has it, or that one is gone."""
+        gang = self._attempts.gangs.get((job_uid, attempt))
+        seat = gang.record.seat(replica) if gang else None
+        agent = gang.agent(seat) if gang and seat else None
+        return None if agent is None or agent.is_gone else agent
 
     async def _listen(self) -> None:
         """Where agents that run already will call again. Raises EngineUnavailable."""

@@ -30,8 +30,6 @@ class Gang:
     agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
     #: The end of the incarnation that each replica had last, if it was told.
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
-    #: It has been given back.
-    is_released: bool = False
 
     @property
     def key(self) -> tuple[JobUid, int]:
