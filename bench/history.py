@@ -2,6 +2,7 @@
 from one job."""
 
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def fill(directory: Path, finished: int, queued: int) -> None:
         rows = [_row(uid, uid <= finished) for uid in range(first, last + 1)]
         for statement in ("reserve_name", "insert_job", "insert_work"):
             connection.executemany(_WORKS[statement], rows)
+        connection.executemany(_WORKS["insert_label"], _labels(range(first, last + 1)))
     connection.execute(_TELL, (encode_details({}),))
     connection.execute("COMMIT")
     connection.close()
@@ -68,6 +70,12 @@ def job_of(uid: int, *, is_over: bool) -> Job:
 
 def _row(uid: int, is_over: bool) -> dict[str, Any]:
     return work_parameters(job_of(uid, is_over=is_over))
+
+
+def _labels(uids: range) -> Iterator[dict[str, Any]]:
+    for uid in uids:
+        for key, value in _OVER.labels:
+            yield {"uid": uid, "key": key, "value": value}
 
 
 def _examples() -> tuple[Job, Job]:

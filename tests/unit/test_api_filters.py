@@ -171,7 +171,7 @@ def sample() -> Job:
     ],
 )
 def test_vertex_jobs(text: str, passes: bool) -> None:
-    assert compile_job_filter(text, STATES)(sample()) is passes
+    assert compile_job_filter(text, STATES).passes(sample()) is passes
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_ml_jobs(text: str, passes: bool) -> None:
     failed = replace(
         job(api=Api.ML), name=JobName(Api.ML, "p", "", "census_7"), state=JobState.FAILED
     )
-    assert compile_job_filter(text, ML_STATES)(failed) is passes
+    assert compile_job_filter(text, ML_STATES).passes(failed) is passes
 
 
 @pytest.mark.parametrize(

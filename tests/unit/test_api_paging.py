@@ -14,6 +14,7 @@ from trainshed.api.calls.paging import (
     list_jobs,
     page_size,
 )
+from trainshed.api.filters.jobs import JobFilter
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
@@ -75,7 +76,7 @@ async def all_pages(history: History, every: int, limit: int) -> list[list[int]]
         page = await list_jobs(
             as_reader(history),
             JobQuery("p1", Api.VERTEX, None, limit=limit),
-            lambda job: job.uid % every == 0,
+            JobFilter(lambda job: job.uid % every == 0),
             token=token,
             question=QUESTION,
         )
@@ -106,7 +107,7 @@ async def test_one_request_looks_at_a_bounded_part_of_the_history() -> None:
     page = await list_jobs(
         as_reader(history),
         JobQuery("p1", Api.VERTEX, None, limit=10),
-        lambda job: False,
+        JobFilter(lambda job: False),
         token="",
         question=QUESTION,
     )

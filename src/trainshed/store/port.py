@@ -17,6 +17,7 @@ from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.works import Work
+from trainshed.store.conditions import Condition
 from trainshed.store.curves import Curves
 from trainshed.store.datasets import Datasets
 from trainshed.store.evaluations import Evaluations
@@ -129,6 +130,16 @@ class JobQuery:
     collection: Collection | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Some of the works of a list that meet a condition."""
+
+    #: With their etags, newest first; fewer than were asked for, or none, though there may be more.
+    jobs: tuple[tuple[Work, str], ...]
+    #: Where to go on (`JobQuery.after`): nothing older than this work was looked at. None = there is no more.
+    went_to: JobUid | None
+
+
 class Intake(Protocol):
     """Where requests write. Nothing is half stored: a raised error means nothing happened."""
 
@@ -235,6 +246,11 @@ class Reader(Protocol):
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
         """At most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
+        ...
+
+    async def matching(self, query: JobQuery, where: Condition) -> Matches:
+        """The same, of the jobs that meet a condition. One call takes the same time at most, however many
+        jobs are stored."""
         ...
 
     async def find(self, job_id: str) -> tuple[Work, str]:

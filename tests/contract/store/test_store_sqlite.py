@@ -71,6 +71,7 @@ def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> Non
         "jobs.load_live": ["SCAN jobs USING INDEX jobs_live"],
         "jobs.load_all_intents": ["SCAN intents"],
         "jobs.append_cancel": ["SCAN CONSTANT ROW"],
+        "reader.jobs_by_uids": ["SCAN wanted VIRTUAL TABLE INDEX 1:"],
         "reader.drained_nodes": ["SCAN drained_nodes"],
         "reader.quotas": ["SCAN quotas"],
         "jobs.why_stale": ["SCAN CONSTANT ROW"],

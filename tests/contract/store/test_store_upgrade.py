@@ -51,6 +51,7 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.states import AttemptState, JobState, OperationState, ReplicaState
 from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.study.records import StudyUid
+from trainshed.store.conditions import Column, Condition, Created, Equal, Labelled
 from trainshed.store.port import Commit, Intent, JobQuery, NodeDrain, Store, open_store
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.database import DATABASE_FILE
@@ -103,6 +104,12 @@ def upgraded_from_5(tmp_path: Path) -> Iterator[Store]:
 def upgraded_from_6(tmp_path: Path) -> Iterator[Store]:
     """The store that the last release with schema 6 left behind."""
     yield from opened(tmp_path, 6)
+
+
+@pytest.fixture
+def upgraded_from_7(tmp_path: Path) -> Iterator[Store]:
+    """The store that the last release with schema 7 left behind."""
+    yield from opened(tmp_path, 7)
 
 
 @pytest.fixture
@@ -338,3 +345,30 @@ async def test_all_of_schema_6_is_there_and_curves_can_be_kept(upgraded_from_6: 
 async def test_datasets_can_be_made_after_schema_6(upgraded_from_6: Store) -> None:
     await upgraded_from_6.datasets.create(make_dataset(1), operation(50))
     assert await upgraded_from_6.datasets.dataset(make_dataset(1).name) == make_dataset(1)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        Equal(Column.STATE, "QUEUED"),
+        Equal(Column.DISPLAY_NAME, "display 1"),
+        Labelled("team", "vision"),
+        Labelled("tier"),
+        Created(T0 + 1, T0 + 1),
+    ],
+    ids=str,
+)
+async def test_jobs_of_schema_7_are_found_by_what_stands_in_their_records(
+    upgraded_from_7: Store, where: Condition
+) -> None:
+    query = JobQuery("p", None, None)
+    found = await upgraded_from_7.reader.matching(query, where)
+    everybody = {work.uid for work, _ in await upgraded_from_7.reader.jobs(query)}
+    expected = {1, 2} if where == Equal(Column.STATE, "QUEUED") else {1}
+    assert {work.uid for work, _ in found.jobs} == expected < everybody | {0}
+
+
+async def test_curves_and_datasets_of_schema_7_are_there(upgraded_from_7: Store) -> None:
+    assert await upgraded_from_7.curves.series(JobUid(1)) == (make_curve(5, "", "loss"),)
+    dataset = make_dataset(1)
+    assert await upgraded_from_7.datasets.dataset(dataset.name) == dataset

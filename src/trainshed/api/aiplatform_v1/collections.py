@@ -1,7 +1,7 @@
 """What the three collections of works answer alike: a page of a list, cancel, delete
 (facts/resources#vertex)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -11,11 +11,11 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call, Handler
 from trainshed.api.calls.paging import Page, list_jobs, page_size
 from trainshed.api.calls.services import Services
+from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.resources.jobs import cancel_for_user, delete_for_user, read_vertex_name
 from trainshed.core.errors import Violation
 from trainshed.core.names import Api, Collection
 from trainshed.core.secrets import SecretRef, references
-from trainshed.core.works import Work
 from trainshed.store.port import JobQuery
 from trainshed.wire import pool
 
@@ -26,17 +26,15 @@ _PROGRAMS: Final = (
 _PAGE: Final = 100
 
 
-async def page_of(
-    call: Call, request: Any, collection: Collection, passes: Callable[[Work], bool]
-) -> Page:
-    """The page that a List request asks for, of the works that pass. Raises InvalidRequest, NotFound (no such
+async def page_of(call: Call, request: Any, collection: Collection, wanted: JobFilter) -> Page:
+    """The page that a List request asks for, of the wanted works. Raises InvalidRequest, NotFound (no such
     location)."""
     parent = known_location(request.parent)
     size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
     return await list_jobs(
         call.services.reader,
         JobQuery(parent.project_id, Api.VERTEX, parent.location, limit=size, collection=collection),
-        passes,
+        wanted,
         token=request.page_token,
         question=(str(parent), request.filter),
     )

@@ -103,9 +103,9 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def list_(call: Call, request: Any) -> Message:
-    passes = compile_job_filter(request.filter, views.STATES)
+    wanted = compile_job_filter(request.filter, views.STATES)
     mask = Mask(request.read_mask, views.CUSTOM_JOB)
-    page = await page_of(call, request, _COLLECTION, passes)
+    page = await page_of(call, request, _COLLECTION, wanted)
     return pool.message_class("google.cloud.aiplatform.v1.ListCustomJobsResponse")(
         custom_jobs=[mask.apply(_shown(call, of_kind(job, Job))) for job, _ in page.jobs],
         next_page_token=page.next_token,

@@ -176,13 +176,13 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def list_(call: Call, request: Any) -> Message:
-    passes = compile_job_filter(
+    wanted = compile_job_filter(
         request.filter,
         views.PIPELINE_STATES,
         {"training_task_definition": _by_definition, "trainingTaskDefinition": _by_definition},
     )
     mask = Mask(request.read_mask, views.PIPELINE)
-    page = await page_of(call, request, _COLLECTION, passes)
+    page = await page_of(call, request, _COLLECTION, wanted)
     return pool.message_class("google.cloud.aiplatform.v1.ListTrainingPipelinesResponse")(
         training_pipelines=[
             mask.apply(_shown(call, of_kind(work, Pipeline))) for work, _ in page.jobs

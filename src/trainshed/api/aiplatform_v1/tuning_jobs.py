@@ -104,9 +104,9 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def list_(call: Call, request: Any) -> Message:
-    passes = compile_job_filter(request.filter, views.STATES)
+    wanted = compile_job_filter(request.filter, views.STATES)
     mask = Mask(request.read_mask, views.TUNING_JOB)
-    page = await page_of(call, request, _COLLECTION, passes)
+    page = await page_of(call, request, _COLLECTION, wanted)
     with_trials = mask.shows("trials")
     shown: list[Message] = []
     for work, _ in page.jobs:

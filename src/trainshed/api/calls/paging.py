@@ -17,9 +17,12 @@ from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.filters.matching import everything
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.names import JobUid
 from trainshed.core.works import Work
+from trainshed.store.conditions import Condition
 from trainshed.store.port import JobQuery, Reader
 from trainshed.wire import pool
 
@@ -28,6 +31,8 @@ SCAN_LIMIT: Final = 2_000
 _MOST_ORDERS: Final = 10
 """Fields that a list is ordered by."""
 _CHUNK: Final = 250
+_MOST_STEPS: Final = 10
+"""Calls of the store in one request."""
 _DIGEST_SIZE: Final = 8
 _MOST_DIGITS: Final = 19
 _LARGEST: Final = 2**63 - 1
@@ -128,25 +133,26 @@ def position_number(position: str, field: str = "page_token") -> int:
 async def list_jobs(
     reader: Reader,
     query: JobQuery,
-    passes: Callable[[Work], bool],
+    wanted: JobFilter,
     *,
     token: str,
     question: tuple[str, ...],
 ) -> Page:
-    """One page of at most `query.limit` jobs that pass, reading at most SCAN_LIMIT and as long as a scan may
-    last.
+    """One page of at most `query.limit` jobs that are wanted, reading at most SCAN_LIMIT and as long as a
+    scan may last.
 
     A page can be short, or empty, and still carry a token: the jobs further back were not looked at
-    yet, and the request costs the same however long the history is (spec/invariants#finished-jobs).
+    yet, and the request costs the same however long the history is (spec/invariants#finished-jobs). What can
+    be told without reading a job is asked of the store, whose indexes know most answers at once (ADR 74).
     """
     after = decode_number(token, *question)
     found: list[tuple[Work, str]] = []
     scanned = 0
-    scan = Scan(passes)
-    while scanned < SCAN_LIMIT:
+    scan = Scan(wanted.passes)
+    for _ in range(_MOST_STEPS):
         # One more than is wanted tells whether there is a next page at all.
         chunk = min(_CHUNK, query.limit + 1) if scanned == 0 else _CHUNK
-        rows = await reader.jobs(replace(query, after=after, limit=chunk))
+        rows, went_to = await _step(reader, replace(query, after=after, limit=chunk), wanted.where)
         verdicts = await scan.judge([job for job, _ in rows])
         for row, passing in zip(rows, verdicts, strict=False):
             if passing:
@@ -157,9 +163,23 @@ async def list_jobs(
         scanned += len(rows)
         if len(verdicts) < len(rows):
             break
-        if len(rows) < chunk:
+        if went_to is None:
             return Page(tuple(found), "")
+        after = int(went_to)
+        if scanned >= SCAN_LIMIT:
+            break
     return Page(tuple(found), encode_token(str(after), *question))
+
+
+async def _step(
+    reader: Reader, query: JobQuery, where: Condition | None
+) -> tuple[Sequence[tuple[Work, str]], JobUid | None]:
+    """The next jobs, and where to go on; None = there are no more."""
+    if where is not None:
+        matches = await reader.matching(query, where)
+        return matches.jobs, matches.went_to
+    rows = await reader.jobs(query)
+    return rows, rows[-1][0].uid if len(rows) == query.limit else None
 
 
 def _refused(field: str) -> InvalidRequest:

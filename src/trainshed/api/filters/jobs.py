@@ -6,18 +6,42 @@ taken.
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, assert_never
 
-from trainshed.api.filters.matching import compile_filter, label_test, moment_test, text_test
-from trainshed.api.filters.syntax import (
-    Comparison,
-    FilterError,
-    Term,
+from trainshed.api.filters.matching import (
+    compile_tree,
+    everything,
+    label_test,
+    moment,
+    moment_test,
+    text_test,
 )
+from trainshed.api.filters.syntax import (
+    And,
+    Comparison,
+    Expression,
+    FilterError,
+    Not,
+    Or,
+    Term,
+    parse_filter,
+)
+from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.operators import Operator
 from trainshed.core.works import Work
+from trainshed.store.conditions import (
+    Column,
+    Condition,
+    Contains,
+    Created,
+    Either,
+    Equal,
+    Every,
+    Labelled,
+)
 
 JobTest = Callable[[Work], bool]
 
@@ -28,6 +52,19 @@ Further = Mapping[str, Callable[[Comparison], JobTest]]
 """What else a list can be filtered by: how a comparison of the field is compiled, by name."""
 
 _NOTHING: Final[Further] = {}
+_MOST_TESTS: Final = 10
+"""Of a condition: each is applied to every work that the store goes through, so of a longer filter nothing is
+asked."""
+_ENDLESS: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which works of a list are wanted."""
+
+    passes: JobTest = everything
+    #: What has to hold as well and stands beside the records; None = nothing is known.
+    where: Condition | None = None
 
 
 class _Field(enum.Enum):
@@ -57,12 +94,19 @@ _FIELDS: Final[Mapping[str, _Field]] = {
 }
 
 
-def compile_job_filter(text: str, states: States, further: Further = _NOTHING) -> JobTest:
-    """The predicate of a list filter of jobs, tuning jobs or pipelines.
+def compile_job_filter(text: str, states: States, further: Further = _NOTHING) -> JobFilter:
+    """A list filter of jobs, tuning jobs or pipelines.
 
     Raises InvalidRequest on `filter` for a text that is no filter or names what cannot be filtered by.
     """
-    return compile_filter(text, lambda leaf: _leaf(leaf, states, further))
+    try:
+        expression = parse_filter(text)
+        if expression is None:
+            return JobFilter()
+        passes = compile_tree(expression, lambda leaf: _leaf(leaf, states, further))
+        return JobFilter(passes, _narrowing(expression, states))
+    except FilterError as error:
+        raise InvalidRequest((Violation("filter", str(error)),)) from None
 
 
 def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobTest:
@@ -117,3 +161,108 @@ def _state(leaf: Comparison, states: States) -> JobTest:
     if leaf.operator is Operator.NOT_EQUAL:
         return lambda job: job.state is not wanted
     raise FilterError(f"states have no order, so {leaf.operator} cannot compare them; use = or !=")
+
+
+def _narrowing(expression: Expression, states: States) -> Condition | None:
+    """A condition that holds for every work that the filter lets pass, and for others; None: nothing can be
+    asked of the columns. `expression` is one that has been compiled, so that its words are known."""
+    where = _narrowed(expression, states)
+    return where if where is None or sum(1 for _ in _tests(where)) <= _MOST_TESTS else None
+
+
+def _narrowed(expression: Expression, states: States) -> Condition | None:
+    match expression:
+        case And(operands):
+            known = [where for each in operands if (where := _narrowed(each, states)) is not None]
+            return Every(tuple(known)) if known else None
+        case Or(operands):
+            choices: list[Condition] = []
+            for each in operands:
+                where = _narrowed(each, states)
+                if where is None:
+                    return None
+                choices.append(where)
+            return Either(tuple(choices))
+        case Not():
+            return None
+        case Term(path):
+            return Labelled(".".join(path[1:])) if path[0] == "labels" and path[1:] else None
+        case Comparison():
+            # A text that is none is in no column, and no statement takes it.
+            return _compared(expression, states) if _is_text(expression.value) else None
+        case _:
+            assert_never(expression)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _compared(leaf: Comparison, states: States) -> Condition | None:
+    if leaf.path[0] == "labels":
+        return _labelled(leaf)
+    match _FIELDS.get(leaf.name):
+        case _Field.DISPLAY_NAME:
+            return _named(leaf, Column.DISPLAY_NAME)
+        case _Field.JOB_ID:
+            return _named(leaf, Column.JOB_ID)
+        case _Field.STATE if leaf.operator in (Operator.EQUAL, Operator.HAS):
+            wanted = states[leaf.value]
+            return Either(()) if wanted is None else Equal(Column.STATE, wanted.value)
+        case _Field.CREATE_TIME:
+            return _created(leaf)
+        case _:
+            return None
+
+
+def _labelled(leaf: Comparison) -> Condition | None:
+    if len(leaf.path) == 1:
+        return Labelled(leaf.value)
+    key = ".".join(leaf.path[1:])
+    match leaf.operator:
+        case Operator.EQUAL:
+            return Labelled(key, leaf.value)
+        case Operator.HAS:
+            return Labelled(key)
+        case _:
+            return None
+
+
+def _named(leaf: Comparison, column: Column) -> Condition | None:
+    if leaf.operator is Operator.EQUAL:
+        return Equal(column, leaf.value)
+    if leaf.operator is Operator.HAS and column is Column.DISPLAY_NAME:
+        # A pattern holds what stands between its asterisks.
+        return Contains(max(leaf.value.split("*"), key=len))
+    return None
+
+
+def _created(leaf: Comparison) -> Condition | None:
+    at = moment(leaf.value)
+    match leaf.operator:
+        case Operator.EQUAL | Operator.HAS:
+            return _span(at, at)
+        case Operator.GREATER | Operator.GREATER_EQUAL:
+            return _span(at, _ENDLESS)
+        case Operator.LESS | Operator.LESS_EQUAL:
+            return _span(0, at)
+        case _:
+            return None
+
+
+def _span(first: int, last: int) -> Condition:
+    """Within what a column can hold."""
+    return Created(max(-_ENDLESS, min(first, _ENDLESS)), max(-_ENDLESS, min(last, _ENDLESS)))
+
+
+def _tests(where: Condition) -> Iterator[Condition]:
+    match where:
+        case Every(conditions) | Either(conditions):
+            for each in conditions:
+                yield from _tests(each)
+        case _:
+            yield where

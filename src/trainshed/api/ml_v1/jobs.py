@@ -102,12 +102,12 @@ async def get(call: Call, request: Any) -> Message:
 
 async def list_(call: Call, request: Any) -> Message:
     parent = ProjectName.parse(request.parent)
-    passes = compile_job_filter(request.filter, views.STATES)
+    wanted = compile_job_filter(request.filter, views.STATES)
     size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
     page = await list_jobs(
         call.services.reader,
         JobQuery(parent.project_id, Api.ML, None, limit=size),
-        passes,
+        wanted,
         token=request.page_token,
         question=(str(parent), request.filter),
     )

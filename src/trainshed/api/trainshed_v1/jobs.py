@@ -8,6 +8,7 @@ from msgspec import structs
 from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.timestamps import text_micros
+from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.resources.jobs import cancel_for_user, find_work, read_job_name
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -72,7 +73,7 @@ async def list_(call: JsonCall) -> records.JobList:
     page = await list_jobs(
         call.services.reader,
         JobQuery(project, None, None, limit=size),
-        passes,
+        JobFilter(passes, None if state is None else views.stored_as(state)),
         token=call.parameter("pageToken"),
         question=(project, call.parameter("state")),
     )

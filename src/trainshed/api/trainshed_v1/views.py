@@ -24,6 +24,7 @@ from trainshed.core.study.spec import (
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
+from trainshed.store.conditions import Column, Condition, Either, Equal
 from trainshed.store.logs.lines import LogLine
 from trainshed.wire.trainshed_v1 import capacity, timeline
 from trainshed.wire.trainshed_v1 import jobs as records
@@ -68,6 +69,14 @@ def state(work: Work) -> JobState:
             return JobState.PREPARING
         return JobState(work.state.value)
     return work.state
+
+
+def stored_as(wanted: JobState) -> Condition:
+    """What the store knows works as whose `state` is this."""
+    stored = [wanted.value]
+    if wanted is JobState.PREPARING:
+        stored.append(PipelineState.PENDING.value)
+    return Either(tuple(Equal(Column.STATE, value) for value in stored))
 
 
 def description(

@@ -33,6 +33,7 @@ from trainshed.store.sqlite.writes import (
     append_timeline,
     insert_operation,
     measurement_parameters,
+    put_labels,
     put_measurements,
     put_trials,
     storing,
@@ -41,7 +42,7 @@ from trainshed.store.sqlite.writes import (
 
 _SQL = load_statements("trainshed.store.sqlite", "jobs.sql")
 _OF_A_JOB = (
-    *("delete_job", "delete_work", "delete_timeline", "delete_intents"),
+    *("delete_job", "delete_work", "delete_labels", "delete_timeline", "delete_intents"),
     *("delete_trials", "delete_measurements"),
     *("delete_curve_files", "delete_curve_series", "delete_curve_job", "delete_outputs"),
 )
@@ -106,6 +107,8 @@ class SqliteIntake:
             (row,) = connection.execute(
                 _SQL["replace_labels"], {"uid": uid, "labels": encoded, "now": now}
             ).fetchall()
+            connection.execute(_SQL["delete_labels"], {"uid": uid})
+            put_labels(connection, uid, labels)
             record, current, updated, kind = row
             return decode_job(record, current, updated, kind)
 
@@ -259,6 +262,7 @@ class SqliteLedger:
             rows = connection.execute(_SQL["commit_job"], parameters).fetchall()
             if not rows:
                 raise StaleCommit(_why_stale(connection, epoch, commit))
+            connection.execute(_SQL["move_work"], parameters)
             if commit.consumed_intents:
                 connection.execute(
                     _SQL["consume_intents"], {"uid": job.uid, "consumed": commit.consumed_intents}

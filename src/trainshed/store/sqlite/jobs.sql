@@ -22,6 +22,9 @@ SET labels = :labels, labels_version = labels_version + 1, labels_updated = max(
 WHERE uid = :uid
 RETURNING record, labels, labels_updated, (SELECT kind FROM works WHERE works.uid = jobs.uid);
 
+-- name: delete_labels
+DELETE FROM work_labels WHERE uid = :uid;
+
 -- name: live_parent
 SELECT parent.record, parent.labels, parent.labels_updated, kinds.kind
 FROM works
@@ -94,6 +97,9 @@ WHERE uid = :uid
   AND EXISTS (SELECT 1 FROM leader WHERE id = 1 AND epoch = :epoch)
   AND (:is_live = 1 OR NOT EXISTS (SELECT 1 FROM intents WHERE job_uid = :uid AND seq > :consumed))
 RETURNING generation;
+
+-- name: move_work
+UPDATE works SET state = :state WHERE uid = :uid AND state <> :state;
 
 -- name: consume_intents
 DELETE FROM intents WHERE job_uid = :uid AND seq <= :consumed;

@@ -1,5 +1,6 @@
 """What everyone reads (`store.port.Reader`), on SQLite."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -10,9 +11,11 @@ from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.core.works import Work
-from trainshed.store.port import NO_JOB, JobQuery, NodeDrain
+from trainshed.store.conditions import Condition
+from trainshed.store.port import NO_JOB, JobQuery, Matches, NodeDrain
 from trainshed.store.records import ADVICE, Operation, RecordSetAside
 from trainshed.store.sqlite.connections import Reading, load_statements
+from trainshed.store.sqlite.narrowing import narrowed
 from trainshed.store.sqlite.rows import (
     ABOVE_ALL_UIDS,
     KINDS,
@@ -76,6 +79,17 @@ class SqliteReader:
 
         def read(connection: sqlite3.Connection) -> tuple[tuple[Work, str], ...]:
             return tuple(map(viewed_job, connection.execute(_SQL[statement], parameters)))
+
+        return await self._snapshots.aside(read)
+
+    async def matching(self, query: JobQuery, where: Condition) -> Matches:
+        statement, parameters = list_statement(query)
+
+        def read(connection: sqlite3.Connection) -> Matches:
+            found = narrowed(connection, statement, parameters, where)
+            uids = {"uids": json.dumps(found.uids)}
+            rows = connection.execute(_SQL["jobs_by_uids"], uids)
+            return Matches(tuple(map(viewed_job, rows)), found.went_to)
 
         return await self._snapshots.aside(read)
 

@@ -48,6 +48,10 @@ WHERE works.project_id = :project_id AND works.api = :api AND works.location = :
   AND works.kind = :kind AND works.uid < :below
 ORDER BY works.uid DESC LIMIT :limit;
 
+-- name: jobs_by_uids
+SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
+FROM json_each(:uids) AS wanted CROSS JOIN jobs ON jobs.uid = wanted.value CROSS JOIN works ON works.uid = jobs.uid;
+
 -- name: find
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
 FROM jobs INDEXED BY jobs_by_job_id CROSS JOIN works ON works.uid = jobs.uid

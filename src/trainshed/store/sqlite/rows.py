@@ -73,6 +73,7 @@ def work_parameters(job: Work) -> Parameters:
         "parent_uid": parent.uid if parent else 0,
         "state": job.state.value,
         "is_live": int(not job.state.is_final),
+        "display_name": job.display_name,
         "created": job.created,
         "labels": encode_labels(job.labels),
         "record": encode_job(job),

@@ -11,8 +11,12 @@ VALUES (:uid, :api, :project_id, :location, :job_id, :state, :is_live, :created,
 ON CONFLICT DO NOTHING;
 
 -- name: insert_work
-INSERT INTO works (uid, project_id, api, location, kind, parent_uid)
-VALUES (:uid, :project_id, :api, :location, :kind, :parent_uid);
+INSERT INTO works (uid, project_id, api, location, kind, parent_uid, state, display_name, created)
+VALUES (:uid, :project_id, :api, :location, :kind, :parent_uid, :state, :display_name, :created);
+
+-- name: insert_label
+INSERT INTO work_labels (uid, key, value) VALUES (:uid, :key, :value)
+ON CONFLICT (uid, key) DO UPDATE SET value = excluded.value;
 
 -- name: insert_output
 INSERT INTO job_outputs (project_id, uri, job_uid) VALUES (:project_id, :uri, :uid);

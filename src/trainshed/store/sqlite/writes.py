@@ -44,11 +44,20 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
         if connection.execute(_WORKS["insert_job"], parameters).rowcount != 1:
             raise Unavailable("two jobs were given one number; send the request again")
         connection.execute(_WORKS["insert_work"], parameters)
+        put_labels(connection, job.uid, job.labels)
         if output:
             connection.execute(_WORKS["insert_output"], parameters | {"uri": output})
         append_timeline(connection, job.uid, made.timeline)
 
     return store
+
+
+def put_labels(
+    connection: sqlite3.Connection, uid: JobUid, labels: Iterable[tuple[str, str]]
+) -> None:
+    """Add the labels by which lists find the work."""
+    for key, value in labels:
+        connection.execute(_WORKS["insert_label"], {"uid": uid, "key": key, "value": value})
 
 
 def append_timeline(

@@ -1,0 +1,183 @@
+"""What every store promises of lists that are narrowed (`store.conditions`): the same works as a look at each
+record would find, in steps of bounded size."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.store.store_samples import (
+    T0,
+    entry,
+    in_state,
+    live_job,
+    make_job,
+    operation,
+    step,
+)
+from tests.contract.store.study_samples import make_pipeline, make_tuning
+from trainshed.api.aiplatform_v1.views import STATES
+from trainshed.api.filters.jobs import JobFilter, compile_job_filter
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api, Collection, JobUid
+from trainshed.core.works import Work
+from trainshed.store.conditions import Column, Condition, Contains, Either, Equal, Every, Labelled
+from trainshed.store.port import JobQuery, NewWork, Store
+from trainshed.store.sqlite import narrowing
+
+pytestmark = pytest.mark.anyio
+
+ALL = JobQuery("", None, None)
+COUNT = 60
+
+
+def history() -> list[Work]:
+    """Two projects' jobs of two APIs in all states, with names and labels that repeat."""
+    made: list[Work] = [make_tuning(101), make_pipeline(102)]
+    states = list(JobState)
+    for uid in range(1, COUNT + 1):
+        job = make_job(
+            uid, f"job{uid}", project_id=("p", "q")[uid % 2], api=(Api.VERTEX, Api.ML)[uid % 3 == 0]
+        )
+        labels = (("team", ("vision", "sound")[uid % 2]), ("n", str(uid % 5)))[: uid % 3]
+        name = ("", "größe", "train-7 of 9", "%_'x")[uid % 4]
+        made.append(
+            replace(in_state(job, states[uid % len(states)]), display_name=name, labels=labels)
+        )
+    return made
+
+
+FILTERS = [
+    "state=JOB_STATE_RUNNING",
+    "state=JOB_STATE_PAUSED",
+    "state=JOB_STATE_RUNNING OR state=JOB_STATE_FAILED",
+    "state!=JOB_STATE_RUNNING",
+    "display_name=größe",
+    'display_name=""',
+    'display_name="nobody\'s"',
+    'display_name="%_\'x"',
+    "display_name:7",
+    'display_name:"tr*9"',
+    "NOT display_name:7",
+    "labels.team=vision",
+    "labels.team:vision",
+    "labels.team:*",
+    "labels.team",
+    "labels:n",
+    "labels.team!=vision",
+    "labels.nobody=1",
+    "job_id=job7",
+    "job_id:job7*",
+    "labels.n=1 AND state=JOB_STATE_QUEUED",
+    "labels.n=1 OR display_name:train*",
+    "(labels.n=1 OR labels.n=2) AND NOT state=JOB_STATE_QUEUED",
+    "create_time>2025-11-20T00:00:00Z",
+    "create_time<1971-01-01",
+    "create_time<3000-01-01 AND labels.n=3",
+    'display_name="\udc80"',
+    " AND ".join(["display_name:7"] * 12),
+]
+
+
+@pytest.fixture(params=["by an index", "one after the other"])
+def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few works decide nothing by themselves: both ways are taken."""
+    if request.param == "one after the other":
+        monkeypatch.setattr(narrowing, "FEW", 0)
+        monkeypatch.setattr(narrowing, "MOST_LOOKED_AT", 7)
+
+
+async def filled(store: Store) -> Sequence[Work]:
+    made = history()
+    await store.intake.create_jobs([NewWork(work, (entry("created"),)) for work in made])
+    return made
+
+
+async def listed(store: Store, query: JobQuery, wanted: JobFilter) -> list[int]:
+    """All that pass, in pages."""
+    assert wanted.where is not None
+    found: list[int] = []
+    after = 0
+    while True:
+        page = await store.reader.matching(replace(query, after=after, limit=4), wanted.where)
+        found += [work.uid for work, _ in page.jobs if wanted.passes(work)]
+        if page.went_to is None:
+            return found
+        assert not after or page.went_to < after
+        after = page.went_to
+
+
+@pytest.mark.usefixtures("bounds")
+async def test_a_narrowed_list_is_what_the_filter_would_find(store: Store) -> None:
+    made = await filled(store)
+    for text in FILTERS:
+        wanted = compile_job_filter(text, STATES)
+        expected = sorted((work.uid for work in made if wanted.passes(work)), reverse=True)
+        if wanted.where is None:
+            continue
+        assert await listed(store, ALL, wanted) == expected, text
+    narrowed = [text for text in FILTERS if compile_job_filter(text, STATES).where is not None]
+    assert len(narrowed) > len(FILTERS) * 2 // 3
+
+
+@pytest.mark.usefixtures("bounds")
+@pytest.mark.parametrize(
+    "query",
+    [
+        JobQuery("p", None, None),
+        JobQuery("p", Api.ML, None),
+        JobQuery("q", Api.VERTEX, "us-central1"),
+        JobQuery("p", Api.VERTEX, None, collection=Collection.TUNING_JOBS),
+        JobQuery("p", Api.VERTEX, "us-central1", collection=Collection.CUSTOM_JOBS),
+        JobQuery("nobody", None, None),
+    ],
+    ids=str,
+)
+async def test_a_narrowed_list_stays_within_its_place(store: Store, query: JobQuery) -> None:
+    await filled(store)
+    whole = {work.uid for work, _ in await store.reader.jobs(query)}
+    for where in (Equal(Column.STATE, "QUEUED"), Labelled("team"), Every(())):
+        everywhere = await listed(store, ALL, JobFilter(where=where))
+        inside = await listed(store, query, JobFilter(where=where))
+        assert inside == [uid for uid in everywhere if uid in whole] or query.collection is not None
+        assert set(inside) <= whole
+
+
+async def found(store: Store, where: Condition) -> list[int]:
+    return [work.uid for work, _ in (await store.reader.matching(ALL, where)).jobs]
+
+
+async def test_lists_follow_what_becomes_of_a_job(store: Store) -> None:
+    job = replace(make_job(1), labels=(("team", "vision"),))
+    await store.intake.create_job(job, [entry("created")])
+    queued, running = Equal(Column.STATE, "QUEUED"), Equal(Column.STATE, "RUNNING")
+    assert (await found(store, queued), await found(store, running)) == ([1], [])
+    epoch = await store.ledger.acquire("controller")
+    live = live_job(await store.ledger.load(JobUid(1)))
+    await store.ledger.commit(epoch, step(live, JobState.RUNNING, "running"))
+    assert (await found(store, queued), await found(store, running)) == ([], [1])
+    await store.intake.replace_labels(job.name, (("team", "sound"), ("x", "")), "", T0)
+    assert await found(store, Labelled("team", "vision")) == []
+    assert await found(store, Every((Labelled("team", "sound"), Labelled("x")))) == [1]
+    live = live_job(await store.ledger.load(JobUid(1)))
+    await store.ledger.commit(epoch, step(live, JobState.CANCELLED, "ended"))
+    await store.intake.delete_job(job.name, operation(1))
+    assert await found(store, Either((Labelled("x"), Equal(Column.STATE, "CANCELLED")))) == []
+
+
+async def test_a_step_that_finds_nothing_looks_at_a_bounded_number(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """spec/invariants#finished-jobs"""
+    await filled(store)
+    monkeypatch.setattr(narrowing, "FEW", 0)
+    monkeypatch.setattr(narrowing, "MOST_LOOKED_AT", 20)
+    after, steps = 0, 0
+    while True:
+        page = await store.reader.matching(replace(ALL, after=after), Contains("nobody's"))
+        steps += 1
+        assert page.jobs == ()
+        if page.went_to is None:
+            break
+        after = page.went_to
+    assert steps == (COUNT + 2) // 20 + 1
