@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_runtimes_catalog import Pythons
+from trainshed.cli.requirements import read_requirements, requirement, split_requirements
+from trainshed.cli.sdist import PackagingError
 from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
 from trainshed.core.secrets import SecretRef
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.serve.local_run import job, program_files
-from trainshed.serve.local_run.command import split_requirements
 from trainshed.serve.local_run.program_files import copy_program
 from trainshed.serve.local_run.request import LocalRunRequest, NotRun, check, read_env, read_secrets
 
@@ -104,8 +105,8 @@ def test_requirements_that_cannot_be_kept_are_all_named(tmp_path: Path) -> None:
     """spec/submit#refusals: every offending line."""
     file = tmp_path / "requirements.txt"
     file.write_text("good\n--index-url https://x\n./local.whl\n-r missing.txt\n!\n")
-    with pytest.raises(NotRun) as refused:
-        program_files.read_requirements(file)
+    with pytest.raises(PackagingError) as refused:
+        read_requirements(file)
     told = str(refused.value).splitlines()
     assert len(told) == 4
     assert "line 2, '--index-url https://x'" in told[0]
@@ -115,16 +116,16 @@ def test_requirements_that_cannot_be_kept_are_all_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "requirement"),
+    ("text", "kept"),
     [
         ("a --hash=sha256:00", "a"),
         ("git+https://x/y.git@v1#egg=y", "y @ git+https://x/y.git@v1"),
         ("a[b,c]~=1.0", "a[b,c]~=1.0"),
     ],
 )
-def test_a_requirement_as_metadata_has_it(text: str, requirement: str) -> None:
+def test_a_requirement_as_metadata_has_it(text: str, kept: str) -> None:
     """facts/packaging#autopackaging."""
-    assert program_files.requirement(text) == requirement
+    assert requirement(text) == kept
 
 
 def test_lists_with_commas_keep_what_belongs_together() -> None:

@@ -55,6 +55,7 @@ _COMMANDS = (
     ("nodes", "trainshed.cli.nodes", "List nodes, drain them for maintenance."),
     ("quotas", "trainshed.cli.quotas", "Show and set what a project may use."),
     ("reducers", "trainshed.cli.reducers", "Plan the reducers of a job (Reduction Server)."),
+    ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
     ("studies", "trainshed.cli.studies", "List and describe studies and their trials."),
     ("tensorboard", "trainshed.cli.tensorboard", "Open TensorBoard for what jobs wrote."),

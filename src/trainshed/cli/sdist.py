@@ -98,7 +98,7 @@ def build_sdist(directory: Path, *, name: str, version: str) -> Sdist:
         raise PackagingError(
             f"{version!r} cannot be the version of a package. Choose one like '1.0' or '0.2.dev3'."
         )
-    files = {path.relative_to(directory).as_posix(): path for path in _files(directory)}
+    files = dict(project_files(directory))
     if not any(relative.endswith(".py") for relative in files):
         raise PackagingError(
             f"there is no Python file to pack under {directory}. Name the directory that holds"
@@ -113,6 +113,12 @@ def build_sdist(directory: Path, *, name: str, version: str) -> Sdist:
         f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
     )
     return Sdist(f"{normalised}-{version}.tar.gz", _archive(f"{normalised}-{version}", members))
+
+
+def project_files(directory: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a directory that belong to its program, each by its path below it; what is left out,
+    `build_sdist` says. Raises PackagingError."""
+    return ((path.relative_to(directory).as_posix(), path) for path in _files(directory))
 
 
 @dataclass(frozen=True, slots=True)

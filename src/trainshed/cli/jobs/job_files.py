@@ -76,6 +76,12 @@ def recognised(fields: Mapping[str, Any], api: Api | None, name: str, job_id: st
     )
 
 
+def as_id(name: str) -> str:
+    """A name as the beginning of an id of the `ml` API: letters, digits and underscores."""
+    word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    return word if word[:1].isalpha() else f"job_{word}"
+
+
 def with_region(file: JobFile, region: str) -> JobFile:
     """An `ml` job that runs in `region`, if its file names none; a Vertex job's region is no part of it."""
     if file.api is not Api.ML or not region:

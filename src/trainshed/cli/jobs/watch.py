@@ -1,9 +1,10 @@
 """`trainshed jobs watch`: a job's progress until it is over: a live table on a terminal, plain lines
 elsewhere."""
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -260,28 +261,49 @@ def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     """
     client = endpoint.client(raw=form == "json")
     submitted = JobView.parse(find_job(client, job, endpoint.project))
-    try:
-        over = (
-            _printed(client, submitted) if form == "json" else watched(client, submitted, session)
-        )
-    except KeyboardInterrupt:
-        click.echo(f"The job goes on. Its lines: trainshed jobs logs -f {job}", err=True)
-        raise SystemExit(130) from None
     if form == "text":
-        for line in ending(over, session.now()):
-            click.echo(line)
+        follow_to_end(client, submitted, session)
+        return
+    with _going_on(submitted):
+        over = _printed(client, submitted)
     if over.state is not JobState.SUCCEEDED:
         raise SystemExit(1)
 
 
-def watched(client: Client, job: JobView, session: Session) -> JobView:
-    """Show a job's progress until it is over, and return its last view. Raises Refused, Unreachable."""
+def follow_to_end(client: Client, job: JobView, session: Session, *, lines: bool = False) -> None:
+    """Show a job's progress and how it ended. `lines`: print every line of its replicas as well. Raises
+    SystemExit unless it succeeded; Refused, Unreachable."""
+    with _going_on(job):
+        over = watched(client, job, session, lines=lines)
+    for line in ending(over, session.now()):
+        click.echo(line)
+    if over.state is not JobState.SUCCEEDED:
+        raise SystemExit(1)
+
+
+@contextlib.contextmanager
+def _going_on(job: JobView) -> Generator[None]:
+    """Whoever stops looking is told that the job goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(
+            f"The job goes on. Its lines: trainshed jobs logs -f {job.id}; end it: trainshed jobs cancel"
+            f" {job.id}",
+            err=True,
+        )
+        raise SystemExit(130) from None
+
+
+def watched(client: Client, job: JobView, session: Session, *, lines: bool = False) -> JobView:
+    """Show a job's progress until it is over, and return its last view. `lines`: with every line of its
+    replicas. Raises Refused, Unreachable."""
     # What hundreds of trials write nobody can read, and a table of trials has no room for it.
-    lines = job.program.tuning is None
+    readable = job.program.tuning is None
     show(
-        follow(client, job.uid, lines=lines, patience=_patience(client, job)),
+        follow(client, job.uid, lines=readable, patience=_patience(client, job)),
         session.now,
-        lines=False,
+        lines=lines and readable,
     )
     return require_over(client, job.uid)
 

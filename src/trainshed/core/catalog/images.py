@@ -90,6 +90,46 @@ def listed_images() -> tuple[str, ...]:
     return tuple(table("images")["images"])
 
 
+def short_names() -> tuple[str, ...]:
+    """What `named_image` takes for a framework, each once."""
+    return tuple(dict.fromkeys(framework for framework, _ in _listed() if framework != "ray"))
+
+
+@functools.cache
+def named_image(name: str, *, gpu: bool = False) -> str | None:
+    """The URI of the listed image that `pytorch` or `tensorflow=2.11` stands for: of the newest version
+    unless one is named, on its newest Python, for CPUs unless `gpu` is asked for. None if `name` is no such
+    name. Raises ValueError saying which versions there are, for one that is not listed."""
+    word, _, version = name.partition("=")
+    framework = _FRAMEWORKS.get(word)
+    if framework not in short_names():
+        return None
+    versions = [known for listed, known in _listed() if listed == framework]
+    if version and version not in versions:
+        listed_ones = ", ".join(sorted(versions, key=_order, reverse=True))
+        raise ValueError(f"there is no image of {word} {version}; the versions are {listed_ones}")
+    wanted = version or max(versions, key=_order)
+    # PyTorch has no image for CPUs alone.
+    devices = ("gpu",) if gpu else ("cpu", "xla", "gpu")
+    names = [
+        (devices.index(match["device"]), _flat(python), image)
+        for image, (_, listed_version, python) in table("images")["images"].items()
+        if (match := _NAME.fullmatch(image))
+        and _FRAMEWORKS[match["framework"]] == framework
+        and ".".join(listed_version.split(".")[:2]) == wanted
+        and match["device"] in devices
+    ]
+    if not names:
+        raise ValueError(f"{word} {wanted} has no image for GPUs; name another version")
+    _, _, image = min(names)
+    return f"us-docker.pkg.dev/vertex-ai/training/{image}:latest"
+
+
+def _flat(python: str) -> int:
+    """Smaller for a newer Python."""
+    return -_place(python)
+
+
 def nearest_prebuilt(uri: str) -> str:
     """`" Did you mean …?"` with the listed image nearest to `uri`, or "". Of a framework that is known: in
     the nearest version.

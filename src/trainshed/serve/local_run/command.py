@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from trainshed.cli.requirements import split_requirements
 from trainshed.serve.settings import SettingsError, load
 
 
@@ -178,22 +179,6 @@ def command(
         tell(f"Error: {failure}")
         status = NOT_RUN
     raise SystemExit(status)
-
-
-def split_requirements(texts: tuple[str, ...]) -> list[str]:
-    """Lists with commas in between, which may also stand within a requirement: `a>=1,<2,b`."""
-    requirements: list[str] = []
-    for text in texts:
-        begun = False
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            if begun and (
-                part[0] in "<>=!~" or requirements[-1].count("[") > requirements[-1].count("]")
-            ):
-                requirements[-1] += f",{part}"
-            else:
-                requirements.append(part)
-            begun = True
-    return requirements
 
 
 def _split(texts: tuple[str, ...]) -> list[str]:

@@ -5,23 +5,26 @@ directories, and what `setup.py`, `requirements.txt` and the options say is need
 not copied: it is installed, as a job's package is.
 """
 
-import ast
-import configparser
 import hashlib
 import io
 import os
-import re
 import shutil
-import tomllib
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from trainshed.cli.projects import build_project, is_project
+from trainshed.cli.requirements import (
+    REQUIREMENTS_WHEEL,
+    read_requirements,
+    requirement,
+    requirements_wheel,
+)
+from trainshed.cli.sdist import PackagingError
 from trainshed.replica.supervisor import program
 from trainshed.runtimes.port import PackageSource
-from trainshed.serve.local_run.request import LocalRunRequest, NotRun, is_project
+from trainshed.serve.local_run.request import LocalRunRequest, NotRun
 
 BUCKET = "trainshed-local-run"
 """The bucket that packages of a local run seem to lie in. There is none of that name: nothing is uploaded."""
@@ -29,13 +32,7 @@ BUCKET = "trainshed-local-run"
 APP = "/usr/app"
 """Where the program's directory is in a container image, as the public command has it
 (facts/packaging#autopackaging)."""
-_REQUIREMENTS = "local_run_requirements-1.0-py3-none-any.whl"
-_INFO = "local_run_requirements-1.0.dist-info"
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", ".git", ".hg", ".svn"})
-_COMMENT = re.compile(r"(^|\s)#.*")
-_EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
-_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^]]*\]\s*)?([<>=!~;@(].*)?$", re.DOTALL)
-_HASH = re.compile(r"\s--hash=\S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,32 +62,13 @@ def pack(request: LocalRunRequest) -> ProgramFiles:
     parcels += [_parcel(path.name, path.read_bytes()) for path in request.extra_packages]
     needed = _needed(request, project=project)
     if needed:
-        parcels.append(_parcel(_REQUIREMENTS, requirements_wheel(needed)))
+        parcels.append(_parcel(REQUIREMENTS_WHEEL, requirements_wheel(needed)))
     return ProgramFiles(tuple(parcels), _trees(request, project=project))
 
 
 def is_installed(request: LocalRunRequest) -> bool:
     """Whether the program is a module of a package that gets installed, as in a job with a Python package."""
     return bool(request.module) and is_project(request.directory)
-
-
-def requirements_wheel(needed: Sequence[str]) -> bytes:
-    """A package that holds nothing and needs these: the same ones make the same bytes."""
-    lines = "".join(f"Requires-Dist: {text}\n" for text in needed)
-    files = {
-        f"{_INFO}/METADATA": (
-            f"Metadata-Version: 2.1\nName: local-run-requirements\nVersion: 1.0\n{lines}"
-        ),
-        f"{_INFO}/WHEEL": (
-            "Wheel-Version: 1.0\nGenerator: trainshed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        ),
-    }
-    files[f"{_INFO}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{_INFO}/RECORD"))
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
-    return made.getvalue()
 
 
 class LocalPackages:
@@ -124,7 +102,10 @@ def _needed(request: LocalRunRequest, *, project: bool) -> list[str]:
     requirements: list[str] = []
     file = request.directory / "requirements.txt"
     if file.is_file() and not project:
-        requirements += read_requirements(file)
+        try:
+            requirements += read_requirements(file)
+        except PackagingError as failure:
+            raise NotRun(str(failure)) from None
     for text in request.requirements:
         try:
             requirements.append(requirement(text))
@@ -141,120 +122,11 @@ def _trees(request: LocalRunRequest, *, project: bool) -> tuple[str, ...]:
 
 
 def _project(directory: Path) -> LocalPackage:
-    from trainshed.cli.sdist import PackagingError, build_sdist
-
-    name, version = _title(directory)
     try:
-        made = build_sdist(directory, name=name, version=version)
+        made = build_project(directory)
     except PackagingError as failure:
-        raise NotRun(f"{directory} cannot be packed: {failure}") from failure
+        raise NotRun(str(failure)) from failure
     return _parcel(made.filename, made.content)
-
-
-def _title(directory: Path) -> tuple[str, str]:
-    """Name and version that a project gives itself, as far as it can be told without running anything of
-    it."""
-    metadata: dict[str, str] = {}
-    try:
-        if (file := directory / "pyproject.toml").is_file():
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
-            project: dict[str, Any] = (
-                table.get("project") or table.get("tool", {}).get("poetry") or {}
-            )
-            metadata |= {key: text for key, text in project.items() if isinstance(text, str)}
-        if (file := directory / "setup.cfg").is_file():
-            parser = configparser.ConfigParser(interpolation=None)
-            parser.read_string(file.read_text(encoding="utf-8"))
-            metadata = (dict(parser["metadata"]) if "metadata" in parser else {}) | metadata
-        if (file := directory / "setup.py").is_file():
-            metadata = _keywords(file.read_text(encoding="utf-8")) | metadata
-    except (OSError, ValueError, SyntaxError, configparser.Error) as failure:
-        raise NotRun(f"The project in {directory} cannot be read: {failure}.") from failure
-    if not metadata.get("name"):
-        raise NotRun(
-            f"The name of the project in {directory} cannot be told without running it. Build it (python3 "
-            "-m build --sdist), move what was built and the program into a directory without setup.py, "
-            "and give it by --extra-packages."
-        )
-    version = metadata.get("version", "")
-    return metadata["name"], version if version[:1].isdigit() else "0"
-
-
-def _keywords(source: str) -> dict[str, str]:
-    """The texts that `setup(...)` is called with."""
-    texts: dict[str, str] = {}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setup"):
-            for keyword in node.keywords:
-                value = keyword.value
-                if keyword.arg and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    texts[keyword.arg] = value.value
-    return texts
-
-
-def read_requirements(path: Path) -> list[str]:
-    """Every requirement of a file and of those that it includes. Raises NotRun, naming the lines that cannot
-    be kept."""
-    requirements: list[str] = []
-    wrong: list[str] = []
-    _read(path, requirements, wrong, ())
-    if wrong:
-        raise NotRun("\n".join(wrong))
-    return requirements
-
-
-def requirement(text: str) -> str:
-    """A requirement as metadata has it. Raises ValueError saying what is wrong."""
-    text = _HASH.sub("", text).strip()
-    if text.startswith("-"):
-        raise ValueError(
-            "options are not read here; the index and the like are set for pip and uv by PIP_INDEX_URL, "
-            "UV_INDEX_URL and PIP_FIND_LINKS in the environment"
-        )
-    if re.match(r"(git\+|https?:|hg\+|svn\+)", text):
-        egg = _EGG.search(text)
-        if egg is None:
-            raise ValueError(f"it has no name; write NAME @ {text}")
-        return f"{egg[1]} @ {text.partition('#')[0]}"
-    if text.endswith((".whl", ".tar.gz", ".zip")) and "@" not in text:
-        raise ValueError("a file of this machine is given by --extra-packages")
-    if not _NAMED.match(text):
-        raise ValueError("it is no requirement such as pandas==2.2.0")
-    return text
-
-
-def _read(path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...]) -> None:
-    try:
-        lines = list(_lines(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as failure:
-        wrong.append(f"{path} cannot be read: {failure}.")
-        return
-    for number, line in lines:
-        text = _COMMENT.sub("", line).strip()
-        option, _, value = text.replace("=", " ", 1).partition(" ")
-        if option in ("-r", "--requirement") and value:
-            included = path.parent / value.strip()
-            if included.resolve() not in above:
-                _read(included, requirements, wrong, (*above, path.resolve()))
-        elif text:
-            try:
-                requirements.append(requirement(text))
-            except ValueError as fault:
-                wrong.append(f"{path}, line {number}, {text!r}: {fault}.")
-
-
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number of its first line, text) of lines, with those that go on put together."""
-    whole, first = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        first = first if whole else number
-        if line.endswith("\\"):
-            whole += line[:-1]
-            continue
-        yield first, whole + line
-        whole = ""
-    if whole:
-        yield first, whole
 
 
 def copy_program(files: Path, directory: Path, trees: Iterable[str], away: Sequence[Path]) -> None:

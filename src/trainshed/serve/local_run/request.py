@@ -1,10 +1,10 @@
 """The request of a local run, checked as far as a look at the disk can tell."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from trainshed.cli.projects import is_project
 from trainshed.core.secrets import SecretRef, name_fault, value_fault
 
 
@@ -101,17 +101,6 @@ def _is_module(directory: Path, module: str) -> bool:
         for place in places
     )
     return there or is_project(directory)
-
-
-def is_project(directory: Path) -> bool:
-    """Whether it says itself how it is installed; a `pyproject.toml` may be there for other tools alone."""
-    if (directory / "setup.py").is_file():
-        return True
-    try:
-        table = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return bool({"project", "build-system"} & table.keys())
 
 
 def read_env(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

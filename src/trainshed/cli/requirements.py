@@ -1,0 +1,119 @@
+"""What a program needs of others: requirements of options and files, and a package that holds nothing but
+them."""
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trainshed.cli.sdist import PackagingError
+
+REQUIREMENTS_WHEEL = "trainshed_requirements-1.0-py3-none-any.whl"
+"""The file name of what `requirements_wheel` makes."""
+
+_INFO = "trainshed_requirements-1.0.dist-info"
+_COMMENT = re.compile(r"(^|\s)#.*")
+_EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
+_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^]]*\]\s*)?([<>=!~;@(].*)?$", re.DOTALL)
+_HASH = re.compile(r"\s--hash=\S+")
+
+
+def split_requirements(texts: tuple[str, ...]) -> list[str]:
+    """Lists with commas in between, which may also stand within a requirement: `a>=1,<2,b`."""
+    requirements: list[str] = []
+    for text in texts:
+        begun = False
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            if begun and (
+                part[0] in "<>=!~" or requirements[-1].count("[") > requirements[-1].count("]")
+            ):
+                requirements[-1] += f",{part}"
+            else:
+                requirements.append(part)
+            begun = True
+    return requirements
+
+
+def requirements_wheel(needed: Sequence[str]) -> bytes:
+    """A package that holds nothing and needs these: the same ones make the same bytes."""
+    lines = "".join(f"Requires-Dist: {text}\n" for text in needed)
+    files = {
+        f"{_INFO}/METADATA": (
+            f"Metadata-Version: 2.1\nName: trainshed-requirements\nVersion: 1.0\n{lines}"
+        ),
+        f"{_INFO}/WHEEL": (
+            "Wheel-Version: 1.0\nGenerator: trainshed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
+    }
+    files[f"{_INFO}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{_INFO}/RECORD"))
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text)
+    return made.getvalue()
+
+
+def read_requirements(path: Path) -> list[str]:
+    """Every requirement of a file and of those that it includes. Raises PackagingError, naming the lines that
+    cannot be kept."""
+    requirements: list[str] = []
+    wrong: list[str] = []
+    _read(path, requirements, wrong, ())
+    if wrong:
+        raise PackagingError("\n".join(wrong))
+    return requirements
+
+
+def requirement(text: str) -> str:
+    """A requirement as metadata has it. Raises ValueError saying what is wrong."""
+    text = _HASH.sub("", text).strip()
+    if text.startswith("-"):
+        raise ValueError(
+            "options are not read here; the index and the like are set for pip and uv by PIP_INDEX_URL, "
+            "UV_INDEX_URL and PIP_FIND_LINKS in the environment"
+        )
+    if re.match(r"(git\+|https?:|hg\+|svn\+)", text):
+        egg = _EGG.search(text)
+        if egg is None:
+            raise ValueError(f"it has no name; write NAME @ {text}")
+        return f"{egg[1]} @ {text.partition('#')[0]}"
+    if text.endswith((".whl", ".tar.gz", ".zip")) and "@" not in text:
+        raise ValueError("a file of this machine is given by --extra-packages")
+    if not _NAMED.match(text):
+        raise ValueError("it is no requirement such as pandas==2.2.0")
+    return text
+
+
+def _read(path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...]) -> None:
+    try:
+        lines = list(_lines(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as failure:
+        wrong.append(f"{path} cannot be read: {failure}.")
+        return
+    for number, line in lines:
+        text = _COMMENT.sub("", line).strip()
+        option, _, value = text.replace("=", " ", 1).partition(" ")
+        if option in ("-r", "--requirement") and value:
+            included = path.parent / value.strip()
+            if included.resolve() not in above:
+                _read(included, requirements, wrong, (*above, path.resolve()))
+        elif text:
+            try:
+                requirements.append(requirement(text))
+            except ValueError as fault:
+                wrong.append(f"{path}, line {number}, {text!r}: {fault}.")
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """(number of its first line, text) of lines, with those that go on put together."""
+    whole, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        first = first if whole else number
+        if line.endswith("\\"):
+            whole += line[:-1]
+            continue
+        yield first, whole + line
+        whole = ""
+    if whole:
+        yield first, whole

@@ -1,0 +1,1 @@
+"""`trainshed run`: a program of this machine as a job."""

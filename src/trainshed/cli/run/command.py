@@ -1,0 +1,314 @@
+"""`trainshed run`: submits a program of this machine, or a job of a file, and follows it to its end."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainshed.cli.client import Client
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.jobs import job_files
+from trainshed.cli.jobs.job_files import JobFile, Unreadable
+from trainshed.cli.jobs.references import job_path
+from trainshed.cli.jobs.submitted import SubmittedView
+from trainshed.cli.jobs.views import JobView
+from trainshed.cli.output_format import output_format
+from trainshed.cli.requirements import split_requirements
+from trainshed.cli.run import program, request, sending
+from trainshed.cli.run.plan import plan_lines
+from trainshed.cli.run.program import Program
+from trainshed.cli.sdist import PackagingError
+from trainshed.core.names import Api
+from trainshed.core.snippets import SnippetForm, snippet
+from trainshed.wire.trainshed_v1.capacity import Explanation
+from trainshed.wire.trainshed_v1.record import read
+
+_EXAMPLE = "trainshed run task.py --image pytorch -- --epochs 3"
+
+
+class ProgramCommand(click.Command):
+    """A command whose words behind `--` are a program's own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the program's words away before options are looked for."""
+        own, theirs = list(args), list[str]()
+        if "--" in own:
+            index = own.index("--")
+            own, theirs = own[:index], own[index + 1 :]
+        ctx.meta["trainshed.arguments"] = tuple(theirs)
+        try:
+            return super().parse_args(ctx, own)
+        except click.NoSuchOption as wrong:
+            if theirs:
+                raise
+            raise click.UsageError(
+                f"{wrong.format_message()} If it is meant for your program, put it behind --: {_EXAMPLE}",
+                ctx,
+            ) from None
+
+
+@click.command(cls=ProgramCommand, epilog=f"Example: {_EXAMPLE}")
+@click.argument("path", required=False, type=click.Path(path_type=Path), metavar="[PATH]")
+@click.option(
+    "-f",
+    "--file",
+    type=click.File("r", encoding="utf-8"),
+    help="Job file of either API in place of PATH; - reads standard input.",
+)
+@click.option(
+    "--image",
+    metavar="IMAGE",
+    help="Framework (pytorch, tensorflow=2.11) or image URI. Default: scikit-learn.",
+)
+@click.option(
+    "--module",
+    default="",
+    metavar="MODULE",
+    help="Module or file to run of a directory or package.",
+)
+@click.option(
+    "--requirements",
+    multiple=True,
+    metavar="LIST",
+    help="Packages to install, separated by commas; requirements.txt is read too.",
+)
+@click.option(
+    "--replicas", type=click.IntRange(1, 100_000), default=1, help="Number of replicas. Default: 1."
+)
+@click.option(
+    "--machine-type",
+    default=request.DEFAULT_MACHINE,
+    show_default=True,
+    help="Machine type of each replica.",
+)
+@click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs of each replica.")
+@click.option("--accelerator", default="", metavar="TYPE", help="GPU type, such as NVIDIA_L4.")
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Environment variable; $(secret:NAME) in it is a secret.",
+)
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME=SECRET",
+    help="Environment variable that holds this secret.",
+)
+@click.option(
+    "--output",
+    default="",
+    metavar="gs://PATH",
+    help="Directory for models and checkpoints. Default: one of the job's own.",
+)
+@click.option("--name", metavar="NAME", help="Name of the job. Default: the program's.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the job.")
+@click.option("--timeout", default="", metavar="TIME", help="Longest running time, such as 2h.")
+@click.option("--spot", is_flag=True, help="Let jobs that pay more take its machines.")
+@click.option("--shell", "web_access", is_flag=True, help="Ask for shells beside the program.")
+@click.option("--service-account", default="", help="Service account of the program's credentials.")
+@click.option("--project", metavar="PROJECT", help="Project of the job. Default: the service's.")
+@click.option("--region", metavar="REGION", help="Region of the job. Default: the service's.")
+@click.option(
+    "--api",
+    type=click.Choice([api.value for api in Api]),
+    help="API of the file, if it does not tell.",
+)
+@click.option(
+    "--as",
+    "form_of",
+    type=click.Choice([form.value for form in SnippetForm]),
+    help="Print the job for another client; submit nothing.",
+)
+@click.option(
+    "--watch/--detach",
+    default=None,
+    help="Follow the job to its end, or not. Default: follow on a terminal.",
+)
+@output_format("text", "Output as text, or JSON for programs.")
+@takes_endpoint
+@click.pass_obj
+@click.pass_context
+def command(context: click.Context, session: Session, endpoint: Endpoint, **options: Any) -> None:
+    """Run a program as a job: a Python file, a directory, a package, an image, or a job file.
+
+    PATH is what runs. A file takes along what it imports from beside it, a directory all of it; it runs in a
+    working directory of its own, and what it needs besides is installed. Without PATH the image of --image
+    runs as it is. What follows -- goes to the program.
+
+    Prints what runs where and when before it submits. The exit status is 0 if the job succeeded (or was
+    submitted), 1 if it failed, 130 after Ctrl-C (the job goes on).
+    """
+    arguments: tuple[str, ...] = context.meta["trainshed.arguments"]
+    form: str = options["form"]
+    client = endpoint.client()
+    if not (endpoint.project and endpoint.region and endpoint.bucket):
+        endpoint = answering(endpoint)
+    place = {
+        "project": options["project"] or endpoint.project,
+        "region": options["region"] or endpoint.region,
+    }
+    sending.require_place(endpoint, place)
+    packed: Program | None = None
+    if options["file"] is not None:
+        job = _of_file(context, options, arguments, place, session.now())
+    else:
+        job, packed = _of_program(endpoint, options, arguments, session.now())
+    answer: dict[str, Any] = client.post(
+        "/trainshed/v1/jobs:explain",
+        {
+            "api": job.api.value,
+            "project": place["project"],
+            "location": place["region"],
+            "job": job.job,
+        },
+    )
+    submitted_as = SubmittedView.of(job.job)
+    runs = _runs(submitted_as, packed)
+    for line in plan_lines(read(answer, Explanation), runs, packed, submitted_as.output):
+        click.echo(line, err=True)
+    if packed:
+        sending.upload(endpoint, packed.packages)
+    if options["form_of"]:
+        form_of = SnippetForm(options["form_of"])
+        click.echo(snippet(form_of, job.api, place["project"], place["region"], job.job), nl=False)
+        return
+    name = sending.create(client, job, place)
+    submitted = client.get(job_path(name))
+    if form == "json":
+        click.echo(json.dumps(submitted, indent=2))
+    follow = options["watch"]
+    follow_on(client, session, JobView.parse(submitted), follow=follow, told=form == "json")
+
+
+def follow_on(
+    client: Client, session: Session, job: JobView, *, follow: bool | None, told: bool = False
+) -> None:
+    """Follow a job that was just submitted, or say how to. `follow` None: on a terminal. `told`: its name
+    was printed. Raises SystemExit with the job's result."""
+    if not told:
+        click.echo(job.name)
+    if not (sys.stdout.isatty() if follow is None else follow):
+        click.echo(f"Follow it: trainshed jobs watch {job.id}", err=True)
+        return
+    # Only now: it is the larger part of what such a command loads.
+    from trainshed.cli.jobs import watch
+
+    watch.follow_to_end(client, job, session, lines=True)
+
+
+def _of_file(
+    context: click.Context,
+    options: dict[str, Any],
+    arguments: tuple[str, ...],
+    place: dict[str, str],
+    now: int,
+) -> JobFile:
+    for_files = {"file", "name", "labels", "project", "region", "api", "form_of", "watch", "form"}
+    about = {"url", "token", "data", "ca"}
+    extra = [
+        f"--{name.replace('_', '-')}" if name != "path" else "PATH"
+        for name in options
+        if name not in for_files | about
+        and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if extra or arguments:
+        listed = ", ".join([*extra, *(["arguments behind --"] if arguments else [])])
+        raise click.UsageError(
+            f"A job file says all of this itself: leave out {listed}. What a file may be given besides is"
+            " --name, --label, --project and --region."
+        )
+    file = options["file"]
+    name = options["name"] or (Path(file.name).stem if file.name not in ("-", "<stdin>") else "job")
+    api = Api(options["api"]) if options["api"] else None
+    try:
+        fields = job_files.read(file.read())
+        job_id = f"{job_files.as_id(name)}_{now // 10**6}"
+        job = job_files.recognised(fields, api, name, job_id)
+    except (Unreadable, UnicodeDecodeError) as failure:
+        raise click.ClickException(f"{file.name}: {failure}") from None
+    job = job_files.with_region(job, place["region"])
+    changed = dict(job.job)
+    if options["name"]:
+        key = "jobId" if job.api is Api.ML else "displayName"
+        changed = {k: v for k, v in changed.items() if k not in ("job_id", "display_name")}
+        changed[key] = options["name"]
+    if options["labels"]:
+        changed["labels"] = {
+            **(changed.get("labels") or {}),
+            **request.read_labels(options["labels"]),
+        }
+    return JobFile(job.api, changed)
+
+
+def _of_program(
+    endpoint: Endpoint, options: dict[str, Any], arguments: tuple[str, ...], now: int
+) -> tuple[JobFile, Program | None]:
+    path: Path | None = options["path"]
+    if path is None and not options["image"]:
+        raise click.UsageError(
+            f"What is to run? Give a file or directory ({_EXAMPLE}), a job file (-f job.yaml), or an image"
+            " of your own (--image localhost/mine:1)."
+        )
+    packed = None
+    if path is not None:
+        try:
+            needed = split_requirements(options["requirements"])
+            packed = program.pack(path, options["module"], needed)
+        except PackagingError as failure:
+            raise click.ClickException(_sentence(str(failure))) from None
+    elif options["requirements"] or options["module"]:
+        raise click.UsageError(
+            "--requirements and --module go with PATH: without it the image runs as it is."
+        )
+    image = options["image"] or request.DEFAULT_IMAGE
+    name = options["name"] or (
+        packed.name if packed else image.rpartition("/")[2].partition(":")[0]
+    )
+    env = request.read_pairs(options["env"], "--env")
+    env |= {
+        variable: f"$(secret:{secret})"
+        for variable, secret in request.read_pairs(options["secrets"], "--secret").items()
+    }
+    job = request.custom_job(
+        request.RunRequest(
+            name=name,
+            image=image,
+            arguments=arguments,
+            packages=[sending.package_uri(endpoint.bucket, each) for each in packed.packages]
+            if packed
+            else (),
+            module=packed.module if packed else "",
+            replicas=options["replicas"],
+            machine_type=options["machine_type"],
+            gpus=options["gpus"],
+            accelerator=options["accelerator"],
+            env=env,
+            labels=request.read_labels(options["labels"]),
+            output=options["output"] or request.output_directory(endpoint.bucket, name, now),
+            service_account=options["service_account"],
+            timeout=request.timeout(options["timeout"]),
+            spot=options["spot"],
+            web_access=options["web_access"],
+        )
+    )
+    return JobFile(Api.VERTEX, job), packed
+
+
+def _runs(submitted: SubmittedView, packed: Program | None) -> str:
+    """What is run, on which image."""
+    if not submitted.pools:
+        return ""
+    pool = submitted.pools[0]
+    short = pool.runs.rpartition("/")[2].removesuffix(":latest")
+    what = packed.entry if packed else pool.command
+    return f"{what} on {short}" if what and short else what or short
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] if not text.startswith((os.sep, ".")) else text

@@ -1,0 +1,81 @@
+"""What is told of a job before it is submitted: what runs where, what waits, what it will use. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import click
+
+from trainshed.cli.jobs.describe import waiting_lines
+from trainshed.cli.jobs.views import WaitingView
+from trainshed.cli.run.program import Program
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.moments import gibibytes
+from trainshed.cli.text.tables import pairs
+from trainshed.core.capacity import WaitReason
+from trainshed.wire.trainshed_v1.capacity import Explanation, PoolMachine
+
+_SHOWN = 6
+
+
+def plan_lines(
+    answer: Explanation, runs: str, program: Program | None, output: str
+) -> Iterator[str]:
+    """The lines of a plan. `runs`: the image or runtime that is asked for; `answer`: what the service says to
+    the job."""
+    facts = [("Runs", runs)]
+    if program and program.files:
+        facts.append(("Files", _some(program.files)))
+    if program and program.requirements:
+        source = f"  (of {program.requirements_file})" if program.requirements_file else ""
+        facts.append(("Installs", _some(program.requirements) + faint(source)))
+    facts.append(("Machines", "\n".join(map(_machine, answer.machines))))
+    if len(answer.machines) > 1 or any(machine.replicas > 1 for machine in answer.machines):
+        facts.append(("Uses", _total(answer.machines)))
+    facts.append(("Starts", "\n".join(_start(answer))))
+    if output:
+        facts.append(("Output", output))
+    yield from pairs([(label, value) for label, value in facts if value])
+    yield from (faint(f"notice: {text}") for text in answer.notices)
+    yield from (click.style(f"warning: {text}", fg="yellow") for text in answer.warnings)
+
+
+def _start(answer: Explanation) -> Iterator[str]:
+    waiting = WaitingView.of(answer.waiting)
+    if waiting is None:
+        nodes = dict.fromkeys(place.node for place in answer.places)
+        yield click.style("now", fg="green") + (f" on {_some([*nodes])}" if nodes else "")
+        return
+    stock_out = waiting.reason == WaitReason.STOCK_OUT
+    word, colour = ("never here", "red") if stock_out else ("waits", "yellow")
+    first, *more = waiting_lines(replace(waiting, position=0) if stock_out else waiting)
+    yield f"{click.style(word, fg=colour)}: {first}"
+    yield from more
+
+
+def _machine(machine: PoolMachine) -> str:
+    devices = machine.accelerators
+    each = [
+        *([f"{machine.vcpus:g} CPUs"] if machine.vcpus else []),
+        *([gibibytes(machine.memory_limit_bytes)] if machine.memory_limit_bytes else []),
+        *([f"{devices.count} × {devices.type}"] if devices else []),
+    ]
+    text = f"{machine.replicas} × {machine.machine_type or 'any machine'}"
+    about = f"{machine.pool}: {', '.join(each)}"
+    return f"{text}  {faint(about)}"
+
+
+def _total(machines: Sequence[PoolMachine]) -> str:
+    cpus = sum(machine.vcpus * machine.replicas for machine in machines)
+    memory = sum(machine.memory_limit_bytes * machine.replicas for machine in machines)
+    devices = sum(
+        machine.accelerators.count * machine.replicas
+        for machine in machines
+        if machine.accelerators
+    )
+    parts = [f"{cpus:g} CPUs", gibibytes(memory)]
+    return ", ".join([*parts, f"{devices} accelerators"] if devices else parts)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

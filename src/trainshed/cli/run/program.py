@@ -1,0 +1,338 @@
+"""Packs a program of this machine, so that a job's replicas can install and run it.
+
+Owns which files belong to a program and how it is started. Runs nothing of it and uploads nothing; the same
+files make the same bytes.
+"""
+
+import ast
+import io
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from trainshed.cli.projects import build_project, is_project
+from trainshed.cli.requirements import (
+    REQUIREMENTS_WHEEL,
+    read_requirements,
+    requirement,
+    requirements_wheel,
+)
+from trainshed.cli.sdist import PackagingError, project_files
+
+_PACKAGE = "trainshed_program"
+_WHEEL = f"{_PACKAGE}-1.0-py3-none-any.whl"
+_INFO = f"{_PACKAGE}-1.0.dist-info"
+_ENTRIES = ("__main__.py", "task.py", "train.py", "main.py")
+"""Files that are a program's beginning, the likeliest first."""
+_ARCHIVES = (".whl", ".tar.gz", ".zip")
+_LARGEST = 200 * 2**20
+"""Bytes of files that are packed: data belong into a bucket."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A file that a replica installs."""
+
+    filename: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a program's own start is: a file of it, or a module."""
+
+    file: str = ""
+    module: str = ""
+
+    @property
+    def named(self) -> str:
+        """As its user calls it."""
+        return self.file or self.module
+
+    @property
+    def starter(self) -> str:
+        """A module's name for what starts it, told in the job's description."""
+        last = self.file.rpartition("/")[2].rpartition(".")[0] or self.module.rpartition(".")[2]
+        word = re.sub(r"\W", "_", last)
+        return word if word.isidentifier() and not word.startswith("_") else "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program, packed."""
+
+    #: Installed in this order.
+    packages: tuple[Package, ...]
+    #: What `python -m` runs of them.
+    module: str
+    #: The file or module that is run, as its user calls it.
+    entry: str
+    #: What it is called: the name of its file or directory, without an ending.
+    name: str
+    #: Files that go with it, as paths below its directory; () = all of a project.
+    files: tuple[str, ...] = ()
+    #: What is installed besides.
+    requirements: tuple[str, ...] = ()
+    #: The file that says so; "" = none.
+    requirements_file: str = ""
+
+
+def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
+    """The program at `path`: a file with what it imports from beside it, a directory, a project or a built
+    package. `entry`: the module, or the file of a directory, that is run; "" = find it. Blocks on the disk.
+    Raises PackagingError."""
+    if not path.exists():
+        raise PackagingError(f"there is no file or directory {path}.")
+    needed = _checked(requirements)
+    if path.is_dir():
+        return _directory(path.resolve(), entry, needed)
+    if path.name.endswith(_ARCHIVES):
+        return _archive(path, entry, needed)
+    if entry:
+        raise PackagingError(
+            f"--module goes with a directory or a package, and {path} is the file that is run."
+        )
+    if path.suffix not in (".py", ".sh"):
+        raise PackagingError(
+            f"{path} is neither a Python file, a Bash script (.sh), a directory nor a package"
+            f" ({', '.join(_ARCHIVES)})."
+        )
+    return _script(path.resolve(), needed)
+
+
+def local_imports(source: str, name: str) -> Iterator[str]:
+    """The first names of what a program imports. Raises PackagingError for what no Python can read."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as failure:
+        where = f", line {failure.lineno}" if isinstance(failure, SyntaxError) else ""
+        text = failure.msg if isinstance(failure, SyntaxError) else failure
+        raise PackagingError(f"{name}{where}: {text}.") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def _checked(texts: Sequence[str]) -> list[str]:
+    wrong: list[str] = []
+    needed: list[str] = []
+    for text in texts:
+        try:
+            needed.append(requirement(text))
+        except ValueError as fault:
+            wrong.append(f"--requirements: {text!r}: {fault}.")
+    if wrong:
+        raise PackagingError("\n".join(wrong))
+    return needed
+
+
+def _script(path: Path, needed: list[str]) -> Program:
+    """A file, with the modules beside it that it imports, directly or by others; of a file in a package all
+    of that package."""
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    entry = path.relative_to(root)
+    if root != path.parent and path.suffix == ".py":
+        package = root / entry.parts[0]
+        files = {f"{package.name}/{name}": file for name, file in project_files(package)}
+        module = ".".join(entry.with_suffix("").parts)
+        return _program(files, _Start(module=module), path.stem, root, needed)
+    files = {path.name: path}
+    if path.suffix == ".py":
+        files |= _beside(path)
+    return _program(files, _Start(path.name), path.stem, root, needed)
+
+
+def _beside(script: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    seen: set[str] = set()
+    waiting = [script]
+    while waiting:
+        file = waiting.pop()
+        for name in local_imports(_text(file), str(file)):
+            if name in seen:
+                continue
+            seen.add(name)
+            module, package = script.parent / f"{name}.py", script.parent / name
+            if (package / "__init__.py").is_file() or (
+                not module.is_file() and any(package.glob("*.py"))
+            ):
+                members = {f"{name}/{inner}": path for inner, path in project_files(package)}
+            elif module.is_file() and module != script:
+                members = {module.name: module}
+            else:
+                continue
+            found |= members
+            waiting += [path for path in members.values() if path.suffix == ".py"]
+    return found
+
+
+def _directory(path: Path, entry: str, needed: list[str]) -> Program:
+    if path in (Path.home().resolve(), Path("/"), Path("/tmp").resolve()):
+        raise PackagingError(
+            f"{path} holds more than a program. Put the program into a directory of its own."
+        )
+    if is_project(path):
+        return _project(path, entry, needed)
+    if (path / "__init__.py").is_file():
+        files = {f"{path.name}/{name}": file for name, file in project_files(path)}
+        module = entry or _entry_module(path, path.name)
+        return _program(files, _Start(module=module), path.name, path.parent, needed)
+    files = dict(project_files(path))
+    if entry.endswith((".py", ".sh")):
+        entry = PurePosixPath(entry).as_posix()
+        if entry not in files:
+            raise PackagingError(f"--module: there is no file {entry} in {path}.")
+        return _program(files, _Start(entry), path.name, path, needed)
+    if entry:
+        return _program(files, _Start(module=entry), path.name, path, needed)
+    found = [name for name in _ENTRIES if name in files]
+    if not found:
+        packages = sorted({name.partition("/")[0] for name in files if name.count("/") == 1})
+        inner = [package for package in packages if _entries_of(path / package)]
+        if len(inner) == 1:
+            module = _entry_module(path / inner[0], inner[0])
+            return _program(files, _Start(module=module), path.name, path, needed)
+        scripts = [name for name in files if name.endswith(".py") and "/" not in name]
+        if len(scripts) != 1:
+            raise PackagingError(
+                f"{path} has no {', '.join(_ENTRIES[1:-1])} or {_ENTRIES[-1]}. Say what is run:"
+                " --module trainer.task, or --module FILE.py."
+            )
+        found = scripts
+    return _program(files, _Start(found[0]), path.name, path, needed)
+
+
+def _project(path: Path, entry: str, needed: list[str]) -> Program:
+    if not entry:
+        packages = [
+            child
+            for place in (path, path / "src")
+            if place.is_dir()
+            for child in sorted(place.iterdir())
+            if (child / "__init__.py").is_file() and _entries_of(child)
+        ]
+        if len(packages) != 1:
+            raise PackagingError(
+                f"{path} is a project, and which module of it is run cannot be told. Say it: --module"
+                " trainer.task."
+            )
+        entry = _entry_module(packages[0], packages[0].name)
+    made = build_project(path)
+    packages_ = [Package(made.filename, made.content)]
+    if needed:
+        packages_.append(Package(REQUIREMENTS_WHEEL, requirements_wheel(needed)))
+    return Program(tuple(packages_), entry, entry, path.name, requirements=tuple(needed))
+
+
+def _archive(path: Path, entry: str, needed: list[str]) -> Program:
+    if not entry:
+        raise PackagingError(f"Which module of {path.name} is run? Say it: --module trainer.task.")
+    try:
+        packages = [Package(path.name, path.read_bytes())]
+    except OSError as failure:
+        raise PackagingError(f"cannot read {path}: {failure.strerror}.") from None
+    if needed:
+        packages.append(Package(REQUIREMENTS_WHEEL, requirements_wheel(needed)))
+    name = re.split(r"-\d", path.name)[0]
+    return Program(tuple(packages), entry, entry, name, (path.name,), tuple(needed))
+
+
+def _entries_of(package: Path) -> list[str]:
+    return [name for name in _ENTRIES if (package / name).is_file()]
+
+
+def _entry_module(package: Path, name: str) -> str:
+    found = _entries_of(package)
+    if not found:
+        raise PackagingError(
+            f"{package} has no {', '.join(_ENTRIES[:-1])} or {_ENTRIES[-1]}. Say what is run: --module"
+            f" {name}.task."
+        )
+    return name if found[0] == "__main__.py" else f"{name}.{found[0].removesuffix('.py')}"
+
+
+def _program(
+    files: Mapping[str, Path], start: _Start, name: str, root: Path, needed: list[str]
+) -> Program:
+    """A program whose files are put into its working directory, where it is started."""
+    listed = root / "requirements.txt"
+    from_file = read_requirements(listed) if listed.is_file() else []
+    needed = [*from_file, *needed]
+    contents = {relative: _content(path) for relative, path in sorted(files.items())}
+    size = sum(map(len, contents.values()))
+    if size > _LARGEST:
+        largest = sorted(contents, key=lambda each: -len(contents[each]))[:_SHOWN]
+        raise PackagingError(
+            f"{root} has {size >> 20} MiB of files, and at most {_LARGEST >> 20} MiB are packed. Put data"
+            f" into a bucket (trainshed buckets cp). The largest: {', '.join(largest)}."
+        )
+    wheel = _wheel(contents, _executable(files), start, needed)
+    return Program(
+        packages=(Package(_WHEEL, wheel),),
+        module=f"{_PACKAGE}.{start.starter}",
+        entry=start.named,
+        name=name,
+        files=tuple(contents),
+        requirements=tuple(needed),
+        requirements_file=str(listed) if from_file else "",
+    )
+
+
+def _wheel(
+    contents: Mapping[str, bytes],
+    executable: frozenset[str],
+    start: _Start,
+    needed: Iterable[str],
+) -> bytes:
+    source = Path(__file__).with_name("starter.py").read_text(encoding="utf-8")
+    lines = "".join(f"Requires-Dist: {text}\n" for text in needed)
+    begin = f"from {_PACKAGE}._starter import start\n\nstart({start.file!r}, {start.module!r})\n"
+    members: dict[str, bytes] = {
+        f"{_PACKAGE}/__init__.py": b"",
+        f"{_PACKAGE}/_starter.py": source.encode(),
+        f"{_PACKAGE}/{start.starter}.py": begin.encode(),
+        **{f"{_PACKAGE}/files/{name}": content for name, content in contents.items()},
+        f"{_INFO}/METADATA": (
+            f"Metadata-Version: 2.1\nName: trainshed-program\nVersion: 1.0\n{lines}".encode()
+        ),
+        f"{_INFO}/WHEEL": (
+            b"Wheel-Version: 1.0\nGenerator: trainshed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
+    }
+    record = "".join(f'"{name}",,\n' if "," in name else f"{name},,\n" for name in members)
+    members[f"{_INFO}/RECORD"] = (record + f"{_INFO}/RECORD,,\n").encode()
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            # A fixed time: the same files are the same package.
+            info = zipfile.ZipInfo(name, (1980, 1, 2, 0, 0, 0))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            mode = 0o100755 if name.removeprefix(f"{_PACKAGE}/files/") in executable else 0o100644
+            info.external_attr = mode << 16
+            archive.writestr(info, content)
+    return made.getvalue()
+
+
+def _executable(files: Mapping[str, Path]) -> frozenset[str]:
+    return frozenset(name for name, path in files.items() if path.stat().st_mode & 0o100)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise PackagingError(f"{file} cannot be read: {failure}.") from None
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as failure:
+        raise PackagingError(f"cannot read {file}: {failure.strerror}.") from None

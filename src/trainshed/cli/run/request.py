@@ -1,0 +1,181 @@
+"""A custom job of the Vertex API from what `trainshed run` was told. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from trainshed.core.catalog.accelerators import allowed
+from trainshed.core.catalog.images import named_image, short_names
+from trainshed.core.catalog.machines import closest, machine_types
+from trainshed.core.names import Api
+
+DEFAULT_IMAGE = "scikit-learn"
+DEFAULT_MACHINE = "n1-standard-4"
+_USUAL_GPU = "NVIDIA_TESLA_T4"
+_TIMEOUT = re.compile(r"(\d{1,6})([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL = re.compile(r"[a-z0-9_-]{1,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a job is asked to be."""
+
+    name: str
+    #: A short name (`pytorch`, `tensorflow=2.11`) or an image's URI.
+    image: str = DEFAULT_IMAGE
+    #: The program's arguments.
+    arguments: Sequence[str] = ()
+    #: Of packages that are installed, `gs://`; () = the image runs as it is.
+    packages: Sequence[str] = ()
+    #: What `python -m` runs of them.
+    module: str = ""
+    replicas: int = 1
+    machine_type: str = DEFAULT_MACHINE
+    #: Of each replica.
+    gpus: int = 0
+    #: Their type; "" = the usual one of the machine type.
+    accelerator: str = ""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: `gs://` directory of what the job writes.
+    output: str = ""
+    service_account: str = ""
+    #: Such as "3600s"; "" = none.
+    timeout: str = ""
+    spot: bool = False
+    #: Shells are asked for.
+    web_access: bool = False
+
+
+def image_uri(image: str, *, gpus: bool) -> str:
+    """The URI that `--image` means. Raises click.UsageError for a name that is nearly one."""
+    try:
+        uri = named_image(image, gpu=gpus)
+    except ValueError as fault:
+        raise click.UsageError(f"--image {image}: {fault}.") from None
+    if uri:
+        return uri
+    word = image.partition("=")[0]
+    if "/" not in image and ":" not in image:
+        near = closest(word, short_names())
+        raise click.UsageError(
+            f"--image: there is no framework {word!r}.{near} There are {', '.join(short_names())}, each"
+            " also with a version (tensorflow=2.11); an image of your own is named with its registry"
+            f" (localhost/{image})."
+        )
+    return image
+
+
+def custom_job(request: RunRequest) -> dict[str, Any]:
+    """The body of `customJobs.create`. Raises click.UsageError."""
+    pool: dict[str, Any] = {"machineSpec": _machine(request), "replicaCount": "1"}
+    image = image_uri(request.image, gpus=request.gpus > 0)
+    arguments = {"args": list(request.arguments)} if request.arguments else {}
+    env = (
+        {"env": [{"name": name, "value": value} for name, value in request.env.items()]}
+        if request.env
+        else {}
+    )
+    if request.module:
+        pool["pythonPackageSpec"] = {
+            "executorImageUri": image,
+            "packageUris": list(request.packages),
+            "pythonModule": request.module,
+            **arguments,
+            **env,
+        }
+    else:
+        pool["containerSpec"] = {"imageUri": image, **arguments, **env}
+    pools = [pool]
+    if request.replicas > 1:
+        pools.append({**pool, "replicaCount": str(request.replicas - 1)})
+    spec: dict[str, Any] = {"workerPoolSpecs": pools}
+    if request.output:
+        spec["baseOutputDirectory"] = {"outputUriPrefix": request.output}
+    if request.service_account:
+        spec["serviceAccount"] = request.service_account
+    if request.web_access:
+        spec["enableWebAccess"] = True
+    scheduling = {
+        **({"timeout": request.timeout} if request.timeout else {}),
+        **({"strategy": "SPOT"} if request.spot else {}),
+    }
+    if scheduling:
+        spec["scheduling"] = scheduling
+    job: dict[str, Any] = {"displayName": request.name, "jobSpec": spec}
+    return {**job, "labels": dict(request.labels)} if request.labels else job
+
+
+def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """`NAME=VALUE` each, of --env and --secret. Raises click.UsageError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            # Not the value: it may be what nobody is to read.
+            raise click.UsageError(f"{option}: write NAME=VALUE, not {name!r} alone.")
+        found[name] = value
+    return found
+
+
+def read_labels(texts: Sequence[str]) -> dict[str, str]:
+    """`key=value` each. Raises click.UsageError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not _LABEL.fullmatch(key):
+            raise click.UsageError(
+                f"--label: write key=value in lower case, such as team=vision, not {text!r}."
+            )
+        found[key] = value
+    return found
+
+
+def timeout(text: str) -> str:
+    """`2h` or `90m` as the API has it; "" stays "". Raises click.UsageError."""
+    if not text:
+        return ""
+    match = _TIMEOUT.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise click.UsageError(f"--timeout: write a time such as 90m, 2h or 1d, not {text!r}.")
+    return f"{int(match[1]) * _SECONDS[match[2]]}s"
+
+
+def output_directory(bucket: str, name: str, now: int) -> str:
+    """Where a job writes that names no place: a directory of its own. `now`: nanoseconds."""
+    word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
+    moment = datetime.fromtimestamp(now // 10**9, UTC)
+    return f"gs://{bucket}/runs/{word}-{moment:%Y%m%d-%H%M%S}-{now % 10**9 // 10**6:03d}"
+
+
+def _machine(request: RunRequest) -> dict[str, Any]:
+    spec: dict[str, Any] = {"machineType": request.machine_type}
+    if not request.gpus:
+        return spec
+    machine = machine_types().get(request.machine_type)
+    kind = request.accelerator
+    if not kind and machine is not None:
+        types = {
+            name: counts
+            for name, counts in allowed(machine, Api.VERTEX).items()
+            if "NVIDIA" in name
+        }
+        fitting = [name for name, counts in types.items() if request.gpus in counts]
+        if not fitting:
+            counts = sorted({count for counts in types.values() for count in counts})
+            raise click.UsageError(
+                f"--gpus {request.gpus}: a {request.machine_type} can have {_either(counts)}; name another"
+                " one by --machine-type, such as n1-standard-8."
+            )
+        kind = _USUAL_GPU if _USUAL_GPU in fitting else fitting[0]
+    return {**spec, "acceleratorType": kind, "acceleratorCount": request.gpus}
+
+
+def _either(counts: Sequence[int]) -> str:
+    return f"{', '.join(map(str, counts))} GPUs" if counts else "no GPU"

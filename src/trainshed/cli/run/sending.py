@@ -1,0 +1,54 @@
+"""Puts a job into the service: its packages into a bucket, then the job by the API that it is of."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from trainshed.cli.client import Client
+from trainshed.cli.connection import Endpoint
+from trainshed.cli.jobs.job_files import JobFile
+from trainshed.cli.run.program import Package
+from trainshed.core.names import Api, JobName
+
+_PACKAGES = "trainshed-run"
+_SEARCHES = ("trialJobSpec", "trial_job_spec")
+
+
+def package_uri(bucket: str, package: Package) -> str:
+    """Where a package is put: what is the same has the same place."""
+    digest = hashlib.sha256(package.content).hexdigest()[:16]
+    return f"gs://{bucket}/{_PACKAGES}/{digest}/{package.filename}"
+
+
+def upload(endpoint: Endpoint, packages: Sequence[Package]) -> None:
+    """Put packages into the service's bucket. Raises Refused, Unreachable."""
+    storage = endpoint.storage_client()
+    for package in packages:
+        name = package_uri(endpoint.bucket, package).removeprefix(f"gs://{endpoint.bucket}/")
+        storage.upload(endpoint.bucket, name, package.content, "application/octet-stream")
+
+
+def create(client: Client, job: JobFile, place: dict[str, str]) -> str:
+    """Create a job in a project and region, and return its full name. Raises Refused, Unreachable."""
+    project, region = place["project"], place["region"]
+    if job.api is Api.ML:
+        path = f"/v1/projects/{project}/jobs"
+    elif any(key in job.job for key in _SEARCHES):
+        path = f"/v1/projects/{project}/locations/{region}/hyperparameterTuningJobs"
+    else:
+        path = f"/v1/projects/{project}/locations/{region}/customJobs"
+    created: dict[str, Any] = client.post(path, job.job)
+    if job.api is Api.ML:
+        return f"projects/{project}/jobs/{created['jobId']}"
+    return str(JobName.parse(created["name"]))
+
+
+def require_place(endpoint: Endpoint, place: dict[str, str]) -> None:
+    """Raises click.UsageError if it is not known where a job would be."""
+    if not place["project"] or not place["region"]:
+        raise click.UsageError(
+            f"The service at {endpoint.rest} has no project and region of its own: give --project and"
+            " --region."
+        )

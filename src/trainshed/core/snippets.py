@@ -1,0 +1,326 @@
+"""A job of either API as a command of gcloud, as a program of the client libraries, and as JSON: the same job
+for other clients, to be copied.
+
+The job is the JSON that its API's create takes. Whoever runs a snippet has pointed its shell at the service
+(`trainshed env`).
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, cast
+
+from trainshed.core.names import Api
+
+_SNAKE = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_DURATION = re.compile(r"(\d{1,18})(?:\.0*)?s")
+_DURATIONS = frozenset({"timeout", "maxWaitDuration"})
+_PLAIN_DATA = frozenset({"labels"})
+"""Fields whose keys are the user's own words."""
+_COUNTS = frozenset({"replicaCount"})
+_FILE = "job.json"
+_WIDTH = 60
+"""Characters of a value that stands on one line."""
+
+
+class SnippetForm(StrEnum):
+    """Whose language a job is put into."""
+
+    GCLOUD = "gcloud"
+    PYTHON = "python"
+    JSON = "json"
+
+
+def snippet(form: SnippetForm, api: Api, project: str, region: str, job: Mapping[str, Any]) -> str:
+    """The job in that form; its lines end with a line end."""
+    if form is SnippetForm.JSON:
+        return _json(job) + "\n"
+    if form is SnippetForm.GCLOUD:
+        return _gcloud_ml(region, job) if api is Api.ML else _gcloud_vertex(region, job)
+    return _python_ml(project, job) if api is Api.ML else _python_vertex(project, region, job)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+# gcloud
+
+
+def _gcloud_vertex(region: str, job: Mapping[str, Any]) -> str:
+    name = str(job.get("displayName", "job"))
+    labels = _labels(job)
+    if "trialJobSpec" in job:
+        known = {"displayName", "labels", "maxTrialCount", "parallelTrialCount"}
+        config = {key: value for key, value in job.items() if key not in known}
+        counts = [
+            f"--{option}={job[key]}"
+            for option, key in (
+                ("max-trial-count", "maxTrialCount"),
+                ("parallel-trial-count", "parallelTrialCount"),
+            )
+            if key in job
+        ]
+        words = ["gcloud ai hp-tuning-jobs create", f"--region={region}"]
+        return _with_file([*words, _flag("display-name", name), *counts, *labels], config)
+    spec = _mapping(job.get("jobSpec"))
+    words = [
+        "gcloud ai custom-jobs create",
+        f"--region={region}",
+        _flag("display-name", name),
+        *labels,
+    ]
+    flags = _pool_flags(spec)
+    if flags is None:
+        return _with_file(words, spec)
+    return _command([*words, *flags])
+
+
+def _pool_flags(spec: Mapping[str, Any]) -> list[str] | None:
+    """The flags that say all of a specification; None if there are none for some of it."""
+    flags: list[str] = []
+    for key, value in spec.items():
+        if key == "serviceAccount":
+            flags.append(_flag("service-account", str(value)))
+        elif key == "enableWebAccess" and value:
+            flags.append("--enable-web-access")
+        elif key != "workerPoolSpecs":
+            return None
+    programs: list[list[str]] = []
+    for value in cast(Sequence[Any], spec.get("workerPoolSpecs") or ()):
+        found = _pool_flag(_mapping(value))
+        if found is None:
+            return None
+        pool, program = found
+        flags.append(_flag("worker-pool-spec", pool))
+        programs.append(program)
+    if not programs or any(program != programs[0] for program in programs):
+        return None
+    return [*flags, *programs[0]]
+
+
+def _pool_flag(pool: dict[str, Any]) -> tuple[str, list[str]] | None:
+    """The value of --worker-pool-spec, and the flags of the program, which all pools share."""
+    machine = _mapping(pool.get("machineSpec"))
+    parts = {
+        "machine-type": machine.get("machineType"),
+        "replica-count": pool.get("replicaCount", 1),
+        "accelerator-type": machine.get("acceleratorType"),
+        "accelerator-count": machine.get("acceleratorCount"),
+    }
+    if pool.keys() - {"machineSpec", "replicaCount", "pythonPackageSpec", "containerSpec"}:
+        return None
+    if machine.keys() - {"machineType", "acceleratorType", "acceleratorCount"}:
+        return None
+    package, container = (
+        _mapping(pool.get("pythonPackageSpec")),
+        _mapping(pool.get("containerSpec")),
+    )
+    if package:
+        known = {"executorImageUri", "packageUris", "pythonModule", "args"}
+        parts |= {
+            "executor-image-uri": package.get("executorImageUri"),
+            "python-module": package.get("pythonModule"),
+        }
+        lists = {"python-package-uris": package.get("packageUris"), "args": package.get("args")}
+    elif container:
+        known = {"imageUri", "command", "args"}
+        parts["container-image-uri"] = container.get("imageUri")
+        lists = {"command": container.get("command"), "args": container.get("args")}
+    else:
+        return None
+    if (package or container).keys() - known:
+        return None
+    values = [f"{key}={value}" for key, value in parts.items() if value is not None]
+    if any("," in value for value in values):
+        return None
+    program = [_list_flag(name, texts) for name, texts in lists.items() if texts]
+    return ",".join(values), program
+
+
+def _gcloud_ml(region: str, job: Mapping[str, Any]) -> str:
+    training = dict(_mapping(job.get("trainingInput")))
+    flags = [f"--region={training.pop('region', region)}"]
+    for key, flag in (
+        ("jobDir", "job-dir"),
+        ("pythonModule", "module-name"),
+        ("runtimeVersion", "runtime-version"),
+        ("pythonVersion", "python-version"),
+    ):
+        if value := training.pop(key, None):
+            flags.append(_flag(flag, str(value)))
+    if packages := training.pop("packageUris", None):
+        flags.append(_list_flag("packages", packages))
+    arguments = [str(text) for text in cast(Sequence[Any], training.pop("args", ()))]
+    words = [
+        f"gcloud ai-platform jobs submit training {shlex.quote(str(job.get('jobId', 'job')))}",
+        *flags,
+        *_labels(job),
+    ]
+    last = ["-- " + shlex.join(arguments)] if arguments else []
+    if training.keys() == {"scaleTier"}:
+        tier = str(training["scaleTier"]).lower().replace("_", "-")
+        return _command([*words, f"--scale-tier={tier}", *last])
+    return (
+        _with_file(words, {"trainingInput": training}, last)
+        if training
+        else _command([*words, *last])
+    )
+
+
+def _labels(job: Mapping[str, Any]) -> list[str]:
+    labels = _mapping(job.get("labels"))
+    return [_list_flag("labels", [f"{k}={v}" for k, v in labels.items()])] if labels else []
+
+
+def _flag(name: str, value: str) -> str:
+    return f"--{name}={shlex.quote(value)}"
+
+
+def _list_flag(name: str, texts: Sequence[Any]) -> str:
+    """A list, by gcloud's own way for items that hold commas: another character between them, named first."""
+    items = [str(text) for text in texts]
+    between = next((mark for mark in ",;|~:#" if not any(mark in item for item in items)), "\x1f")
+    prefix = "" if between == "," and not items[0].startswith("^") else f"^{between}^"
+    return _flag(name, prefix + between.join(items))
+
+
+def _command(words: Sequence[str]) -> str:
+    return " \\\n    ".join(words) + "\n"
+
+
+def _with_file(words: Sequence[str], config: Any, last: Sequence[str] = ()) -> str:
+    """The command with what it has no flags for in a file, which is written first."""
+    file = f"cat > {_FILE} <<'END'\n{_json(config)}\nEND\n"
+    return file + _command([*words, f"--config={_FILE}", *last])
+
+
+# Python
+
+
+_SDK_SUBMIT: Mapping[str, str] = {
+    "serviceAccount": "service_account",
+    "network": "network",
+    "enableWebAccess": "enable_web_access",
+    "tensorboard": "tensorboard",
+}
+
+
+def _python_vertex(project: str, region: str, job: Mapping[str, Any]) -> str:
+    spec = _mapping(job.get("jobSpec"))
+    known = {"workerPoolSpecs", "baseOutputDirectory", *_SDK_SUBMIT}
+    if (
+        "trialJobSpec" in job
+        or spec.keys() - known
+        or job.keys() - {"displayName", "labels", "jobSpec"}
+    ):
+        return _python_gapic(project, region, job)
+    arguments: dict[str, Any] = {"display_name": job.get("displayName", "job")}
+    arguments["worker_pool_specs"] = _snake(spec.get("workerPoolSpecs") or [])
+    output = _mapping(spec.get("baseOutputDirectory")).get("outputUriPrefix")
+    if output:
+        arguments["base_output_dir"] = output
+    if job.get("labels"):
+        arguments["labels"] = job["labels"]
+    submit = {_SDK_SUBMIT[key]: value for key, value in spec.items() if key in _SDK_SUBMIT}
+    return (
+        "import os\nfrom google.cloud import aiplatform\n\n"
+        f"aiplatform.init(\n    project={_flat(project)},\n    location={_flat(region)},\n"
+        '    api_endpoint=os.environ["TRAINSHED_ENDPOINT"],\n    api_transport="rest",\n'
+        f'    staging_bucket="gs://{project}",\n)\n'
+        f"job = {_call('aiplatform.CustomJob', arguments)}\n"
+        f"{_call('job.submit', submit)}\nprint(job.resource_name)\n"
+    )
+
+
+def _python_gapic(project: str, region: str, job: Mapping[str, Any]) -> str:
+    tuning = "trialJobSpec" in job
+    method, field = (
+        ("create_hyperparameter_tuning_job", "hyperparameter_tuning_job")
+        if tuning
+        else ("create_custom_job", "custom_job")
+    )
+    arguments = {
+        "parent": f"projects/{project}/locations/{region}",
+        field: _snake(dict(job)),
+    }
+    return (
+        "import os\nfrom google.cloud import aiplatform_v1\n\n"
+        "client = aiplatform_v1.JobServiceClient(\n"
+        '    transport="rest",\n'
+        '    client_options={"api_endpoint": os.environ["TRAINSHED_ENDPOINT"]},\n)\n'
+        f"job = {_call(f'client.{method}', arguments)}\nprint(job.name)\n"
+    )
+
+
+def _python_ml(project: str, job: Mapping[str, Any]) -> str:
+    return (
+        "import os\nfrom google.api_core.client_options import ClientOptions\n"
+        "from google.oauth2.credentials import Credentials\nfrom googleapiclient import discovery\n\n"
+        'ml = discovery.build(\n    "ml",\n    "v1",\n    static_discovery=True,\n'
+        '    client_options=ClientOptions(api_endpoint=os.environ["TRAINSHED_ENDPOINT"]),\n'
+        '    credentials=Credentials(os.environ["TRAINSHED_TOKEN"]),\n)\n'
+        f"job = {_literal(dict(job), 0)}\n"
+        f'ml.projects().jobs().create(parent="projects/{project}", body=job).execute()\n'
+    )
+
+
+def _call(function: str, arguments: Mapping[str, Any]) -> str:
+    if not arguments:
+        return f"{function}()"
+    lines = "".join(f"    {name}={_literal(value, 1)},\n" for name, value in arguments.items())
+    return f"{function}(\n{lines})"
+
+
+def _snake(value: Any, key: str = "") -> Any:
+    """A message as the client libraries take it: names with underscores, durations and counts as numbers."""
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        if key in _PLAIN_DATA:
+            return fields
+        return {
+            _SNAKE.sub(lambda m: f"_{m[1].lower()}", name): _snake(inner, name)
+            for name, inner in fields.items()
+        }
+    if isinstance(value, list):
+        return [_snake(item, key) for item in cast(list[Any], value)]
+    if isinstance(value, str):
+        if key in _COUNTS and value.isdecimal():
+            return int(value)
+        if key in _DURATIONS and (match := _DURATION.fullmatch(value)):
+            return {"seconds": int(match[1])}
+    return value
+
+
+def _literal(value: Any, depth: int) -> str:
+    """A value as Python writes it, one entry a line where they are long."""
+    flat = _flat(value)
+    if len(flat) <= _WIDTH or not value:
+        return flat
+    inner, outer = "    " * (depth + 1), "    " * depth
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        rows = (f"{inner}{_flat(k)}: {_literal(v, depth + 1)},\n" for k, v in fields.items())
+        return "{\n" + "".join(rows) + outer + "}"
+    if isinstance(value, list):
+        rows = (f"{inner}{_literal(item, depth + 1)},\n" for item in cast(list[Any], value))
+        return "[\n" + "".join(rows) + outer + "]"
+    return flat
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, str):
+        # As JSON has it: Python reads it alike.
+        return json.dumps(value)
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        return "{" + ", ".join(f"{_flat(k)}: {_flat(v)}" for k, v in fields.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flat, cast(list[Any], value))) + "]"
+    return repr(value)

@@ -1,0 +1,222 @@
+"""`trainshed run`: what is packed, what is asked of the service, and what is told before."""
+
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import FakeService, job
+from trainshed.cli.run.program import pack
+from trainshed.cli.sdist import PackagingError
+
+CREATE = "/v1/projects/p/locations/us-central1/customJobs"
+EXPLAIN = "/trainshed/v1/jobs:explain"
+NAME = "projects/p/locations/us-central1/customJobs/7"
+PLAN: dict[str, Any] = {
+    "api": "vertex",
+    "project": "p",
+    "location": "us-central1",
+    "admitted": True,
+    "places": [{"replica": "workerpool0-0", "task": "workerpool0-0", "node": "local"}],
+    "machines": [
+        {"pool": "workerpool0", "replicas": 1, "machineType": "n1-standard-4", "vcpus": 4},
+        {"pool": "workerpool1", "replicas": 2, "machineType": "n1-standard-4", "vcpus": 4},
+    ],
+    "notices": ["Runs on Python 3.10."],
+}
+
+
+@pytest.fixture
+def ready(service: FakeService) -> FakeService:
+    service.on("POST", EXPLAIN, PLAN)
+    service.on("POST", "/upload/storage/v1/b/b/o", {})
+    service.on("POST", CREATE, {"name": NAME})
+    service.on("GET", f"/trainshed/v1/jobs/{NAME}", job("7"))
+    return service
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program of several files, in a directory with what is none of it."""
+    directory = tmp_path / "program"
+    (directory / "lib").mkdir(parents=True)
+    (directory / "my-task.py").write_text("import sys, model\nprint(model.who, sys.argv[1:])\n")
+    (directory / "model.py").write_text("from lib.names import who\n")
+    (directory / "lib/names.py").write_text("who = open('lib/who.txt').read()\n")
+    (directory / "lib/who.txt").write_text("me")
+    (directory / "other.py").write_text("raise SystemExit('nobody asked for it')\n")
+    return directory
+
+
+def created(service: FakeService) -> dict[str, Any]:
+    return json.loads(service.bodies("POST", CREATE)[-1])
+
+
+def test_a_file_becomes_a_job(trainshed: Invoke, ready: FakeService, program: Path) -> None:
+    result = trainshed(
+        *("run", str(program / "my-task.py"), "--image", "pytorch", "--replicas", "3"),
+        *("--env", "A=1", "--secret", "B=key", "--label", "team=x", "--timeout", "2h"),
+        *("--requirements", "pandas>=2,<3", "--gpus", "1", "--", "--epochs", "3"),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{NAME}\n"
+    body = created(ready)
+    assert (body["displayName"], body["labels"]) == ("my-task", {"team": "x"})
+    first, others = body["jobSpec"]["workerPoolSpecs"]
+    assert (first["replicaCount"], others["replicaCount"]) == ("1", "2")
+    assert first["machineSpec"] == {
+        "machineType": "n1-standard-4",
+        "acceleratorType": "NVIDIA_TESLA_T4",
+        "acceleratorCount": 1,
+    }
+    package = first["pythonPackageSpec"]
+    assert package["executorImageUri"].startswith(
+        "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu."
+    )
+    assert package["pythonModule"] == "trainshed_program.my_task"
+    assert package["args"] == ["--epochs", "3"]
+    assert package["env"] == [
+        {"name": "A", "value": "1"},
+        {"name": "B", "value": "$(secret:key)"},
+    ]
+    assert body["jobSpec"]["scheduling"] == {"timeout": "7200s"}
+    (uri,) = package["packageUris"]
+    (upload,) = [asked for asked in ready.asked if asked.path.startswith("/upload")]
+    assert uri == f"gs://b/{upload.query['name']}"
+    with zipfile.ZipFile(io.BytesIO(upload.body)) as wheel:
+        files = {name.partition("/files/")[2] for name in wheel.namelist() if "/files/" in name}
+        (metadata,) = [name for name in wheel.namelist() if name.endswith("METADATA")]
+        assert "Requires-Dist: pandas>=2,<3\n" in wheel.read(metadata).decode()
+    assert files == {"my-task.py", "model.py", "lib/names.py", "lib/who.txt"}
+    told = result.stderr
+    assert "my-task.py on pytorch-gpu" in told
+    assert "12 CPUs" in told
+    assert "now on local" in told
+    assert "notice: Runs on Python 3.10." in told
+
+
+@pytest.mark.parametrize(("path", "entry"), [("my-task.py", ""), ("", "my-task.py")])
+def test_a_packed_program_finds_its_files_and_its_arguments(
+    program: Path, tmp_path: Path, path: str, entry: str
+) -> None:
+    """As a replica runs it: installed, with a working directory that holds nothing. What it has changed there
+    is not overwritten when it is started again."""
+    packed = pack(program / path, entry, ())
+    installed, work = tmp_path / "installed", tmp_path / "work"
+    work.mkdir()
+    with zipfile.ZipFile(io.BytesIO(packed.packages[0].content)) as wheel:
+        wheel.extractall(installed)
+
+    def run() -> str:
+        return subprocess.run(
+            [sys.executable, "-m", packed.module, "--epochs", "3"],
+            cwd=work,
+            env={"PYTHONPATH": str(installed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    assert run() == "me ['--epochs', '3']\n"
+    (work / "lib/who.txt").write_text("another")
+    assert run() == "another ['--epochs', '3']\n"
+
+
+def test_what_is_run_of_a_package_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "trainer"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "task.py").write_text("from trainer import data\n")
+    (package / "data.py").touch()
+    for path in (package, tmp_path, package / "task.py"):
+        assert pack(path, "", ()).entry == "trainer.task"
+    (package / "task.py").rename(package / "learn.py")
+    with pytest.raises(PackagingError, match=r"--module trainer\.task"):
+        pack(package, "", ())
+    assert pack(package, "trainer.learn", ()).entry == "trainer.learn"
+
+
+def test_a_program_that_no_python_can_read_is_not_submitted(
+    trainshed: Invoke, ready: FakeService, tmp_path: Path
+) -> None:
+    script = tmp_path / "task.py"
+    script.write_text("import os\nprint('a'\n")
+    result = trainshed("run", str(script))
+    assert result.exit_code == 1
+    assert f"{script}, line 2: '(' was never closed." in result.stderr
+    assert not ready.asked
+
+
+def test_nothing_is_uploaded_for_a_job_that_is_refused(
+    trainshed: Invoke, ready: FakeService, program: Path
+) -> None:
+    ready.refuse("POST", EXPLAIN, 400, "no", **{"job_spec.machine": "There is no such machine."})
+    result = trainshed("run", str(program / "other.py"))
+    assert result.exit_code == 1
+    assert "There is no such machine." in result.stderr
+    assert not [asked for asked in ready.asked if asked.path.startswith("/upload")]
+
+
+@pytest.mark.parametrize("form", ["gcloud", "python", "json"])
+def test_a_job_for_other_clients_is_printed_and_not_submitted(
+    trainshed: Invoke, ready: FakeService, program: Path, form: str
+) -> None:
+    result = trainshed("run", str(program / "other.py"), "--as", form)
+    assert result.exit_code == 0, result.stderr
+    assert "trainshed_program.other" in result.stdout
+    assert not ready.bodies("POST", CREATE)
+    assert ready.bodies("POST", "/upload/storage/v1/b/b/o"), "what it names is there"
+
+
+def test_a_job_file_of_either_api_is_submitted(
+    trainshed: Invoke, ready: FakeService, tmp_path: Path
+) -> None:
+    pools = [{"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 2}]
+    file = tmp_path / "train.yaml"
+    file.write_text(json.dumps({"workerPoolSpecs": pools}))
+    result = trainshed("run", "-f", str(file), "--label", "a=b")
+    assert result.exit_code == 0, result.stderr
+    assert created(ready) == {
+        "displayName": "train",
+        "jobSpec": {"workerPoolSpecs": pools},
+        "labels": {"a": "b"},
+    }
+    ready.on("POST", "/v1/projects/p/jobs", {"jobId": "mine"})
+    ready.on("GET", "/trainshed/v1/jobs/projects/p/jobs/mine", job("8"))
+    file.write_text(json.dumps({"trainingInput": {"scaleTier": "BASIC"}}))
+    assert trainshed("run", "-f", str(file), "--name", "mine").exit_code == 0
+    assert json.loads(ready.bodies("POST", "/v1/projects/p/jobs")[-1]) == {
+        "jobId": "mine",
+        "trainingInput": {"scaleTier": "BASIC", "region": "us-central1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "What is to run?"),
+        (("x.py", "--epochs", "3"), "put it behind --: trainshed run task.py"),
+        (("x.py",), "There is no file or directory x.py."),
+        (("PROGRAM/other.py", "--image", "pytoch"), "Did you mean pytorch?"),
+        (("PROGRAM/other.py", "--image", "tensorflow=9.9"), "the versions are 2.17, 2.16"),
+        (("PROGRAM/other.py", "--gpus", "3"), "can have 1, 2, 4, 8 GPUs"),
+        (("PROGRAM/other.py", "--env", "A"), "write NAME=VALUE"),
+        (("PROGRAM/other.py", "--requirements", "-e ."), "options are not read here"),
+        (("PROGRAM",), "--module FILE.py"),
+        (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "leave out --gpus, arguments"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_sent(
+    trainshed: Invoke, ready: FakeService, program: Path, words: tuple[str, ...], told: str
+) -> None:
+    given = [word.replace("PROGRAM", str(program)) for word in words]
+    result = trainshed("run", *given)
+    assert result.exit_code in (1, 2)
+    assert told in " ".join(result.stderr.split())
+    assert not ready.asked
