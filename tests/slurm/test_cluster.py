@@ -19,6 +19,7 @@ from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces
 from tests.slurm.nodes import until
 from trainshed.core.capacity import OthersUse
 from trainshed.core.names import JobUid
+from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import (
     ClusterRefused,
@@ -29,11 +30,13 @@ from trainshed.engines.remote.cluster import (
     NodeNeed,
 )
 from trainshed.engines.slurm.cluster import SlurmCluster
+from trainshed.engines.slurm.routes import Routes
 from trainshed.engines.slurm.settings import SlurmSettings, parse
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
+T4 = "NVIDIA_TESLA_T4"
 _uids = itertools.count(1)
 _AGENT = "import pathlib, sys, time; text = sys.stdin.read(); "
 _STAYS = _AGENT + "pathlib.Path('/tmp/' + text).write_text(text); time.sleep(600)"
@@ -178,11 +181,9 @@ async def test_what_can_never_be_is_refused_in_slurms_words(
     slurm_lab: SlurmLab, asked: dict[str, object], table: dict[str, object], told: str
 ) -> None:
     node = str(table.pop("node", asked.pop("node", "node1")))
-    partition = table.get("partition", "")
     opened = SlurmCluster(settings_of(slurm_lab, **(table | {"partition": "main"})), "test")
     await opened.start()
-    opened._settings = settings_of(slurm_lab, **table)  # pyright: ignore[reportPrivateUsage]
-    assert opened._settings.partition == partition  # pyright: ignore[reportPrivateUsage]
+    opened._routes = Routes(settings_of(slurm_lab, **table))  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(ClusterRefused, match=told):
         async with asyncio.timeout(15):
             await opened.acquire(a_name(), [need(node, **asked)])
@@ -446,3 +447,33 @@ async def test_drains_and_what_is_lost_are_told_with_slurms_reasons(
     assert state(report, "node1") == (NodeState.UP, "")
     slurm_lab.revive("node3")
     await looked(cluster, lambda r: state(r, "node3")[0] is NodeState.UP, 40)
+
+
+async def test_machines_go_where_their_table_says(slurm_lab: SlurmLab) -> None:
+    machines = [
+        {"types": ["n1-highmem-*"], "partition": "tiny"},
+        {"accelerators": ["NVIDIA_TESLA_T4"], "partition": "hi", "constraint": "new", "gres": "gpu:t4"},
+        {"types": ["n1-highcpu-*"], "constraint": "newer"},
+    ]  # fmt: skip
+    settings = settings_of(slurm_lab, machines=machines, accelerators={})
+    cluster = SlurmCluster(settings, "ways")
+    await cluster.start()
+    try:
+        nodes = {report.node.name: report.node for report in cluster.report().nodes}
+        highmem, gpu = MachineWanted("n1-highmem-8"), MachineWanted("n1-standard-4", T4)
+        assert [name for name in nodes if nodes[name].accepts.takes(highmem)] == ["node1"]
+        assert [name for name in nodes if nodes[name].accepts.takes(gpu)] == ["node2", "node3"]
+        assert nodes["node2"].accelerators == ((T4, GPUS),)
+        small, large = a_name(), a_name()
+        await cluster.acquire(small, [need("node1", machine="n1-highmem-8")])
+        with_gpu = {"machine": "n1-standard-4", "accelerators": 1, "accelerator": T4}
+        await cluster.acquire(large, [need("node2", **with_gpu), need("node3", **with_gpu)])
+        lines = slurm_lab.slurm("squeue", "-h", "-o", "%j %P %f %b").splitlines()
+        told = {line.split()[0]: line.split()[1:] for line in lines}
+        assert told[str(small)] == ["tiny", "(null)", "N/A"]
+        assert told[str(large)] == ["hi", "new", "gres:gpu:t4:1"]
+        with pytest.raises(ClusterRefused, match="Invalid feature specification"):
+            await cluster.acquire(a_name(), [need("node2", machine="n1-highcpu-4")])
+    finally:
+        await cluster.close()
+        slurm_lab.clear()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from trainshed.core.capacity import NOBODY_ELSE, UNLIMITED, NodeCondition, OthersUse
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.routes import ANYBODY, Acceptance
 from trainshed.scheduler.model import (
     Admit,
     Demand,
@@ -44,16 +45,18 @@ def gang(
     spot: bool = False,
     longest: int = 0,
     created: int = 0,
+    machine: str = "",
+    region: str = REGION,
 ) -> Gang:
     """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says
     otherwise."""
-    demand = Demand(cpus, memory * GIB, kind if gpus else "", gpus)
+    demand = Demand(cpus, memory * GIB, kind if gpus else "", gpus, machine, region)
     ids = (ReplicaId(0, 0), *(ReplicaId(1, i) for i in range(replicas - 1)))
     return Gang(
         uid=JobUid(uid),
         name=f"projects/{project}/locations/{REGION}/customJobs/{uid}",
         project_id=project,
-        region=REGION,
+        region=region,
         priority=priority,
         created=created or uid,
         replicas=tuple((replica, demand) for replica in ids),
@@ -71,9 +74,10 @@ def node(
     kind: str = T4,
     condition: NodeCondition = NodeCondition.READY,
     others: OthersUse = NOBODY_ELSE,
+    accepts: Acceptance = ANYBODY,
 ) -> NodeCapacity:
     devices = ((kind, gpus),) if gpus else ()
-    return NodeCapacity(name, cpus, memory * GIB, devices, condition, others)
+    return NodeCapacity(name, cpus, memory * GIB, devices, condition, others, accepts)
 
 
 class World:

@@ -119,7 +119,7 @@ def books(snapshot: Snapshot) -> Any:
     free = snapshot.free
     return copy.deepcopy(
         (
-            sorted((name, free.layout(name), free.vector(name)) for name in free),
+            sorted((name, free.layout(name).types, free.vector(name)) for name in free),
             {id(m): (m.used, m.waiting) for m in snapshot.meters.values()},
             snapshot.replicas.used,
             {
@@ -194,9 +194,10 @@ def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
 @given(worlds())
 def test_what_others_use_now_refuses_nobody_for_good(world: World) -> None:
     """Others give back what they use: only a node's whole size says whether a job can ever run there."""
-    refused = [d for d in world.plan().decisions if isinstance(d, StockOut)]
+    refused = {d for d in world.plan().decisions if isinstance(d, StockOut)}
     world.set_nodes([replace(one, others=NOBODY_ELSE) for one in world.nodes.values()])
-    assert [d for d in world.plan().decisions if isinstance(d, StockOut)] == refused
+    # In another order perhaps: who else starts decides whose turn it is.
+    assert {d for d in world.plan().decisions if isinstance(d, StockOut)} == refused
 
 
 @GENERATED

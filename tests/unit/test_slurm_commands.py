@@ -8,30 +8,39 @@ import pytest
 
 from trainshed.core.capacity import OthersUse
 from trainshed.core.names import JobUid
+from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import HoldName
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.commands import Ask, Gres, NodeLine
 from trainshed.engines.slurm.look import Look, compile_look, own_jobs
-from trainshed.engines.slurm.settings import SlurmSettings
+from trainshed.engines.slurm.routes import Routes, has_features
+from trainshed.engines.slurm.settings import MachineRoute, SlurmSettings
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
 HELD = HoldName("lab", JobUid(12), 1, 0)
 WAITING = HoldName("lab", JobUid(13), 1, 0)
 GIB = 1 << 30
+SETTINGS = SlurmSettings(accelerators={"NVIDIA_TESLA_T4": "t4"})
 
 
 def recorded(name: str) -> str:
     return (GOLDEN / f"{name}.txt").read_text()
 
 
-def look(squeue: str = "", steps: str = "", sinfo: str = "", service: str = "lab") -> Look:
+def look(
+    squeue: str = "",
+    steps: str = "",
+    sinfo: str = "",
+    service: str = "lab",
+    settings: SlurmSettings = SETTINGS,
+) -> Look:
     return compile_look(
         0.0,
         jobs=own_jobs(squeue or recorded("squeue"), service),
         steps=steps or recorded("squeue_steps"),
         nodes=sinfo or recorded("sinfo"),
-        settings=SlurmSettings(accelerators={"NVIDIA_TESLA_T4": "t4"}),
+        routes=Routes(settings),
         known={},
     )
 
@@ -64,9 +73,9 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
     line = recorded("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
     jobs = own_jobs(twice, "lab")
-    settings = SlurmSettings()
+    routes = Routes(SlurmSettings())
     for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
-        found = compile_look(0.0, jobs=jobs, steps="", nodes="", settings=settings, known=known)
+        found = compile_look(0.0, jobs=jobs, steps="", nodes="", routes=routes, known=known)
         assert found.jobs[HELD].id == kept
         assert [job.id for _, job in found.doubles] == [other]
 
@@ -226,3 +235,68 @@ def test_what_waiting_would_not_help(told: str, refused: bool) -> None:
     told = f"salloc: error: Job submit/allocate failed: {told}"
     assert commands.refused(told) is refused
     assert not commands.complaint(told).startswith(("salloc", "error"))
+
+
+MACHINES = SlurmSettings(
+    qos="low",
+    accelerators={"NVIDIA_TESLA_T4": "t4"},
+    machines=[
+        MachineRoute(types=["a2-*", "n1-highmem-*"], partition="tiny", account="lab"),
+        MachineRoute(
+            accelerators=["NVIDIA_TESLA_T4"], partition="hi,short", constraint="new", qos=""
+        ),
+        MachineRoute(accelerators=["NVIDIA_L4"], partition="hi", gres="shard:l4"),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("machine", "partition", "account", "qos"),
+    [
+        (MachineWanted("n1-highmem-8"), "tiny", "lab", "low"),
+        (MachineWanted("n1-highmem-8", "NVIDIA_TESLA_T4"), "tiny", "lab", "low"),
+        (MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4"), "hi,short", "", ""),
+        (MachineWanted("n1-standard-4"), "", "", "low"),
+        (MachineWanted(), "", "", "low"),
+    ],
+)
+def test_the_first_way_that_is_for_a_machine_counts(
+    machine: MachineWanted, partition: str, account: str, qos: str
+) -> None:
+    route = Routes(MACHINES).of(machine)
+    assert (route.partition, route.account, route.qos) == (partition, account, qos)
+
+
+def test_nodes_say_which_machines_may_go_there() -> None:
+    one, two, _ = look(settings=MACHINES).report.nodes
+    highmem, gpu = MachineWanted("n1-highmem-8"), MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")
+    assert one.node.accepts.takes(highmem) and not two.node.accepts.takes(highmem)
+    # node1 is in the partitions, and has not the feature.
+    assert two.node.accepts.takes(gpu) and not one.node.accepts.takes(gpu)
+    assert one.node.accepts.takes(MachineWanted("n1-standard-4"))
+    assert one.node.accepts.destination(gpu) == "partitions hi, short with features new"
+    # No node has what stands for that type on its way.
+    assert not two.node.accepts.takes(MachineWanted("g2-standard-4", "NVIDIA_L4"))
+    assert Routes(MACHINES).partitions == ""
+
+
+def test_nodes_that_no_way_leads_to_are_none_of_this_service() -> None:
+    only = SlurmSettings(partition="tiny")
+    assert [report.node.name for report in look(settings=only).report.nodes] == ["node1", "node2"]
+    assert not look(settings=only).report.nodes[1].node.accepts.open, "only what runs there stays"
+    assert Routes(only).partitions == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("constraint", "has"),
+    [
+        ("", True),
+        ("new", True),
+        ("new&big", False),
+        ("new|big", True),
+        ("[rack1|rack2]", True),
+        ("big", False),
+    ],
+)
+def test_features(constraint: str, has: bool) -> None:
+    assert has_features(constraint, {"new"}) is has

@@ -11,7 +11,7 @@ from trainshed.engines.slurm.settings import SlurmSettings, parse
 def test_nothing_has_to_be_set() -> None:
     settings = parse({})
     assert settings.service_address and settings.node_directory.startswith("/tmp/trainshed-")
-    assert settings.look_every == 8 and not settings.in_reservation
+    assert settings.look_every == 8
 
 
 def test_everything_that_is_wrong_is_named_at_once() -> None:
@@ -35,7 +35,7 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
 def test_arguments_that_the_engine_gives_itself(extra: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         parse({"extra": [extra]})
-    assert parse({"extra": ["--reservation=tests", "--time=60"]}).in_reservation
+    assert parse({"extra": ["--reservation=tests", "--time=60"]}).extra
 
 
 def test_accelerators_are_public_types_each_with_its_own_gres() -> None:
@@ -43,6 +43,49 @@ def test_accelerators_are_public_types_each_with_its_own_gres() -> None:
         parse({"accelerators": {"nvidia-tesla-t4": "t4"}})
     with pytest.raises(ValueError, match="'t4' stands for more than one"):
         parse({"accelerators": {"NVIDIA_TESLA_T4": "t4", "NVIDIA_L4": "t4"}})
+
+
+def test_everything_that_is_wrong_with_where_machines_go_is_named_at_once() -> None:
+    wrong = [
+        {"types": ["n1-standard-3"], "partiton": "gpu", "qos": 7},
+        {"partition": "gpu"},
+        {"types": ["a2-*"], "accelerators": ["A100"], "extra": ["--qos=x"]},
+        {"accelerators": ["NVIDIA_L4"], "gres": "gpu:"},
+        "gpu",
+    ]
+    with pytest.raises(ValueError) as caught:
+        parse({"machines": wrong})
+    told = str(caught.value)
+    for name in ("machines[0].partiton", "machines[0].qos", "machines[3].gres"):
+        assert f"[engines.slurm] {name}: " in told
+    with pytest.raises(ValueError) as caught:
+        parse({"machines": [{"types": ["n1-standard-3"]}, *wrong[1:3]]})
+    lines = str(caught.value).splitlines()
+    assert "no machine type is called 'n1-standard-3'. Did you mean n1-standard-4?" in lines[0]
+    assert "machines[1]: it names neither types nor accelerators" in lines[1]
+    assert "machines[2].extra: --qos has a setting of its own" in lines[2]
+    assert "machines[2].accelerators: there is no accelerator type 'A100'" in lines[3]
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("machines", "told"),
+    [
+        ([{"types": ["n1-*"]}, {"types": ["n1-standard-*"]}], "machines[1]: those before it are for"),
+        ([{"types": ["n1-*"], "gres": "gpu:t4"}], "machines[0].gres: 'gpu:t4' stands for one"),
+        (
+            [
+                {"accelerators": ["NVIDIA_L4"], "gres": "gpu:x"},
+                {"accelerators": ["NVIDIA_TESLA_T4"], "gres": "gpu:x"},
+            ],
+            "machines[1].gres: 'gpu:x' stands for NVIDIA_L4 already",
+        ),
+    ],
+)  # fmt: skip
+def test_a_way_that_no_machine_can_go_is_refused(machines: list[object], told: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse({"machines": machines})
+    assert told in str(caught.value)
 
 
 def test_a_command_that_is_not_there(tmp_path: str) -> None:

@@ -238,7 +238,13 @@ class CapacityTracker:
         news = self.unfit(node.name)
         condition = news.condition if news else NodeCondition.READY
         return NodeCapacity(
-            node.name, node.vcpus, node.memory_bytes, node.accelerators, condition, node.others
+            node.name,
+            node.vcpus,
+            node.memory_bytes,
+            node.accelerators,
+            condition,
+            node.others,
+            node.accepts,
         )
 
 

@@ -64,6 +64,7 @@ def _slot_request(job: Job, replica: Replica) -> SlotRequest:
         accelerators.type if accelerators else "",
         machine.vcpus,
         int(machine.memory_limit_bytes * job.memory_factor),
+        machine.type,
     )
 
 

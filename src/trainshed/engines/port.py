@@ -14,6 +14,7 @@ from trainshed.core.capacity import NOBODY_ELSE, OthersUse
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
 from trainshed.core.secrets import SecretRef
 from trainshed.core.streams import Streams
 
@@ -72,6 +73,8 @@ class Node:
     accelerators: tuple[tuple[str, int], ...] = ()
     #: What of all that others have now, and may give back.
     others: OthersUse = NOBODY_ELSE
+    #: Which replicas may be placed there.
+    accepts: Acceptance = ANYBODY
 
 
 class NodeState(enum.StrEnum):
@@ -97,6 +100,12 @@ class SlotRequest:
     #: What of the node is to be held for it; 0 = whatever is left.
     vcpus: float = 0
     memory_bytes: int = 0
+    #: Public machine type; "" = not known.
+    machine: str = ""
+
+    @property
+    def wanted(self) -> MachineWanted:
+        return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,7 @@ def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
     vectors = [(kind.vector(node.layout), count) for kind, count in entry.shape.kinds]
     has, free = snapshot.ready.vector(name), snapshot.free.vector(name)
     users = _jobs(snapshot, sorted(node.holders))
-    for at, what in enumerate((*node.layout, "CPUs", "GiB of memory")):
+    for at, what in enumerate((*node.layout.types, "CPUs", "GiB of memory")):
         wanted = sum(vector[at] * count for vector, count in vectors)
         if wanted > free[at]:
             unit = {"CPUs": 1000, "GiB of memory": GIB}.get(what, 1)
@@ -265,7 +265,7 @@ def _scarce(snapshot: Snapshot, kind: Kind) -> str:
     suited = [n for n in snapshot.free if kind.suits(snapshot.free.layout(n))]
     vectors = [snapshot.free.vector(n) for n in suited]
     if kind.accelerator:
-        places = [snapshot.free.layout(n).index(kind.accelerator) for n in suited]
+        places = [snapshot.free.layout(n).types.index(kind.accelerator) for n in suited]
         most = max((v[at] for v, at in zip(vectors, places, strict=True)), default=0)
         if most < kind.demand.accelerators:
             wanted = f"{kind.demand.accelerators} {kind.accelerator}"
@@ -316,7 +316,7 @@ def _notices(snapshot: Snapshot, gang: Gang) -> tuple[str, ...]:
     if snapshot.policy.strict:
         return ()
     wanted = {demand.accelerator for _, demand in gang.replicas if demand.accelerators}
-    there = {kind for name in snapshot.ready for kind in snapshot.ready.layout(name)}
+    there = {kind for name in snapshot.ready for kind in snapshot.ready.layout(name).types}
     return tuple(
         f"no node here has {kind}: the job would run without" for kind in sorted(wanted - there)
     )
@@ -408,7 +408,7 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
         capacity = node.capacity
         if capacity is None:
             continue
-        used = zip(node.layout, node.used, strict=False)
+        used = zip(node.layout.types, node.used, strict=False)
         found.append(
             NodeStatus(
                 name=name,

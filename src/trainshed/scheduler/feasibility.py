@@ -4,6 +4,8 @@ It looks at capacities only, whatever is used now. A drained node and one that d
 what would fit with them waits, and is no stock-out. While no node is known at all, everything waits.
 """
 
+from collections.abc import Iterable
+
 from trainshed.scheduler.entries import ResourceRequest
 from trainshed.scheduler.resources import (
     Kind,
@@ -93,26 +95,52 @@ def memory(size: int) -> str:
 def _too_large(nodes: NodeResources, kind: Kind) -> str:
     """One replica fits on no node: which single thing is missing, or that no node has all of it."""
     wanted = kind.demand.accelerators
+    taking = [node for node in nodes if kind.is_taken(nodes.layout(node))]
+    if not taking:
+        return _not_taken(nodes, kind)
+    of = _destination(nodes, taking, kind)
     if kind.accelerator:
-        most = max((_devices(nodes, n, kind.accelerator) for n in nodes), default=0)
+        most = max((_devices(nodes, n, kind.accelerator) for n in taking), default=0)
         if most < wanted:
-            there = f"the largest node has {most}" if most else "no node has any"
+            there = f"the largest node{of} has {most}" if most else f"no node{of} has any"
             return f"needs {wanted} {kind.accelerator} on one node; {there}"
-    most = max(nodes.vector(n)[-2] for n in nodes)
+    most = max(nodes.vector(n)[-2] for n in taking)
     if most < kind.cpus:
-        return f"needs {cpus(kind.cpus)} on one node; the largest node has {most / 1000:g}"
-    most = max(nodes.vector(n)[-1] for n in nodes)
+        return f"needs {cpus(kind.cpus)} on one node; the largest node{of} has {most / 1000:g}"
+    most = max(nodes.vector(n)[-1] for n in taking)
     if most < kind.demand.memory_bytes:
         return (
             f"needs {memory(kind.demand.memory_bytes)} of memory on one node; "
-            f"the largest node has {memory(most)}"
+            f"the largest node{of} has {memory(most)}"
         )
-    return f"needs {described(kind)} on one node; no node has all of it"
+    return f"needs {described(kind)} on one node; no node{of} has all of it"
+
+
+def _not_taken(nodes: NodeResources, kind: Kind) -> str:
+    """No node is for its region, or for its machine."""
+    demand = kind.demand
+    serving = [n for n in nodes if nodes.layout(n).accepts.serves(demand.region)]
+    if not serving:
+        there = {region for n in nodes for region in nodes.layout(n).accepts.regions}
+        return f"needs a node for region {demand.region}; there are nodes for {', '.join(sorted(there))}"
+    machine = demand.machine + (f" with {kind.accelerator}" if kind.accelerator else "")
+    of = _destination(nodes, serving, kind).removeprefix(" of ")
+    if not of:
+        return f"needs a node for {machine}; no node takes that"
+    return f"needs a node of {of}, where {machine} goes; there is none"
+
+
+def _destination(nodes: NodeResources, some: Iterable[str], kind: Kind) -> str:
+    """` of partition gpu`: what is known of where a replica may go; "" = nothing."""
+    wanted = kind.demand.wanted
+    names = {nodes.layout(node).accepts.destination(wanted) for node in some} - {""}
+    return f" of {' or '.join(sorted(names))}" if names else ""
 
 
 def _devices(nodes: NodeResources, node: str, accelerator: str) -> int:
     layout = nodes.layout(node)
-    return nodes.vector(node)[layout.index(accelerator)] if accelerator in layout else 0
+    types = layout.types
+    return nodes.vector(node)[types.index(accelerator)] if accelerator in types else 0
 
 
 def count_placeable(nodes: NodeResources, kind: Kind, most: int) -> int:

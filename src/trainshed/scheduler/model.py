@@ -7,6 +7,7 @@ from trainshed.core.catalog import quotas
 from trainshed.core.job.spec import Strategy, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,13 @@ class Demand:
     accelerator: str = ""
     #: How many of them.
     accelerators: int = 0
+    #: Public machine type and region, by which some nodes take it and others do not; "" = not known.
+    machine: str = ""
+    region: str = ""
+
+    @property
+    def wanted(self) -> MachineWanted:
+        return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,8 @@ class NodeCapacity:
     condition: NodeCondition = NodeCondition.READY
     #: Comes and goes without this service: whether a gang can ever fit does not depend on it.
     others: OthersUse = NOBODY_ELSE
+    #: Of no account where nodes have no bounds (`Policy.strict`).
+    accepts: Acceptance = ANYBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +182,9 @@ def gang(job: Job) -> Gang:
         created=job.created,
         replicas=tuple(
             (replica, demand)
-            for pool, demand in ((pool, _demand(pool, job.memory_factor)) for pool in spec.pools)
+            for pool, demand in (
+                (pool, _demand(pool, job.memory_factor, spec.region)) for pool in spec.pools
+            )
             for replica in pool.replicas()
         ),
         quota=quotas.usage(spec),
@@ -181,7 +193,7 @@ def gang(job: Job) -> Gang:
     )
 
 
-def _demand(pool: WorkerPool, memory_factor: float) -> Demand:
+def _demand(pool: WorkerPool, memory_factor: float, region: str) -> Demand:
     machine = pool.machine
     devices = machine.accelerators
     return Demand(
@@ -189,6 +201,8 @@ def _demand(pool: WorkerPool, memory_factor: float) -> Demand:
         memory_bytes=round(machine.memory_bytes * memory_factor),
         accelerator=devices.type if devices else "",
         accelerators=devices.count if devices else 0,
+        machine=machine.type,
+        region=region,
     )
 
 

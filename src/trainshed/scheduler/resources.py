@@ -8,11 +8,32 @@ subtractions leave nothing behind.
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
+from trainshed.core.routes import ANYBODY, Acceptance
 from trainshed.scheduler.model import Demand, NodeCapacity
 
-Layout = tuple[str, ...]
-"""The accelerator types that a node has, sorted."""
+
+class Layout:
+    """What the numbers of a node's vector stand for, and whom the node takes. One object per distinct
+    content, made by `layout_of`: so it is cheap as a key."""
+
+    __slots__ = ("__weakref__", "accepts", "types")
+
+    def __init__(self, types: tuple[str, ...] = (), accepts: Acceptance = ANYBODY) -> None:
+        #: The accelerator types that the node has, sorted.
+        self.types = types
+        self.accepts = accepts
+
+    @property
+    def size(self) -> int:
+        """Of a vector."""
+        return len(self.types) + 2
+
+
+_layouts: WeakValueDictionary[tuple[tuple[str, ...], Acceptance], Layout] = WeakValueDictionary()
+UNKNOWN_LAYOUT = Layout()
+"""That of a node which the engine does not name."""
 Vector = tuple[int, ...]
 """Devices of each type of a layout, then thousandths of a CPU, then bytes of memory."""
 ENDLESS = 1 << 62
@@ -22,26 +43,44 @@ ENDLESS = 1 << 62
 class Kind:
     """One sort of replica: what it takes, as a vector for each layout. One object per distinct demand."""
 
-    __slots__ = ("__weakref__", "_vectors", "accelerator", "cpus", "demand")
+    __slots__ = ("__weakref__", "_suits", "_vectors", "accelerator", "cpus", "demand", "route")
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
         self.accelerator = demand.accelerator if demand.accelerators else ""
         self.cpus = thousandths(demand.vcpus)
+        #: Kinds with the same have the same nodes to go to.
+        self.route = self.accelerator, demand.machine, demand.region
         self._vectors: dict[Layout, Vector] = {}
+        self._suits: dict[Layout, bool] = {}
 
     def vector(self, layout: Layout) -> Vector:
         """What one replica takes of a node of that layout; devices that the node does not have are left
         out."""
         found = self._vectors.get(layout)
         if found is None:
-            devices = (self.demand.accelerators if t == self.accelerator else 0 for t in layout)
+            devices = (
+                self.demand.accelerators if t == self.accelerator else 0 for t in layout.types
+            )
             found = self._vectors[layout] = (*devices, self.cpus, self.demand.memory_bytes)
         return found
 
     def suits(self, layout: Layout) -> bool:
-        """Whether nodes of that layout have the devices that it needs at all."""
-        return not self.accelerator or self.accelerator in layout
+        """Whether nodes of that layout have the devices that it needs at all, and take it."""
+        found = self._suits.get(layout)
+        if found is None:
+            found = not self.accelerator or self.accelerator in layout.types
+            found = self._suits[layout] = found and self.is_taken(layout)
+        return found
+
+    def is_taken(self, layout: Layout) -> bool:
+        """Whether nodes of that layout take it, if they have what it needs."""
+        return layout.accepts.takes(self.demand.wanted, self.demand.region)
+
+
+def _by_worth(layout: Layout) -> tuple[object, ...]:
+    accepts = layout.accepts
+    return len(layout.types), layout.types, len(accepts.open), sorted(accepts.open), accepts.regions
 
 
 Kinds = tuple[tuple[Kind, int], ...]
@@ -62,20 +101,26 @@ def thousandths(amount: float) -> int:
 
 
 def layout_of(node: NodeCapacity) -> Layout:
-    return tuple(sorted(t for t, count in node.accelerators if count > 0))
+    types = tuple(sorted(t for t, count in node.accelerators if count > 0))
+    key = types, node.accepts
+    found = _layouts.get(key)
+    if found is None:
+        found = _layouts[key] = Layout(types, node.accepts)
+    return found
 
 
 def capacity_of(node: NodeCapacity) -> Vector:
     """Everything that a node has, in its layout."""
     devices = dict(node.accelerators)
-    return (*(devices[t] for t in layout_of(node)), thousandths(node.vcpus), node.memory_bytes)
+    types = layout_of(node).types
+    return (*(devices[t] for t in types), thousandths(node.vcpus), node.memory_bytes)
 
 
 def others_of(node: NodeCapacity) -> Vector:
     """What others use of a node, in its layout."""
     devices = dict(node.others.accelerators)
     return (
-        *(devices.get(t, 0) for t in layout_of(node)),
+        *(devices.get(t, 0) for t in layout_of(node).types),
         thousandths(node.others.vcpus),
         node.others.memory_bytes,
     )
@@ -149,7 +194,7 @@ class NodeResources:
         self._vectors: dict[str, Vector] = {}
         self._layouts: dict[str, Layout] = {}
         self._classes: dict[Layout, _Classes] = {}
-        self._routes: dict[str, list[Layout]] = {}
+        self._routes: dict[tuple[str, str, str], list[Layout]] = {}
 
     def __contains__(self, node: str) -> bool:
         return node in self._vectors
@@ -189,18 +234,19 @@ class NodeResources:
 
     def best(self, kind: Kind) -> str | None:
         """The node on which a replica leaves the least behind. Nodes with fewer sorts of devices come first,
-        so that work without devices stays away from those that have them."""
-        for candidate in self._route(kind.accelerator):
+        so that work without devices stays away from those that have them; of those the ones that take the
+        fewest sorts of machines."""
+        for candidate in self._route(kind):
             found = self._classes[candidate].best(kind.vector(candidate))
             if found is not None:
                 return found
         return None
 
-    def _route(self, accelerator: str) -> list[Layout]:
-        route = self._routes.get(accelerator)
+    def _route(self, kind: Kind) -> list[Layout]:
+        route = self._routes.get(kind.route)
         if route is None:
-            having = [x for x in self._classes if not accelerator or accelerator in x]
-            route = self._routes[accelerator] = sorted(having, key=lambda x: (len(x), x))
+            having = [layout for layout in self._classes if kind.suits(layout)]
+            route = self._routes[kind.route] = sorted(having, key=_by_worth)
         return route
 
     def fill(self, kind: Kind, count: int, parts: list[Placement]) -> int:

@@ -27,6 +27,7 @@ from trainshed.scheduler.entries import (
 )
 from trainshed.scheduler.model import Gang, GangState, NodeCapacity, Policy, Quotas, Reservation
 from trainshed.scheduler.resources import (
+    UNKNOWN_LAYOUT,
     Kind,
     Layout,
     NodeResources,
@@ -51,7 +52,7 @@ class Node:
         self.name = name
         #: None = gangs name it, and the engine does not (any more).
         self.capacity: NodeCapacity | None = None
-        self.layout: Layout = ()
+        self.layout: Layout = UNKNOWN_LAYOUT
         #: By gangs.
         self.used: Vector = (0, 0)
         #: By work of others than this service.
@@ -426,8 +427,8 @@ class Snapshot:
             for rooms in (self.free, self.ready, self.known):
                 rooms.discard(name)
         node.capacity = capacity
-        node.layout = () if capacity is None else layout_of(capacity)
-        node.used, node.replicas = (0,) * (len(node.layout) + 2), 0
+        node.layout = UNKNOWN_LAYOUT if capacity is None else layout_of(capacity)
+        node.used, node.replicas = (0,) * node.layout.size, 0
         node.others = node.used if capacity is None else others_of(capacity)
         for entry in node.holders.values():
             node.change(entry.held[name], 1)
@@ -445,7 +446,7 @@ class Snapshot:
         self._weigh()
 
     def _count(self, capacity: NodeCapacity, times: int) -> None:
-        names = (*layout_of(capacity), CPUS, MEMORY)
+        names = (*layout_of(capacity).types, CPUS, MEMORY)
         for what, value in zip(names, capacity_of(capacity), strict=True):
             self._all[what] = self._all.get(what, 0) + value * times
 

@@ -241,7 +241,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
     if wrong:
         raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
-    if cause := exposed(settings):
+    if cause := exposed(settings) or _unheeded(settings):
         raise SettingsError(cause)
     return replace(
         settings,
@@ -293,6 +293,20 @@ def _local_engine(config: Path, document: dict[str, Any], table: dict[str, Any])
 def speaks_tls(settings: Settings) -> bool:
     """Whether REST and storage speak TLS, as gRPC does in any case."""
     return settings.tls or bool(settings.tls_cert)
+
+
+def _unheeded(settings: Settings) -> str:
+    """What is said of nodes and would not be looked at, "" if nothing is."""
+    if (
+        settings.engine == "slurm"
+        and not settings.strict
+        and "machines" in engine_settings(settings)
+    ):
+        return (
+            "Wrong settings:\n  [engines.slurm] machines says which nodes take which machine types, and "
+            'capacity = "relaxed" has jobs run anywhere; take one of them away'
+        )
+    return ""
 
 
 def exposed(settings: Settings) -> str:

@@ -5,13 +5,14 @@ import asyncio
 import errno
 import ipaddress
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import ClusterUnavailable
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import SlurmClient
+from trainshed.engines.slurm.routes import Routes
 from trainshed.engines.slurm.settings import SlurmSettings, parse
 from trainshed.serve.doctor import Finding
 
@@ -46,11 +47,11 @@ def _missing_command(settings: SlurmSettings) -> str:
 
 
 async def _cluster(settings: SlurmSettings) -> list[Finding]:
-    client = SlurmClient(settings)
+    client, routes = SlurmClient(settings), Routes(settings)
     try:
         partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
         found = [Finding("Slurm controller", "good", "answers.")]
-        wanted = [name for name in settings.partition.split(",") if name]
+        wanted = [name for name in routes.named_partitions if name]
         unknown = [name for name in wanted if name not in partitions]
         if unknown:
             text = f"there is no partition {', '.join(unknown)}."
@@ -58,8 +59,8 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
                 f"Set [engines.slurm] partition to one of {', '.join(sorted(set(partitions)))}."
             )
             return [*found, Finding("Slurm partition", "bad", text, advice)]
-        answer = await client.answer(commands.list_nodes(settings.partition))
-        lines = sorted(commands.parse_nodes(answer), key=lambda line: line.name)
+        answer = await client.answer(commands.list_nodes(routes.partitions))
+        lines = tuple(commands.parse_nodes(answer))
     except ClusterUnavailable as failure:
         advice = (
             "Look whether slurmctld runs, munge runs here with the cluster's key, and `sinfo` works as this "
@@ -68,19 +69,23 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
         return [Finding("Slurm controller", "bad", f"{failure}.", advice)]
     except ValueError as failure:
         return [Finding("Slurm controller", "bad", f"its answer is not understood: {failure}.")]
-    text = settings.partition or "the cluster's default one."
-    return [*found, Finding("Slurm partition", "good", text), _nodes(lines, settings)]
+    text = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
+    return [*found, Finding("Slurm partition", "good", f"{text}."), _nodes(lines, routes)]
 
 
-def _nodes(lines: list[commands.NodeLine], settings: SlurmSettings) -> Finding:
+def _nodes(told: Sequence[commands.NodeLine], routes: Routes) -> Finding:
+    has_default = any(line.in_default for line in told)
+    ways = {line: routes.acceptance(line, has_default=has_default) for line in told}
+    lines = sorted((line for line in told if ways[line].open), key=lambda line: line.name)
     states = [
-        (line, *commands.node_state(line, reservation=settings.in_reservation)) for line in lines
+        (line, *commands.node_state(line, reservation=routes.enters_reservation(ways[line])))
+        for line in lines
     ]
     up = [line for line, state, _ in states if state is NodeState.UP]
     away = [f"{line.name}: {why}" for line, state, why in states if state is not NodeState.UP]
-    told = "; ".join(away[:_TOLD_NODES]) + ("; …" if len(away) > _TOLD_NODES else "")
+    some = "; ".join(away[:_TOLD_NODES]) + ("; …" if len(away) > _TOLD_NODES else "")
     advice = (
-        f"Not up: {told}. `scontrol update nodename=NAME state=resume` takes one back."
+        f"Not up: {some}. `scontrol update nodename=NAME state=resume` takes one back."
         if away
         else ""
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainshed.core.names import JobUid
+from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import Node, NodeState
 
 
@@ -54,6 +55,12 @@ class NodeNeed:
     accelerators: int = 0
     #: Their public type; "" = it needs none.
     accelerator: str = ""
+    #: Public machine type of the replicas, or of one whose machine goes where the others' go; "" = not known.
+    machine: str = ""
+
+    @property
+    def wanted(self) -> MachineWanted:
+        return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,15 +69,18 @@ def new_record(
 ) -> GangRecord:
     """Nodes that need the same are one part of it: clusters give equal nodes at once."""
     parts: dict[int, tuple[NodeNeed, ...]] = {}
-    for need in needs(requests, nodes):
+    places: dict[ReplicaId, int] = {}
+    for need, replicas in needs(requests, nodes):
         for number, others in parts.items():
-            if _shape(others[0]) == _shape(need):
+            # Two needs of one node are of machines that go different ways to it.
+            if _shape(others[0]) == _shape(need) and need.node not in {one.node for one in others}:
                 parts[number] = (*others, need)
                 break
         else:
-            parts[len(parts)] = (need,)
-    where = {need.node: number for number, some in parts.items() for need in some}
-    seats = tuple(Seat(request.replica, request, where[request.node]) for request in requests)
+            number = len(parts)
+            parts[number] = (need,)
+        places |= dict.fromkeys(replicas, number)
+    seats = tuple(Seat(request.replica, request, places[request.replica]) for request in requests)
     return GangRecord(job_uid, attempt, seats, parts)
 
 
@@ -85,17 +88,19 @@ def moved(
     record: GangRecord, requests: Sequence[SlotRequest], nodes: Mapping[str, Node]
 ) -> GangRecord:
     """The record with those replicas on the nodes that the requests name, in a part of their own for each
-    node; parts that nobody is left in are no more."""
+    need; parts that nobody is left in are no more."""
     parts = dict(record.parts)
     first = max(parts, default=-1) + 1
-    for number, need in enumerate(needs(requests, nodes), first):
+    places: dict[ReplicaId, int] = {}
+    for number, (need, replicas) in enumerate(needs(requests, nodes), first):
         parts[number] = (need,)
-    where = {some[0].node: number for number, some in parts.items() if number >= first}
+        places |= dict.fromkeys(replicas, number)
     for request in requests:
         seat = record.seat(request.replica)
         assert seat is not None
+        part = places[request.replica]
         record = record.with_seat(
-            msgspec.structs.replace(seat, request=request, part=where[request.node], slot=None)
+            msgspec.structs.replace(seat, request=request, part=part, slot=None)
         )
     used = {seat.part for seat in record.seats}
     return msgspec.structs.replace(
@@ -103,14 +108,19 @@ def moved(
     )
 
 
-def needs(requests: Iterable[SlotRequest], nodes: Mapping[str, Node]) -> list[NodeNeed]:
-    """What replicas need on each node together, their agent included as far as others leave it room; never
-    more than the node has, on which the scheduler has found them a place."""
-    by_node: dict[str, list[SlotRequest]] = {}
+def needs(
+    requests: Iterable[SlotRequest], nodes: Mapping[str, Node]
+) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
+    """What replicas need on each node together, and which they are: those whose machines go the same way to
+    it (`Acceptance.routes`). Their agent is included as far as others leave it room; never more than the node
+    has, on which the scheduler has found them a place."""
+    by_way: dict[tuple[str, int], list[SlotRequest]] = {}
     for request in requests:
-        by_node.setdefault(request.node, []).append(request)
-    found: list[NodeNeed] = []
-    for node, some in by_node.items():
+        here = nodes.get(request.node)
+        way = here.accepts.position(request.wanted) if here else -1
+        by_way.setdefault((request.node, way), []).append(request)
+    found: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []
+    for (node, _), some in by_way.items():
         vcpus = sum(request.vcpus for request in some) or 1.0
         asked = sum(request.memory_bytes or UNSAID_MEMORY for request in some)
         memory = asked + AGENT_MEMORY
@@ -120,13 +130,22 @@ def needs(requests: Iterable[SlotRequest], nodes: Mapping[str, Node]) -> list[No
             memory = min(memory, max(asked, here.memory_bytes - here.others.memory_bytes))
             memory = min(memory, here.memory_bytes)
         devices = sum(request.accelerators for request in some)
-        kind = next((request.accelerator for request in some if request.accelerator), "")
-        found.append(NodeNeed(node, len(some), vcpus, memory, devices, kind))
+        typical = next((request for request in some if request.accelerators), some[0])
+        kind = typical.accelerator if devices else ""
+        need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine)
+        found.append((need, tuple(request.replica for request in some)))
     return found
 
 
 def _shape(need: NodeNeed) -> tuple[object, ...]:
-    return need.replicas, need.vcpus, need.memory_bytes, need.accelerators, need.accelerator
+    return (
+        need.replicas,
+        need.vcpus,
+        need.memory_bytes,
+        need.accelerators,
+        need.accelerator,
+        need.machine,
+    )
 
 
 def hold_name(service: str, record: GangRecord, part: int) -> HoldName:

@@ -21,6 +21,7 @@ from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import Output, SlurmClient
 from trainshed.engines.slurm.commands import Ask, Gres, Job
 from trainshed.engines.slurm.look import Look, compile_look, own_jobs
+from trainshed.engines.slurm.routes import Routes, SlurmRoute
 from trainshed.engines.slurm.settings import SlurmSettings
 from trainshed.eventloop.background import Crew, begin, joined
 
@@ -64,6 +65,7 @@ class SlurmCluster:
 
     def __init__(self, settings: SlurmSettings, service: str) -> None:
         self._settings = settings
+        self._routes = Routes(settings)
         self._service = service
         self._client = SlurmClient(settings)
         self._user = str(os.geteuid())
@@ -160,25 +162,28 @@ class SlurmCluster:
     def _ask(self, name: HoldName, needs: Sequence[NodeNeed]) -> Ask:
         first = needs[0]
         for need in needs:
-            same = need.vcpus, need.memory_bytes, need.accelerators, need.accelerator
-            if same != (first.vcpus, first.memory_bytes, first.accelerators, first.accelerator):
+            same = need.vcpus, need.memory_bytes, need.accelerators, need.wanted
+            if same != (first.vcpus, first.memory_bytes, first.accelerators, first.wanted):
                 raise ValueError(f"{name}: one hold is of nodes with equal needs")
+        route = self._routes.of(first.wanted)
         return Ask(
             name=str(name),
             nodes=tuple(need.node for need in needs),
             cpus=max(1, math.ceil(first.vcpus)),
             memory_bytes=first.memory_bytes,
-            gres=self._gres(first),
-            partition=self._settings.partition,
-            account=self._settings.account,
-            qos=self._settings.qos,
-            constraint=self._settings.constraint,
-            extra=tuple(self._settings.extra),
+            gres=self._gres(first, route),
+            partition=route.partition,
+            account=route.account,
+            qos=route.qos,
+            constraint=route.constraint,
+            extra=route.extra,
         )
 
-    def _gres(self, need: NodeNeed) -> Gres | None:
+    def _gres(self, need: NodeNeed, route: SlurmRoute) -> Gres | None:
         if not need.accelerators:
             return None
+        if route.gres:
+            return Gres(route.gres.name, route.gres.type, need.accelerators)
         known = self._settings.accelerators
         if need.accelerator not in known:
             raise ClusterRefused(
@@ -339,7 +344,7 @@ class SlurmCluster:
             jobs = await ask(commands.list_jobs(self._user))
             mine = await asyncio.to_thread(own_jobs, jobs, self._service)
             steps = await ask(commands.list_steps(self._user)) if mine else ""
-            nodes = await ask(commands.list_nodes(self._settings.partition))
+            nodes = await ask(commands.list_nodes(self._routes.partitions))
             known = {name: seen.job for name, seen in self._seen.items()}
             look = await asyncio.to_thread(
                 compile_look,
@@ -347,7 +352,7 @@ class SlurmCluster:
                 jobs=mine,
                 steps=steps,
                 nodes=nodes,
-                settings=self._settings,
+                routes=self._routes,
                 known=known,
             )
         except ValueError as e:

@@ -40,6 +40,8 @@ _NODE_FIELDS = (
     "Gres",
     "GresUsed",
     "NodeAddr",
+    "Partition",
+    "Features",
     "Reason",
 )
 
@@ -167,6 +169,14 @@ class NodeLine:
     address: str
     #: What somebody, or Slurm, gave as the reason of its state; "" = none.
     reason: str
+    partitions: frozenset[str] = frozenset()
+    #: It is in the default partition.
+    in_default: bool = False
+    features: frozenset[str] = frozenset()
+
+    @property
+    def reserved(self) -> bool:
+        return "reserved" in self.states
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +291,9 @@ def list_steps(user: str) -> list[str]:
     return ["squeue", "--steps", "--noheader", f"--user={user}", "-O", _format(_STEP_FIELDS)]
 
 
-def list_nodes(partition: str) -> list[str]:
-    where = [f"--partition={partition}"] if partition else []
+def list_nodes(partitions: str) -> list[str]:
+    """`partitions`: with commas between; "" = all."""
+    where = [f"--partition={partitions}"] if partitions else []
     return ["sinfo", "--Node", "--noheader", *where, "-O", _format(_NODE_FIELDS)]
 
 
@@ -326,12 +337,12 @@ def parse_steps(answer: str) -> Iterator[Step]:
 def parse_nodes(answer: str) -> Iterator[NodeLine]:
     """Each once, though it is told once for each partition. Raises ValueError: that is no answer to
     `list_nodes`."""
-    seen: set[str] = set()
+    rows: dict[str, dict[str, str]] = {}
+    partitions: dict[str, set[str]] = {}
     for found in _rows(answer, _NODE_FIELDS):
-        name = found["NodeList"]
-        if name in seen:
-            continue
-        seen.add(name)
+        rows.setdefault(found["NodeList"], found)
+        partitions.setdefault(found["NodeList"], set()).add(found["Partition"])
+    for name, found in rows.items():
         allocated, _, _, total = map(int, found["CPUsState"].split("/"))
         reason = found["Reason"]
         yield NodeLine(
@@ -345,6 +356,9 @@ def parse_nodes(answer: str) -> Iterator[NodeLine]:
             gres_used=parse_gres(found["GresUsed"]),
             address=found["NodeAddr"],
             reason="" if reason == "none" else reason,
+            partitions=frozenset(partition.rstrip("*") for partition in partitions[name]),
+            in_default=any(partition.endswith("*") for partition in partitions[name]),
+            features=frozenset(found["Features"].split(",")) - {"(null)", ""},
         )
 
 
@@ -372,7 +386,7 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
     for flag, words in _ENDED.items():
         if flag in flags:
             return NodeState.DRAINING, line.reason or words
-    if "reserved" in flags and not reservation:
+    if line.reserved and not reservation:
         return NodeState.DRAINING, line.reason or "is reserved"
     return NodeState.UP, ""
 

@@ -1,15 +1,16 @@
 """What one look at the cluster found, put together from the answers of three commands. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from trainshed.core.capacity import OthersUse
+from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node
 from trainshed.engines.remote.cluster import ClusterReport, HoldName, NodeReport
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.commands import Gres, Job, NodeLine
-from trainshed.engines.slurm.settings import SlurmSettings
+from trainshed.engines.slurm.routes import Routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def compile_look(
     jobs: Sequence[tuple[HoldName, Job]],
     steps: str,
     nodes: str,
-    settings: SlurmSettings,
+    routes: Routes,
     known: Mapping[HoldName, int],
 ) -> Look:
     """`known`: numbers of jobs that are held as far as the service knows; of two with one name they are the
@@ -65,7 +66,8 @@ def compile_look(
             name = by_id.get(step.job)
             if name and step.name == str(name):
                 agents[name].update(step.nodes)
-    reports = _nodes(commands.parse_nodes(nodes), held.values(), settings)
+    lines = tuple(commands.parse_nodes(nodes))
+    reports = _nodes(lines, held.values(), routes)
     return Look(
         MappingProxyType(first),
         tuple(doubles),
@@ -86,27 +88,35 @@ def _name(text: str, service: str) -> HoldName | None:
 
 
 def _nodes(
-    lines: Iterable[commands.NodeLine], held: Iterable[Job], settings: SlurmSettings
+    lines: Sequence[NodeLine], held: Iterable[Job], routes: Routes
 ) -> tuple[NodeReport, ...]:
-    """With what others have: what is held, but not by this service."""
+    """Those that jobs may get, or have, with what others have: what is held, but not by this service."""
     shares: dict[str, list[Job]] = {}
     for job in held:
         for node in job.nodes:
             shares.setdefault(node, []).append(job)
-    public = {gres: name for name, gres in settings.accelerators.items()}
-    return tuple(
-        _node(line, shares.get(line.name, []), public, settings)
+    has_default = any(line.in_default for line in lines)
+    found = [
+        (line, routes.acceptance(line, has_default=has_default))
         for line in sorted(lines, key=lambda line: line.name)
+    ]
+    return tuple(
+        _node(line, shares.get(line.name, []), routes, accepts)
+        for line, accepts in found
+        if accepts.open or line.name in shares
     )
 
 
 def _node(
-    line: NodeLine, mine: Sequence[Job], public: Mapping[str, str], settings: SlurmSettings
+    line: NodeLine,
+    mine: Sequence[Job],
+    routes: Routes,
+    accepts: Acceptance,
 ) -> NodeReport:
-    state, cause = commands.node_state(line, reservation=settings.in_reservation)
+    state, cause = commands.node_state(line, reservation=routes.enters_reservation(accepts))
     own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
     own_memory = sum(job.memory_bytes for job in mine)
-    total, others = _accelerators(line, mine, public)
+    total, others = _accelerators(line, mine, routes.public)
     # The two answers are of two moments: others never have less than nothing.
     use = OthersUse(
         max(0, line.cpus_allocated - own_cpus),
@@ -114,7 +124,7 @@ def _node(
         others,
     )
     return NodeReport(
-        Node(line.name, line.cpus, line.memory_bytes, total, use),
+        Node(line.name, line.cpus, line.memory_bytes, total, use, accepts),
         state,
         cause,
         line.address,
@@ -122,12 +132,13 @@ def _node(
 
 
 def _accelerators(
-    line: NodeLine, mine: Sequence[Job], public: Mapping[str, str]
+    line: NodeLine, mine: Sequence[Job], public: Mapping[tuple[str, str], str]
 ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
     """By public type: what there is, and what others have of it."""
-    total = _devices(line.gres)
-    used = _devices(line.gres_used)
-    own = _devices(gres for job in mine for gres in job.gres)
+    names = {"gpu", *(name for name, _ in public)}
+    total = _devices(line.gres, names)
+    used = _devices(line.gres_used, names)
+    own = _devices((gres for job in mine for gres in job.gres), names)
     there: dict[str, int] = {}
     others: dict[str, int] = {}
     for kind, count in total.items():
@@ -142,9 +153,11 @@ def _counted(found: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, count) for name, count in found.items() if count))
 
 
-def _devices(all_gres: Iterable[Gres]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _devices(all_gres: Iterable[Gres], names: Container[str]) -> dict[tuple[str, str], int]:
+    """By name and type."""
+    found: dict[tuple[str, str], int] = {}
     for gres in all_gres:
-        if gres.name == "gpu":
-            found[gres.type] = found.get(gres.type, 0) + gres.count
+        if gres.name in names:
+            kind = gres.name, gres.type
+            found[kind] = found.get(kind, 0) + gres.count
     return found

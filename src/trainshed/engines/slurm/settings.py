@@ -5,13 +5,16 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, cast
 
 import msgspec
 
 from trainshed.core.catalog.accelerators import accelerator_types
+from trainshed.core.catalog.machines import closest, machine_types
 from trainshed.core.names import Api
+from trainshed.core.routes import MachineWanted, Route
 
 _Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,@+-]{0,200}$")]
 _Directory = Annotated[str, msgspec.Meta(pattern=r"^(/[^\x00-\x1f]{0,500})?$")]
@@ -34,6 +37,29 @@ _OURS = (
 """Options of salloc that the engine gives itself, or that would break what it promises."""
 
 
+_Constraint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,@+&|()\[\]*:-]{0,500}$")]
+_Arguments = Annotated[list[_Argument], msgspec.Meta(max_length=50)]
+_Pattern = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*?-]{1,100}$")]
+
+
+class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of `[[engines.slurm.machines]]`: where jobs of some machines go. What is None is as in the plain
+    settings."""
+
+    #: Patterns of machine types (`a2-*`); [] = all.
+    types: Annotated[list[_Pattern], msgspec.Meta(max_length=200)] = []
+    #: Public accelerator types, of one of which the machine must have devices; [] = any, or none.
+    accelerators: Annotated[list[str], msgspec.Meta(max_length=50)] = []
+    partition: _Word | None = None
+    account: _Word | None = None
+    qos: _Word | None = None
+    constraint: _Constraint | None = None
+    #: NAME or NAME:TYPE of its one accelerator type there; "" = `gpu` of the type that `accelerators` of the
+    #: plain settings says.
+    gres: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_-]+(:[A-Za-z0-9_.-]+)?)?$")] = ""
+    extra: _Arguments | None = None
+
+
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[engines.slurm]`."""
 
@@ -43,16 +69,18 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,253}$")] = "0.0.0.0"
     #: 0 = any that is free.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    #: Several may be given, with commas between; "" = Slurm's default one for jobs, and the nodes of all.
+    #: Several may be given, with commas between; "" = Slurm's default one.
     partition: _Word = ""
     account: _Word = ""
     qos: _Word = ""
     #: Features that nodes must have, as for salloc.
-    constraint: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,@+&|()\[\]*:-]{0,500}$")] = ""
+    constraint: _Constraint = ""
     #: Further arguments of salloc, each of the form --NAME or --NAME=VALUE.
-    extra: Annotated[list[_Argument], msgspec.Meta(max_length=50)] = []
+    extra: _Arguments = []
     #: Slurm's type of gpu for each public accelerator type; "" = one without a type.
     accelerators: dict[str, _Word] = {}
+    #: Where jobs of some machines go instead; the first that fits a machine counts.
+    machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
     #: On nodes, of their own disk: where agents and their programs write; "" = /tmp/trainshed-UID.
     directory: _Directory = ""
     #: Interpreter on nodes that has this package; "" = the service's own path.
@@ -82,10 +110,6 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def node_directory(self) -> str:
         return self.directory or f"/tmp/trainshed-{os.geteuid()}"
 
-    @property
-    def in_reservation(self) -> bool:
-        return any(argument.startswith("--reservation=") for argument in self.extra)
-
     def command(self, name: str) -> str:
         """Path of one of Slurm's commands. Raises FileNotFoundError: there is none."""
         found = shutil.which(name, path=self.commands or None)
@@ -100,46 +124,105 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def parse(table: Mapping[str, Any]) -> SlurmSettings:
     """Raises ValueError: everything that is wrong with the table, one line each."""
-    fields = {field.name: field for field in msgspec.structs.fields(SlurmSettings)}
-    wrong: list[str] = []
-    for key, value in table.items():
-        if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
-            wrong.append(f"{key}: there is no such setting; {hint}")
-            continue
-        try:
-            msgspec.convert(value, fields[key].type)
-        except msgspec.ValidationError as e:
-            wrong.append(f"{key}: {e}")
+    wrong = _wrong_fields(SlurmSettings, table)
     if not wrong:
         settings = msgspec.convert(dict(table), SlurmSettings)
-        wrong = [*_wrong_extra(settings), *_wrong_accelerators(settings)]
+        wrong = [
+            *_wrong_extra(settings.extra),
+            *_wrong_accelerators(settings),
+            *_wrong_machines(settings),
+        ]
         if not wrong:
             return settings
     raise ValueError("\n".join(f"[engines.slurm] {line}" for line in wrong))
 
 
-def _wrong_extra(settings: SlurmSettings) -> list[str]:
-    named = [
-        re.split("=", argument.removeprefix("--"), maxsplit=1)[0] for argument in settings.extra
-    ]
+def _wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str = "") -> list[str]:
+    """Those that there are not, and those whose value is not what it must be. `at`: what stands before their
+    names."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    wrong: list[str] = []
+    for key, value in table.items():
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
+            wrong.append(f"{at}{key}: there is no such setting; {hint}")
+            continue
+        inner: list[str] = []
+        if kind is SlurmSettings and key == "machines" and isinstance(value, list):
+            for number, one in enumerate(cast("list[object]", value)):
+                if isinstance(one, Mapping):
+                    own = cast("Mapping[str, Any]", one)
+                    inner += _wrong_fields(MachineRoute, own, f"machines[{number}].")
+        wrong += inner
+        try:
+            msgspec.convert(value, fields[key].type)
+        except msgspec.ValidationError as e:
+            if not inner:
+                wrong.append(f"{at}{key}: {e}")
+    return wrong
+
+
+def _wrong_extra(extra: Iterable[str], at: str = "") -> list[str]:
+    named = [re.split("=", argument.removeprefix("--"), maxsplit=1)[0] for argument in extra]
     own = {"partition", "account", "qos", "constraint"}
     return [
-        *(f"extra: --{name} is the engine's own to give" for name in named if name in _OURS),
-        *(f"extra: --{name} has a setting of its own, {name}" for name in named if name in own),
+        *(f"{at}extra: --{name} is the engine's own to give" for name in named if name in _OURS),
+        *(f"{at}extra: --{name} has a setting of its own, {name}" for name in named if name in own),
     ]
 
 
 def _wrong_accelerators(settings: SlurmSettings) -> list[str]:
-    known = sorted({name for api in Api for name in accelerator_types(api)})
-    wrong: list[str] = []
-    for public in settings.accelerators:
-        if public not in known:
-            near = difflib.get_close_matches(public.upper().replace("-", "_"), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            wrong.append(f"accelerators: there is no accelerator type {public!r}; {hint}")
+    wrong = [f"accelerators: {line}" for line in _unknown_accelerators(settings.accelerators)]
     types = list(settings.accelerators.values())
     for name in sorted({name for name in types if types.count(name) > 1}):
         wrong.append(f"accelerators: {name!r} stands for more than one accelerator type")
+    return wrong
+
+
+def _unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
+    known = sorted({name for api in Api for name in accelerator_types(api)})
+    for public in names:
+        if public not in known:
+            near = difflib.get_close_matches(public.upper().replace("-", "_"), known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            yield f"there is no accelerator type {public!r}; {hint}"
+
+
+def _wrong_machines(settings: SlurmSettings) -> list[str]:
+    wrong: list[str] = []
+    types, devices = machine_types(), {name for api in Api for name in accelerator_types(api)}
+    left = {MachineWanted(name, device) for name in types for device in ("", *devices)}
+    kinds = {("gpu", kind): name for name, kind in settings.accelerators.items()}
+    for number, one in enumerate(settings.machines):
+        at = f"machines[{number}]."
+        wrong += _wrong_extra(one.extra or (), at)
+        unknown = list(_unknown_accelerators(one.accelerators))
+        wrong += [f"{at}accelerators: {line}" for line in unknown]
+        strange = [name for name in one.types if not any(fnmatchcase(t, name) for t in types)]
+        for name in strange:
+            hint = closest(name, types) or " Such as n1-standard-4, or n1-* for all of a series."
+            wrong.append(f"{at}types: no machine type is called {name!r}.{hint}")
+        if one.gres:
+            if len(one.accelerators) != 1:
+                wrong.append(
+                    f"{at}gres: {one.gres!r} stands for one accelerator type; "
+                    "accelerators must name it, alone"
+                )
+            else:
+                name, _, kind = one.gres.partition(":")
+                public = kinds.setdefault((name, kind), one.accelerators[0])
+                if public != one.accelerators[0]:
+                    wrong.append(f"{at}gres: {one.gres!r} stands for {public} already")
+        mine = {m for m in left if Route(tuple(one.types), tuple(one.accelerators)).is_for(m)}
+        if not mine and not strange and not unknown:
+            wrong.append(
+                f"machines[{number}]: those before it are for all of its machines already; put it before them"
+            )
+        if not one.types and not one.accelerators:
+            wrong.append(
+                f"machines[{number}]: it names neither types nor accelerators; what is for all machines "
+                "is said in [engines.slurm] itself"
+            )
+        left -= mine
     return wrong
