@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from trainshed.core.capacity import Delay, DelayCause
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
     ClusterReport,
@@ -36,6 +37,7 @@ class ProcessCluster:
         self._looking: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._closed = False
+        self._delays: dict[HoldName, Delay] = {}
 
     async def start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -51,9 +53,6 @@ class ProcessCluster:
     def report(self) -> ClusterReport:
         return self._report
 
-    def waits_for(self, name: HoldName) -> str:
-        return ""
-
     async def watch(self) -> AsyncIterator[ClusterReport]:
         while not self._closed:
             await self._changed.wait()
@@ -62,6 +61,10 @@ class ProcessCluster:
 
     async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
         nodes = tuple(need.node for need in needs)
+        while withheld := [node for node in nodes if self._withheld(node).exists()]:
+            self._delays[name] = Delay(DelayCause.CLUSTER, f"{', '.join(withheld)} withheld")
+            await asyncio.sleep(_LOOK_EVERY)
+        self._delays.pop(name, None)
         if gone := [node for node in nodes if (self._directory / f"{node}.gone").exists()]:
             raise ClusterUnavailable(f"{gone} do not answer")
         path = self._directory / f"{name}.hold"
@@ -110,7 +113,17 @@ class ProcessCluster:
         else:
             path.unlink()
 
+    def withhold(self, node: str, withheld: bool) -> None:
+        """Have who wants it wait."""
+        if withheld:
+            self._withheld(node).touch()
+        else:
+            self._withheld(node).unlink()
+
     # --- inside ---
+
+    def _withheld(self, node: str) -> Path:
+        return self._directory / f"{node}.withheld"
 
     def _look(self) -> None:
         looked = time.monotonic()
@@ -128,8 +141,9 @@ class ProcessCluster:
             agents[HoldName.parse(path.stem)] = frozenset(
                 node for node, pid in held["agents"].items() if lives(pid)
             )
-        before, self._report = self._report, ClusterReport(nodes, agents, looked)
-        if (before.nodes, before.agents) != (nodes, agents):
+        delays = dict(self._delays)
+        before, self._report = self._report, ClusterReport(nodes, agents, looked, delays)
+        if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()
 
     async def _look_again(self) -> None:

@@ -87,6 +87,10 @@ class RemoteLab(LabWithNodes):
         self._signal(node, signal.SIGCONT)
         self._cluster.set_gone(node, gone=False)
 
+    def withhold(self, node: str, *, withheld: bool) -> None:
+        """Have who wants that node wait, or no more."""
+        self._cluster.withhold(node, withheld)
+
     def end_agents(self, node: str) -> None:
         """With all that they started."""
         for pid in self._cluster.agents_on(node):

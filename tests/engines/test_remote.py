@@ -1,5 +1,6 @@
 """The conformance suite on the remote engine, over nodes that are processes of this machine."""
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ from trainshed.engines.conformance.stage import SECOND, Stage, staged
 from trainshed.engines.conformance.suite import FOREVER, Conformance
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
+from trainshed.engines.port import StartWaits
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
@@ -23,6 +25,24 @@ class TestRemote(Conformance):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         return RemoteLab(tmp_path, port)
+
+    @staged
+    async def test_what_the_cluster_has_an_attempt_wait_for_is_told(self, stage: Stage) -> None:
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        [node, *_] = await stage.nodes()
+        uid = stage.job()
+
+        def told() -> list[str | None]:
+            found = [e for e in stage.events if isinstance(e, StartWaits) and e.job_uid == uid]
+            return [event.delay and event.delay.message for event in found]
+
+        lab.withhold(node, withheld=True)
+        allocating = asyncio.ensure_future(stage.allocate(uid, node=node))
+        await stage.until(lambda: told() == [f"{node} withheld"], "what it waits for")
+        lab.withhold(node, withheld=False)
+        assert await allocating
+        await stage.until(lambda: told()[1:] == [None], "that it waits no more")
 
     @staged
     async def test_a_replica_whose_agent_was_ended_starts_again_where_it_was(

@@ -14,10 +14,12 @@ import pytest
 import trainshed
 from tests.caches import remove_cache
 from tests.engines.process_cluster import ProcessCluster
+from trainshed.core.capacity import DelayCause
 from trainshed.core.launch import LaunchPlan, Software
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import Stage, staged
-from trainshed.engines.port import Engine, EngineUnavailable
+from trainshed.engines.port import Engine, EngineUnavailable, StartWaits
+from trainshed.engines.remote import slots
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.cluster import Hold
 from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
@@ -133,13 +135,22 @@ class TestUnshared:
         yield lab
         remove_cache(lab.cache)
 
-    @staged
-    async def test_a_program_runs_by_what_was_sent(self, stage: Stage) -> None:
-        uid = await stage.run(Program())
-        assert (await stage.exited(uid)).exit.exit_code == 0
-        [line] = stage.lines(uid)
-        assert isinstance(stage.lab, UnsharedLab)
-        assert line["m"] == f"it came {stage.lab.environment.root}"
+    def test_a_program_runs_by_what_was_sent(
+        self, lab: UnsharedLab, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(slots, "_TOLD_AFTER", (0.0, 0.02, 0.04))
+
+        async def body(_: object, stage: Stage) -> None:
+            uid = await stage.run(Program())
+            assert (await stage.exited(uid)).exit.exit_code == 0
+            [line] = stage.lines(uid)
+            assert line["m"] == f"it came {lab.environment.root}"
+            told = [event.delay for event in stage.events if isinstance(event, StartWaits)]
+            assert told[0] and told[0].cause is DelayCause.CONTENT
+            assert "on node" in told[0].message or "to node" in told[0].message
+            assert told[-1] is None
+
+        staged(body)(self, lab)
 
     @pytest.mark.parametrize("size", ["1m"])
     def test_a_node_without_room_says_so(self, lab: UnsharedLab) -> None:

@@ -101,7 +101,7 @@ def submit_and_die(command: list[str], submitted: Callable[[], bool]) -> None:
 
 async def reason_told(cluster: SlurmCluster, name: HoldName) -> None:
     async for _ in every_moment():
-        if cluster.waits_for(name):
+        if name in cluster.report().delays:
             return
 
 
@@ -199,7 +199,8 @@ async def test_who_waits_is_told_why_and_leaves_nothing_when_it_gives_up(
     waiting = asyncio.ensure_future(cluster.acquire(second, [need("node1")]))
     async with asyncio.timeout(10):
         await reason_told(cluster, second)
-    assert "Resources" in cluster.waits_for(second) or "Priority" in cluster.waits_for(second)
+    delay = cluster.report().delays[second]
+    assert delay.word in ("Resources", "Priority") and delay.position == 1
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

@@ -37,6 +37,8 @@ def look(
 ) -> Look:
     return compile_look(
         0.0,
+        now=1_795_304_650,
+        pending=None,
         jobs=own_jobs(squeue or recorded("squeue"), service),
         steps=steps or recorded("squeue_steps"),
         nodes=sinfo or recorded("sinfo"),
@@ -50,6 +52,8 @@ def test_a_recorded_cluster_is_read() -> None:
     assert found.report.agents == {HELD: frozenset({"node2"})}
     assert found.jobs[HELD].nodes == ("node1", "node2")
     assert found.jobs[WAITING].reason == "Resources" and found.jobs[WAITING].pending
+    assert [*found.report.delays] == [WAITING]
+    assert found.report.delays[WAITING].expected == 1_826_840_650 * 10**9
     one, two, three = found.report.nodes
     mib = 1 << 20
     # What the hold has is this service's; what somebody else's job has is not.
@@ -75,7 +79,16 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
     jobs = own_jobs(twice, "lab")
     routes = Routes(SlurmSettings())
     for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
-        found = compile_look(0.0, jobs=jobs, steps="", nodes="", routes=routes, known=known)
+        found = compile_look(
+            0.0,
+            now=0.0,
+            pending=None,
+            jobs=jobs,
+            steps="",
+            nodes="",
+            routes=routes,
+            known=known,
+        )
         assert found.jobs[HELD].id == kept
         assert [job.id for _, job in found.doubles] == [other]
 

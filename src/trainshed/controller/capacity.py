@@ -12,12 +12,14 @@ from typing import assert_never
 
 from trainshed.core.capacity import (
     UNLIMITED,
+    Delay,
     NodeCondition,
     NodeStatus,
     Preflight,
     QuotaKey,
     QuotaStatus,
     Waiting,
+    WaitReason,
 )
 from trainshed.core.catalog.quotas import metrics
 from trainshed.core.lifecycle.events import (
@@ -28,7 +30,8 @@ from trainshed.core.lifecycle.events import (
     ReplicaPlaced,
 )
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import AttemptState
+from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.lifecycle.timeline import expected_start
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Node, NodeState
 from trainshed.scheduler import explaining
@@ -71,6 +74,8 @@ class CapacityTracker:
         self._nodes: dict[str, Node] = {}
         self._engine_says: dict[str, tuple[NodeState, str]] = {}
         self._drains: dict[str, NodeDrain] = {}
+        #: By attempt: why what is placed does not start, as its engine tells it.
+        self._delays: dict[JobUid, tuple[int, Delay]] = {}
         self._changed = True
 
     # --- what is told ---
@@ -80,6 +85,8 @@ class CapacityTracker:
         if job.state.is_final:
             self.forget(job.uid)
             return
+        if job.uid in self._delays and not _is_starting(job, self._delays[job.uid][0]):
+            del self._delays[job.uid]
         before = self._state(job.uid)
         state = gang_state(job, before)
         if state != before:
@@ -94,7 +101,15 @@ class CapacityTracker:
         now = gang_state(job, before)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
 
+    def set_delay(self, uid: JobUid, attempt: int, delay: Delay | None) -> None:
+        """What the engine says of an attempt that it is to start; None = nothing keeps it."""
+        if delay is not None and uid in self._snapshot.entries:
+            self._delays[uid] = attempt, delay
+        else:
+            self._delays.pop(uid, None)
+
     def forget(self, uid: JobUid) -> None:
+        self._delays.pop(uid, None)
         if uid in self._snapshot.entries:
             self._snapshot.remove(uid)
             self._changed = True
@@ -180,8 +195,18 @@ class CapacityTracker:
         return len(self._snapshot.queue)
 
     def why(self, uid: JobUid, now: int) -> Waiting | None:
-        """Why a job waits; None if it does not."""
-        return explaining.why(self._snapshot, uid, now)
+        """Why a job waits for its places, or to be started there; None if it does not."""
+        waiting = explaining.why(self._snapshot, uid, now)
+        if waiting is None and uid in self._delays:
+            delay = self._delays[uid][1]
+            return Waiting(
+                WaitReason(delay.cause.value),
+                delay.message,
+                expected_start(delay.expected) if delay.expected else "",
+                position=delay.position,
+                expected=delay.expected,
+            )
+        return waiting
 
     def position(self, uid: JobUid) -> int:
         """1 = next; 0 = it does not wait."""
@@ -246,6 +271,15 @@ class CapacityTracker:
             node.others,
             node.accepts,
         )
+
+
+def _is_starting(job: Job, attempt: int) -> bool:
+    """Whether something of that attempt is still to be started."""
+    return (
+        job.attempt == attempt
+        and job.phase in (AttemptState.STARTING, AttemptState.RUNNING)
+        and any(replica.state is ReplicaState.WAITING for replica in job.replicas)
+    )
 
 
 def gang_state(job: Job, before: GangState | None) -> GangState:

@@ -19,6 +19,7 @@ from typing import Self, assert_never
 
 from trainshed.controller.launch_plans import launch_plans, slot_requests
 from trainshed.controller.ports import Ports, PreparationLog
+from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.cluster import has_reducers
 from trainshed.core.environment import service_account
 from trainshed.core.failure.evidence import Cause
@@ -35,6 +36,7 @@ from trainshed.core.lifecycle.events import (
     ReleaseSlots,
     ReplicaLost,
     RuntimePrepared,
+    StartDelayed,
     StartReplicas,
     StopReplica,
     StopReplicas,
@@ -44,7 +46,14 @@ from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import JobUid
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.datasets.port import Account, DataRefused, DataUnwritten, summary
-from trainshed.engines.port import Engine, EngineUnavailable, Fault, LaunchRejected, SecretMissing
+from trainshed.engines.port import (
+    Engine,
+    EngineUnavailable,
+    Fault,
+    LaunchRejected,
+    SecretMissing,
+    StillWaiting,
+)
 from trainshed.eventloop.background import begin, in_turns, joined, keep
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Runtimes
 from trainshed.telemetry.lines import about
@@ -163,10 +172,11 @@ class JobCarrier:
                 await _carry_out(self._ports, self._job(), instruction)
             except EngineUnavailable as failure:
                 delay = RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]
-                if tries == _TOLD_AT:
+                if tries == _TOLD_AT and not isinstance(failure, StillWaiting):
                     what = type(instruction).__name__
                     text = "%s: %s; it is tried every %g s"
                     self._log(instruction).warning(text, what, failure, delay)
+                    self._tell_delay(instruction, failure, delay)
                 if not await self._pause(delay):
                     return False
                 tries += 1
@@ -190,6 +200,13 @@ class JobCarrier:
         """Report that it will never be done, by the attempt: the job may have gone on to another one."""
         failure = PreparationFailed(instruction.attempt, message, cause)
         self._ports.report(self._job().uid, failure)
+
+    def _tell_delay(self, instruction: Instruction, failure: Exception, pause: float) -> None:
+        """Put on the timeline why the engine does not start what it is to start."""
+        if isinstance(instruction, StartReplicas):
+            message = f"The engine cannot start it now, and tries every {pause:g} s: {failure}"
+            delay = Delay(DelayCause.ENGINE, message)
+            self._ports.report(self._job().uid, StartDelayed(instruction.attempt, delay))
 
     async def _pause(self, seconds: float) -> bool:
         """Wait; False if what is being done is not demanded any more."""

@@ -34,6 +34,7 @@ from trainshed.core.lifecycle.events import (
     NodeLeft,
     ReplicaStarted,
     RuntimePrepared,
+    StartDelayed,
     TimelineEntry,
 )
 from trainshed.core.lifecycle.machine import Deadline, deadlines, give_up, step
@@ -50,6 +51,7 @@ from trainshed.engines.port import (
     LinesWritten,
     MetricsWritten,
     NodeChanged,
+    StartWaits,
 )
 from trainshed.eventloop.background import keep
 from trainshed.scheduler.model import Policy
@@ -614,8 +616,16 @@ class Controller:
             elif isinstance(seen, CapacityChanged):
                 self._capacity.set_nodes(seen.nodes)
                 self._decide()
+            elif isinstance(seen, StartWaits):
+                self._start_waits(seen)
             else:
                 self.report(seen.job_uid, seen.event)
+
+    def _start_waits(self, seen: StartWaits) -> None:
+        self._capacity.set_delay(seen.job_uid, seen.attempt, seen.delay)
+        self._notices.publish(seen.job_uid)
+        if seen.delay is not None:
+            self.report(seen.job_uid, StartDelayed(seen.attempt, seen.delay))
 
     def _metrics_written(self, uid: JobUid) -> None:
         """A trial has measured something: its tuning job is woken once for all that its trials measure."""

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 UNLIMITED = -1
 """A quota without a limit."""
+_MINUTE = 60 * 10**9
 
 
 class WaitReason(enum.StrEnum):
     """Why a job does not get capacity. POLICY: it is not its turn (priority, fair share, age, a reservation
-    before it)."""
+    before it). CLUSTER, CONTENT, ENGINE: it has its places, and its engine cannot start it yet
+    (`DelayCause`)."""
 
     QUOTA = "quota"
     CAPACITY = "capacity"
@@ -21,6 +23,9 @@ class WaitReason(enum.StrEnum):
     POLICY = "policy"
     BACK_OFF = "back_off"
     NO_NODE = "no_node"
+    CLUSTER = "cluster"
+    CONTENT = "content"
+    ENGINE = "engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,52 @@ class Waiting:
     blockers: tuple[str, ...] = ()
     #: When it is looked at again at the latest (ns); 0 = when something changes.
     retry_at: int = 0
+    #: Its place in a cluster's own queue: 1 = next; 0 = it is in none, or not known.
+    position: int = 0
+    #: When a cluster expects to start it (ns); 0 = nobody knows.
+    expected: int = 0
+
+
+class DelayCause(enum.StrEnum):
+    """What keeps programs from starting that have their places. CLUSTER: it has not given the nodes yet.
+    CONTENT: nodes are being sent what the programs need. ENGINE: it cannot do it now, and tries again."""
+
+    CLUSTER = "cluster"
+    CONTENT = "content"
+    ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Why programs that have their places do not start yet, as an engine tells it."""
+
+    cause: DelayCause
+    #: One sentence without its full stop. As long as it is the same, so is what is waited for.
+    message: str
+    #: The cluster's own word for it, such as "Priority"; "" = none.
+    word: str = ""
+    #: Place in the cluster's queue: 1 = next; 0 = not known.
+    position: int = 0
+    #: When the cluster expects to start it (ns since the epoch); 0 = it does not say.
+    expected: int = 0
+    #: When it was told (ns since the epoch); 0 = it was not.
+    told: int = 0
+
+    def is_news(self, before: "Delay | None", now: int) -> bool:
+        """Whether it says more than the one before, which was told last: something else, or another moment
+        than was expected, by more than a minute and a quarter of what is left until then. A place in the
+        queue alone is no news, and clusters that change their minds are told of once a minute."""
+        if before is None or self.cause is not before.cause:
+            return True
+        if self.expected and not before.expected:
+            return True
+        if self.cause is DelayCause.CLUSTER and now - before.told < _MINUTE:
+            return False
+        if self.message != before.message:
+            return True
+        left = max(0, self.expected - now)
+        moved = abs(self.expected - before.expected)
+        return bool(self.expected) and moved > max(_MINUTE, left // 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from trainshed.core.capacity import NOBODY_ELSE, OthersUse
+from trainshed.core.capacity import NOBODY_ELSE, Delay, OthersUse
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
@@ -21,6 +21,10 @@ from trainshed.core.streams import Streams
 
 class EngineUnavailable(Exception):
     """The engine cannot answer now; the same call may be made again."""
+
+
+class StillWaiting(EngineUnavailable):
+    """What was asked for has begun, and waits for something that `watch` tells of (`StartWaits`)."""
 
 
 class LevelUnavailable(Exception):
@@ -193,7 +197,20 @@ class Fault(enum.StrEnum):
     SEGV = "segv"
 
 
-EngineEvent = ReplicaReport | LinesWritten | MetricsWritten | NodeChanged | CapacityChanged
+@dataclass(frozen=True, slots=True)
+class StartWaits:
+    """What programs of an attempt that have, or are to have, slots wait for before they start; None = they
+    wait no more. Told when it is something else than before, of one attempt every few seconds at most; again
+    after a restart of the service. Engines that never make anybody wait never tell it."""
+
+    job_uid: JobUid
+    attempt: int
+    delay: Delay | None
+
+
+EngineEvent = (
+    ReplicaReport | LinesWritten | MetricsWritten | NodeChanged | CapacityChanged | StartWaits
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from trainshed.wire.trainshed_v1 import jobs as records
 _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
     JobState.QUEUED: frozenset({"waiting"}),
     JobState.PREPARING: frozenset(
-        {"waiting", "admitted", "attempt", "preparing", "building", "launching"}
+        {"waiting", "admitted", "attempt", "preparing", "building", "launching", "delayed"}
     ),
 }
 """Kinds of timeline entries that say what a job in this state waits for."""
@@ -216,7 +216,8 @@ def waiting_view(waiting: Waiting, position: int) -> capacity.Waiting:
         hint=waiting.hint,
         blockers=tuple(waiting.blockers),
         retry_time=text_micros(waiting.retry_at),
-        position=position,
+        position=waiting.position or position,
+        expected_time=text_micros(waiting.expected),
     )
 
 

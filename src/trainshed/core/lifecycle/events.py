@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.drills import Drill, DrillKind
@@ -64,6 +65,14 @@ class PreparationFailed:
     message: str
     #: PACKAGE or DATA, which are the user's, or SERVICE.
     cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class StartDelayed:
+    """Replicas of the attempt that have places cannot be started yet."""
+
+    attempt: int
+    delay: Delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +234,7 @@ Event = (
     | RuntimePrepared
     | PreparationAdvanced
     | PreparationFailed
+    | StartDelayed
     | PauseOver
     | ReplicaStarted
     | ReplicaExited

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
+from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause, cause_of_exit
 from trainshed.core.failure.messages import CANCELLED, INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job.exits import JobError
@@ -43,6 +44,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaPlaced,
     ReplicaStarted,
     RuntimePrepared,
+    StartDelayed,
     TimelineEntry,
 )
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
@@ -84,7 +86,7 @@ def _take(transition: Transition, event: Event) -> None:
     match event:
         case JobAdmitted():
             _admitted(transition, event)
-        case RuntimePrepared() | PreparationAdvanced():
+        case RuntimePrepared() | PreparationAdvanced() | StartDelayed():
             _take_preparation(transition, event)
         case PreparationFailed():
             _preparation_failed(transition, event)
@@ -121,6 +123,8 @@ def _take_of_replica(
         case ReplicaStarted():
             up = transition.fire_replica(replica.id, ReplicaTrigger.STARTED, started=event.at)
             if up is not None:
+                if transition.job.delay is not None:
+                    transition.change(delay=None)
                 transition.record(timeline.started(transition.job, up))
                 mark_running_if_all_up(transition)
         case ReplicaNoted():
@@ -170,6 +174,7 @@ def _admitted(transition: Transition, event: JobAdmitted) -> None:
         attempt=job.attempt + 1,
         not_before=0,
         short_disks=(),
+        delay=None,
         replicas=tuple(Replica(r, node=nodes.get(r, "")) for r in job.spec.replicas()),
     )
     transition.record(timeline.admitted(transition.job, transition.now))
@@ -314,8 +319,10 @@ def _primary_exited_before(job: Job, at: int) -> bool:
 # --- the runtime ---
 
 
-def _take_preparation(transition: Transition, event: RuntimePrepared | PreparationAdvanced) -> None:
-    """Go on with what is prepared; of what is being prepared only tell."""
+def _take_preparation(
+    transition: Transition, event: RuntimePrepared | PreparationAdvanced | StartDelayed
+) -> None:
+    """Go on with what is prepared; of what is being prepared, or cannot be started yet, only tell."""
     if event.attempt != transition.job.attempt:
         return
     match event:
@@ -325,6 +332,19 @@ def _take_preparation(transition: Transition, event: RuntimePrepared | Preparati
         case PreparationAdvanced():
             if transition.job.phase is AttemptState.PREPARING:
                 transition.record(_building_entry(event, transition.now))
+        case StartDelayed():
+            _tell_delay(transition, event.delay)
+
+
+def _tell_delay(transition: Transition, delay: Delay) -> None:
+    """Say so, unless it was said, or nothing is to be started any more."""
+    job = transition.job
+    waits = job.phase in (AttemptState.STARTING, AttemptState.RUNNING) and any(
+        replica.state is ReplicaState.WAITING for replica in job.replicas
+    )
+    if waits and delay.is_news(job.delay, transition.now):
+        transition.change(delay=replace(delay, told=transition.now))
+        transition.record(timeline.start_delayed(job, delay, transition.now))
 
 
 def _building_entry(event: PreparationAdvanced, now: int) -> TimelineEntry:

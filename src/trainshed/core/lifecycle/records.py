@@ -5,6 +5,7 @@ Times are nanoseconds since the epoch, 0 where the moment has not come.
 
 from dataclasses import dataclass
 
+from trainshed.core.capacity import Delay
 from trainshed.core.failure.rules import Counters
 from trainshed.core.job.exits import ExitRecord, JobError
 from trainshed.core.job.spec import JobSpec
@@ -136,6 +137,9 @@ class Job:
     notes_until: int = 0
     #: The job that made this one; None = a client did.
     parent: Parent | None = None
+    #: What was told last of why the attempt does not start; None = nothing was, or something has started
+    #: since.
+    delay: Delay | None = None
 
     @property
     def is_placed(self) -> bool:

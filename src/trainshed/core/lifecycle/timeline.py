@@ -2,8 +2,10 @@
 only."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import assert_never
 
+from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Evidence
 from trainshed.core.failure.rules import Effect, Verdict
 from trainshed.core.job.exits import ExitRecord
@@ -46,6 +48,29 @@ def waits_again(job: Job, now: int) -> TimelineEntry:
     return TimelineEntry(
         now, "waiting", f"The job asks for room again{when}.", {"not_before": job.not_before}
     )
+
+
+def start_delayed(job: Job, delay: Delay, now: int) -> TimelineEntry:
+    details: dict[str, object] = {"attempt": job.attempt, "cause": delay.cause.value}
+    if delay.word:
+        details["word"] = delay.word
+    if delay.position:
+        details["position"] = delay.position
+    if delay.expected:
+        details["expected"] = delay.expected
+    message = f"{delay.message}{_in_its_queue(delay)}."
+    return TimelineEntry(now, "delayed", message, details)
+
+
+def expected_start(expected: int) -> str:
+    """When a cluster says that it will be: to the minute, for it is a guess."""
+    moment = datetime.fromtimestamp(expected / 10**9, UTC)
+    return f"start expected at {moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _in_its_queue(delay: Delay) -> str:
+    place = f"; number {delay.position} in its queue" if delay.position else ""
+    return place + (f"; {expected_start(delay.expected)}" if delay.expected else "")
 
 
 def placed(job: Job, replica: Replica, now: int) -> TimelineEntry:

@@ -53,6 +53,7 @@ from trainshed.engines.port import (
     ServiceAccess,
     Slot,
     SlotRequest,
+    StartWaits,
 )
 from trainshed.engines.remote import messages, preflight
 from trainshed.engines.remote.channel import Channel, ChannelClosed
@@ -373,7 +374,7 @@ class Agent:
                 self._untold.add(replica, messages.Lines(replica, lines))
             case MetricsWritten(replica=replica):
                 self._untold.add(replica, messages.Metrics(replica))
-            case NodeChanged() | CapacityChanged():
+            case NodeChanged() | CapacityChanged() | StartWaits():
                 pass  # The node is a matter of the cluster's.
             case _:
                 assert_never(event)

@@ -9,6 +9,7 @@ from trainshed.core.names import JobUid
 from trainshed.engines.port import Capabilities, EngineUnavailable, LaunchRejected
 from trainshed.engines.remote import messages
 from trainshed.engines.remote.channel import Channel, ChannelClosed
+from trainshed.engines.remote.content.progress import Sending
 from trainshed.engines.remote.messages import AnyCall, News, Order
 from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.terminals import TerminalRefused
@@ -42,8 +43,8 @@ class AgentHandle:
         self.capabilities: Capabilities | None = None
         #: Why nothing can be run on its node; "" = it can, or is not known yet.
         self.failure = ""
-        #: Paths of the units that it may have.
-        self.granted: set[str] = set()
+        #: What of the service's directories it may have, and how far that has come.
+        self.sending = Sending()
         #: It will not come back: its credential is worth nothing any more.
         self.is_gone = False
         #: Since when it is not connected, in seconds of the monotonic clock; None = it is.

@@ -138,7 +138,8 @@ class Agents:
         if agent is None or library is None:
             writer.close()
             return
-        await library.send(path, writer, granted=agent.granted)
+        with agent.sending.underway(path) as sent:
+            await library.send(path, writer, granted=agent.sending.granted, sent=sent)
 
     # --- those there are ---
 

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import msgspec
 
+from trainshed.core.capacity import Delay
 from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, ReplicaReport
+from trainshed.engines.port import (
+    EngineEvent,
+    EngineUnavailable,
+    LaunchRejected,
+    ReplicaReport,
+    StartWaits,
+)
 from trainshed.engines.remote.gang import Gang
 from trainshed.engines.remote.records import GangRecord, Records, Seat
 from trainshed.eventloop.background import joined
@@ -102,6 +109,12 @@ class Attempts:
     def report(self, gang: Gang, event: ReplicaEvent) -> None:
         """What was seen of one of its replicas."""
         self.emit(ReplicaReport(gang.record.job_uid, event))
+
+    def report_delay(self, gang: Gang, delay: Delay | None) -> None:
+        """What its start waits for now, if that was not told; None = for nothing."""
+        if delay != gang.delay:
+            gang.delay = delay
+            self.emit(StartWaits(*gang.key, delay))
 
     def emit(self, event: EngineEvent) -> None:
         """Have `watch` return it."""

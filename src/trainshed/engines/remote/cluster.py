@@ -2,9 +2,10 @@
 and start a process on each node that it holds."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from trainshed.core.capacity import Delay
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import Node, NodeState
@@ -95,6 +96,9 @@ class ClusterReport:
     agents: Mapping[HoldName, frozenset[str]]
     #: When it began, in seconds of the monotonic clock.
     looked: float
+    #: Why what an `acquire` asks for is not held yet, as the cluster tells it. Looks that found anything
+    #: else in it than the one before are told, too.
+    delays: Mapping[HoldName, Delay] = field(default_factory=dict[HoldName, Delay])
 
 
 class Cluster(Protocol):
@@ -111,11 +115,6 @@ class Cluster(Protocol):
 
     def report(self) -> ClusterReport:
         """What the last look found."""
-        ...
-
-    def waits_for(self, name: HoldName) -> str:
-        """Why an `acquire` has to wait, as the cluster tells it, with the time at which it may be over if
-        that is told; "" = nothing is known."""
         ...
 
     def watch(self) -> AsyncIterator[ClusterReport]:

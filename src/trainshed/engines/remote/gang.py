@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from trainshed.core.capacity import Delay
 from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Node, Slot, SlotRequest
@@ -30,6 +31,11 @@ class Gang:
     agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
     #: The end of the incarnation that each replica had last, if it was told.
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
+    #: What was told last of what its start waits for; None = nothing.
+    delay: Delay | None = None
+    #: Since when its nodes are sent what its programs need, in seconds of the monotonic clock; None = they
+    #: are not.
+    sending_since: float | None = None
 
     @property
     def key(self) -> tuple[JobUid, int]:

@@ -9,9 +9,11 @@ import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, count
 
 import msgspec
 
+from trainshed.core.capacity import DelayCause
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid
 from trainshed.engines.port import (
@@ -22,6 +24,7 @@ from trainshed.engines.port import (
     NodeChanged,
     NodeState,
     SlotRequest,
+    StillWaiting,
 )
 from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentGone, AgentHandle
@@ -37,6 +40,7 @@ from trainshed.engines.remote.cluster import (
 )
 from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
+from trainshed.engines.remote.content.progress import delay_of_sending
 from trainshed.engines.remote.gang import Gang, hold_name, moved
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.preflight import PreflightFailed
@@ -52,6 +56,8 @@ _LONGEST_WAIT = 60.0
 """Seconds after which the clock is looked at again: it may have been set."""
 _PATIENCE = 5.0
 """Seconds that one `allocate` waits; the next one goes on waiting for the same."""
+_TOLD_AFTER = (2.0, 10.0, 25.0)
+"""Seconds after which it is told how much a node was sent; then after each double minute."""
 _STARTS = 3
 """Agents that are started on a node until one stays."""
 _VALID = 400 * 86400.0
@@ -163,14 +169,15 @@ class SlotMaker:
             task.add_done_callback(lambda done: self._no_longer(gang.key, done))
         done, _ = await asyncio.wait([task], timeout=_PATIENCE)
         if not done:
-            raise EngineUnavailable(self._waiting(gang))
+            raise self._waiting(gang)
         if task.cancelled():
             raise EngineUnavailable("the attempt was stopped, or given back")
         task.result()
 
     async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
         """Have everything on every node that the plans need there. What takes longer than a call may goes on,
-        and the next launch waits for the same. Raises EngineUnavailable, LaunchRejected."""
+        and the next launch waits for the same; how far it has come is told now and then. Raises
+        EngineUnavailable, LaunchRejected."""
         library = self._options.library
         if library is None:
             return
@@ -188,11 +195,33 @@ class SlotMaker:
             except OSError as failure:
                 raise EngineUnavailable(f"what programs need is not there: {failure}") from failure
             agent = gang.agents[where]
-            agent.granted |= {unit.path for unit in manifest.units}
+            agent.sending.grant(manifest.units)
             calls.append(agent.call(partial(_provide_call, manifest)))
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        telling = joined(self._tell_sending(gang, [gang.agents[where] for where in by_agent]))
+        try:
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        finally:
+            telling.cancel()
+        for outcome in outcomes:
+            if isinstance(outcome, EngineUnavailable) and isinstance(
+                outcome.__cause__, TimeoutError
+            ):
+                raise StillWaiting(str(outcome)) from outcome
             if isinstance(outcome, BaseException):
                 raise outcome
+        gang.sending_since = None
+        self._attempts.report_delay(gang, None)
+
+    async def _tell_sending(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
+        """Ever more seldom, whichever launch waits for it by then."""
+        if gang.sending_since is None:
+            gang.sending_since = time.monotonic()
+        for moment in chain(_TOLD_AFTER, (60.0 * 2**n for n in count())):
+            left = gang.sending_since + moment - time.monotonic()
+            if left >= 0:
+                await asyncio.sleep(left)
+                underway = {agent.node: agent.sending for agent in agents}
+                self._attempts.report_delay(gang, delay_of_sending(underway))
 
     async def give_back(self, record: GangRecord, part: int) -> None:
         """Hold that part no more. Raises EngineUnavailable."""
@@ -205,13 +234,13 @@ class SlotMaker:
         if self._preparing.get(key) is task:
             del self._preparing[key]
 
-    def _waiting(self, gang: Gang) -> str:
-        reasons = [
-            self._cluster.waits_for(hold_name(self._options.identity, gang.record, part))
-            for part in gang.record.parts
-        ]
-        known = "; ".join(dict.fromkeys(filter(None, reasons)))
-        return f"the cluster has not given all nodes yet{f': {known}' if known else ''}"
+    def _waiting(self, gang: Gang) -> EngineUnavailable:
+        """That it has taken long; if it is known why, that is told already."""
+        if gang.delay is not None:
+            return StillWaiting(gang.delay.message)
+        return EngineUnavailable(
+            "the cluster has not given all nodes, or their agents take their time"
+        )
 
     async def _prepare(self, gang: Gang) -> None:
         """Hold every part, start an agent wherever one is missing, and have it give out its slots."""
@@ -346,6 +375,15 @@ class SlotMaker:
                 NodeChanged(name, NodeState.GONE, "the cluster does not list it any more")
             )
         self._nodes = {name: one.state for name, one in states.items()}
+        for gang in self._attempts.gangs.values():
+            self._tell_delay(gang, report)
+
+    def _tell_delay(self, gang: Gang, report: ClusterReport) -> None:
+        """That the cluster has it wait, or no longer."""
+        names = (hold_name(self._options.identity, gang.record, part) for part in gang.record.parts)
+        delay = next((report.delays[name] for name in names if name in report.delays), None)
+        if delay is not None or (gang.delay and gang.delay.cause is DelayCause.CLUSTER):
+            self._attempts.report_delay(gang, delay)
 
     # --- nodes that are unfit ---
 

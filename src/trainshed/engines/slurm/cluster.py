@@ -42,15 +42,6 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """By which commands are found on nodes."""
 
 
-@dataclass(slots=True)
-class _Wanted:
-    """A hold that somebody waits for."""
-
-    nodes: frozenset[str]
-    #: Why it has to wait; "" = not known.
-    reason: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """The number of a hold's job, and when it was seen that it has it (monotonic)."""
@@ -77,7 +68,8 @@ class SlurmCluster:
         self._looked = asyncio.Condition()
         self._look_wanted = asyncio.Event()
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
-        self._wanted: dict[HoldName, _Wanted] = {}
+        #: The nodes of each hold that somebody waits for.
+        self._wanted: dict[HoldName, frozenset[str]] = {}
         #: What was asked for since the start, of which no look need know yet.
         self._asked: set[HoldName] = set()
         self._seen: dict[HoldName, _Seen] = {}
@@ -103,12 +95,6 @@ class SlurmCluster:
         assert self._look, "the cluster was started"
         return self._look.report
 
-    def waits_for(self, name: HoldName) -> str:
-        """Why an `acquire` has to wait, as Slurm tells it, with the start that it estimates if it does; "" =
-        nothing is known."""
-        wanted = self._wanted.get(name)
-        return wanted.reason if wanted else ""
-
     async def watch(self) -> AsyncIterator[ClusterReport]:
         while (report := await self._reader.get()) is not None:
             yield report
@@ -116,7 +102,7 @@ class SlurmCluster:
     async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
         ask = self._ask(name, needs)
         self._given_back.pop(name, None)
-        self._wanted[name] = _Wanted(frozenset(ask.nodes))
+        self._wanted[name] = frozenset(ask.nodes)
         try:
             hold = await self._find(name, ask) or await self._request(name, ask)
         except BaseException:
@@ -252,15 +238,8 @@ class SlurmCluster:
         raise ClusterUnavailable(f"Slurm does not give {_in_words(ask)} now: {told}")
 
     def _judge(self, name: HoldName, job: Job, look: Look) -> None:
-        """Say why a request waits. Raises ClusterRefused, ClusterUnavailable: it waits in vain."""
+        """Raises ClusterRefused, ClusterUnavailable: a request waits in vain."""
         wanted = self._wanted[name]
-        reason = job.reason
-        if job.starts:
-            moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(job.starts))
-            reason += f", start expected at {moment}"
-        if reason != wanted.reason:
-            wanted.reason = reason
-            log.info("%s: job %d waits for Slurm: %s", name, job.id, reason)
         if job.waits_in_vain:
             raise ClusterRefused(
                 f"Slurm would never start this ({job.reason}): it is more than the partition, account or QOS "
@@ -269,7 +248,7 @@ class SlurmCluster:
         away = [
             f"{report.node.name}: {report.cause}"
             for report in look.report.nodes
-            if report.node.name in wanted.nodes and report.cause
+            if report.node.name in wanted and report.cause
         ]
         if away and job.reason.startswith(("ReqNodeNotAvail", "NodeDown")):
             raise ClusterUnavailable(f"Slurm gives no nodes that are not up: {'; '.join(away)}")
@@ -344,12 +323,16 @@ class SlurmCluster:
             jobs = await ask(commands.list_jobs(self._user))
             mine = await asyncio.to_thread(own_jobs, jobs, self._service)
             steps = await ask(commands.list_steps(self._user)) if mine else ""
+            waits = any(job.pending for _, job in mine)
+            pending = await ask(commands.list_pending()) if waits else None
             nodes = await ask(commands.list_nodes(self._routes.partitions))
             known = {name: seen.job for name, seen in self._seen.items()}
             look = await asyncio.to_thread(
                 compile_look,
                 begun,
+                now=time.time(),
                 jobs=mine,
+                pending=pending,
                 steps=steps,
                 nodes=nodes,
                 routes=self._routes,
@@ -369,7 +352,7 @@ class SlurmCluster:
             self._look, self._failed = look, (-math.inf, "")
             self._looked.notify_all()
         found = look.report
-        if not before or (before.report.nodes, before.report.agents) != (found.nodes, found.agents):
+        if not before or _told_of(before.report) != _told_of(found):
             self._reader.put_nowait(found)
         await self._give_back_strays(look)
 
@@ -392,6 +375,10 @@ class SlurmCluster:
             if returned or waits:
                 log.info("%s: job %d is wanted no more: cancelled", name, job.id)
                 await self._try_to_cancel(name)
+
+
+def _told_of(report: ClusterReport) -> tuple[object, ...]:
+    return report.nodes, report.agents, report.delays
 
 
 def _in_words(ask: Ask) -> str:

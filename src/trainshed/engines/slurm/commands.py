@@ -30,6 +30,7 @@ _JOB_FIELDS = (
     "StartTime",
     "Reason",
 )
+_PENDING_FIELDS = ("JobID", "PriorityLong", "Partition")
 _STEP_FIELDS = ("StepID", "StepName", "StepState", "Nodes")
 _NODE_FIELDS = (
     "NodeList",
@@ -142,6 +143,16 @@ class Job:
             self.reason.startswith(("QOS", "Assoc"))
             and ("PerJob" in self.reason or "PerNode" in self.reason)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A job of anybody's that waits, as far as its place in the queue goes."""
+
+    id: int
+    #: More is sooner.
+    priority: int
+    partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +298,11 @@ def list_jobs(user: str) -> list[str]:
     return ["squeue", "--noheader", "--noconvert", f"--user={user}", "-O", _format(_JOB_FIELDS)]
 
 
+def list_pending() -> list[str]:
+    """Of everybody's: as many lines as there are jobs that wait."""
+    return ["squeue", "--noheader", "--states=PENDING", "-O", _format(_PENDING_FIELDS)]
+
+
 def list_steps(user: str) -> list[str]:
     return ["squeue", "--steps", "--noheader", f"--user={user}", "-O", _format(_STEP_FIELDS)]
 
@@ -323,6 +339,15 @@ def parse_jobs(answer: str) -> Iterator[Job]:
             nodes=expand_hosts(found["NodeList"]),
             starts=_moment(found["StartTime"]),
             reason=found["Reason"],
+        )
+
+
+def parse_pending(answer: str) -> Iterator[Pending]:
+    """Raises ValueError: that is no answer to `list_pending`."""
+    for found in _rows(answer, _PENDING_FIELDS):
+        number = found["JobID"].partition("_")[0]
+        yield Pending(
+            int(number), _count(found["PriorityLong"]), tuple(found["Partition"].split(","))
         )
 
 

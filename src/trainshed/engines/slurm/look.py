@@ -4,11 +4,11 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from trainshed.core.capacity import OthersUse
+from trainshed.core.capacity import Delay, OthersUse
 from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node
 from trainshed.engines.remote.cluster import ClusterReport, HoldName, NodeReport
-from trainshed.engines.slurm import commands
+from trainshed.engines.slurm import commands, reasons
 from trainshed.engines.slurm.commands import Gres, Job, NodeLine
 from trainshed.engines.slurm.routes import Routes
 
@@ -41,14 +41,17 @@ def own_jobs(answer: str, service: str) -> tuple[tuple[HoldName, Job], ...]:
 def compile_look(
     looked: float,
     *,
+    now: float,
     jobs: Sequence[tuple[HoldName, Job]],
+    pending: str | None,
     steps: str,
     nodes: str,
     routes: Routes,
     known: Mapping[HoldName, int],
 ) -> Look:
-    """`known`: numbers of jobs that are held as far as the service knows; of two with one name they are the
-    right ones. Raises ValueError: those are no answers of squeue and sinfo."""
+    """`now`: seconds since the epoch. `pending`: all that wait; None = they were not asked for. `known`:
+    numbers of jobs that are held as far as the service knows; of two with one name they are the right ones.
+    Raises ValueError: those are no answers of squeue and sinfo."""
     first: dict[HoldName, Job] = {}
     doubles: list[tuple[HoldName, Job]] = []
     for name, job in sorted(
@@ -75,8 +78,19 @@ def compile_look(
             nodes=reports,
             agents=MappingProxyType({name: frozenset(found) for name, found in agents.items()}),
             looked=looked,
+            delays=MappingProxyType(_delays(first, pending, now)),
         ),
     )
+
+
+def _delays(jobs: Mapping[HoldName, Job], pending: str | None, now: float) -> dict[HoldName, Delay]:
+    queue = tuple(commands.parse_pending(pending)) if pending is not None else ()
+    found = {
+        name: reasons.delay(job, reasons.count_before(job, queue), now)
+        for name, job in jobs.items()
+        if job.pending
+    }
+    return {name: delay for name, delay in found.items() if delay is not None}
 
 
 def _name(text: str, service: str) -> HoldName | None:

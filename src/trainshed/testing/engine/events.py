@@ -11,10 +11,11 @@ from trainshed.engines.port import (
     EngineEvent,
     NodeChanged,
     ReplicaReport,
+    StartWaits,
 )
 from trainshed.testing.engine.clock import Clock
 
-Subject = tuple[JobUid, int, ReplicaId] | str
+Subject = tuple[JobUid, int, ReplicaId] | tuple[JobUid, int] | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +69,7 @@ def _subject(event: EngineEvent) -> Subject:
         return event.node
     if isinstance(event, CapacityChanged):
         return ""
+    if isinstance(event, StartWaits):
+        return (event.job_uid, event.attempt)
     seen = event.event if isinstance(event, ReplicaReport) else event
     return (event.job_uid, seen.attempt, seen.replica)

@@ -20,8 +20,10 @@ class Waiting(Record, frozen=True):
     blockers: tuple[str, ...] = ()
     #: When it is looked at again at the latest; "" = when something changes.
     retry_time: str = ""
-    #: Place in the queue: 1 = next, 0 = none.
+    #: Place in the queue, or in that of the cluster which it waits for: 1 = next, 0 = none.
     position: int = 0
+    #: When that cluster expects to start it; "" = it does not say, or none is waited for.
+    expected_time: str = ""
 
 
 class NodeAccelerators(Record, frozen=True):

@@ -71,10 +71,16 @@ class Library:
         return await asyncio.to_thread(self._manifest, paths)
 
     async def send(
-        self, path: str, writer: asyncio.StreamWriter, *, granted: Collection[str] | None = None
+        self,
+        path: str,
+        writer: asyncio.StreamWriter,
+        *,
+        granted: Collection[str] | None = None,
+        sent: Callable[[int], None] | None = None,
     ) -> None:
         """Write a unit, then close the writer. Refusals and failures are written, too: the other side says
-        them. `granted`: paths of the units that who asks may have; None = any."""
+        them. `granted`: paths of the units that who asks may have; None = any. `sent`: told of so many bytes
+        more that were taken."""
         try:
             async with self._sending:
                 try:
@@ -82,7 +88,7 @@ class Library:
                 except (Refused, OSError) as refusal:
                     writer.write(frames.failed(str(refusal)))
                 else:
-                    await _send(place, writer)
+                    await _send(place, writer, sent)
             await writer.drain()
         except (ConnectionError, TimeoutError):
             writer.transport.abort()  # Who asked has gone, or hangs; it asks again.
@@ -205,7 +211,9 @@ def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
     return tuple((str(path), stat.S_IMODE(path.stat().st_mode)) for path in reversed(between))
 
 
-async def _send(place: _Place, writer: asyncio.StreamWriter) -> None:
+async def _send(
+    place: _Place, writer: asyncio.StreamWriter, sent: Callable[[int], None] | None
+) -> None:
     """By a process that reads and packs: it ends with this call. Raises ConnectionError,
     TimeoutError."""
     command = [sys.executable, "-I", "-S", "-c", _PACK, _SOURCE, str(place.path)]
@@ -224,6 +232,8 @@ async def _send(place: _Place, writer: asyncio.StreamWriter) -> None:
             writer.write(piece)
             async with asyncio.timeout(_STALLED):
                 await writer.drain()
+            if sent is not None:
+                sent(len(piece))
     finally:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,0 +1,81 @@
+"""How far nodes have come that are sent what programs need, and how that is told."""
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Set
+
+from trainshed.core.capacity import Delay, DelayCause
+from trainshed.engines.remote.content.manifest import Unit
+
+_MB = 10**6
+_NAMED = 3
+"""So many nodes are named."""
+
+
+class Sending:
+    """What one agent may have of the service's directories, and what of it was sent."""
+
+    def __init__(self) -> None:
+        #: Bytes of each unit that it may have, by its path.
+        self._sizes: dict[str, int] = {}
+        #: Bytes that were sent of those that it has asked for.
+        self._sent: dict[str, int] = {}
+
+    @property
+    def granted(self) -> Set[str]:
+        """Paths of the units that it may have."""
+        return self._sizes.keys()
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """How much was sent, and of how much: of the units that it has asked for. What it has already it does
+        not ask for."""
+        sent = sum(min(count, self._sizes[path]) for path, count in self._sent.items())
+        return sent, sum(self._sizes[path] for path in self._sent)
+
+    def grant(self, units: Iterable[Unit]) -> None:
+        """It may have them from now on."""
+        self._sizes |= {unit.path: unit.bytes for unit in units}
+
+    @contextlib.contextmanager
+    def underway(self, path: str) -> Generator[Callable[[int], None]]:
+        """A unit is being sent; what is yielded takes note of so many bytes more."""
+        if path in self._sizes:
+            self._sent[path] = 0
+
+        def more(count: int) -> None:
+            if path in self._sent:
+                self._sent[path] += count
+
+        yield more
+
+
+def delay_of_sending(nodes: Mapping[str, Sending]) -> Delay:
+    """What a start waits for whose nodes, of these names, are not all ready yet."""
+    underway = {
+        node: sending.bytes
+        for node, sending in nodes.items()
+        if sending.bytes[0] < sending.bytes[1]
+    }
+    if not underway:
+        return Delay(
+            DelayCause.CONTENT,
+            f"What the programs need is being made ready on {_in_words(list(nodes))}",
+        )
+    sent = sum(so_far for so_far, _ in underway.values())
+    whole = sum(size for _, size in underway.values())
+    return Delay(
+        DelayCause.CONTENT,
+        f"The environment is being sent to {_in_words(list(underway))}: {_megabytes(sent)} of "
+        f"{_megabytes(whole)} MB",
+    )
+
+
+def _in_words(nodes: list[str]) -> str:
+    if len(nodes) == 1:
+        return f"node {nodes[0]}"
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return f"{len(nodes)} nodes ({', '.join(nodes[:_NAMED])}{more})"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count // _MB:,}"

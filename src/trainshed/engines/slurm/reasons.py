@@ -1,0 +1,130 @@
+"""Why Slurm makes a job wait, in plain words, with Slurm's own word beside them. Pure.
+
+Slurm knows well over a hundred reasons; those that a service's allocations meet are told in words of their
+own, limits by what their names are made of, and any other one by its name alone.
+"""
+
+import re
+from collections.abc import Iterable
+
+from trainshed.core.capacity import Delay, DelayCause
+from trainshed.engines.slurm.commands import Job, Pending
+
+_NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
+"""What is told of a job that the scheduler has not come to."""
+_WORDS = {
+    "BeginTime": "its time to begin has not come",
+    "BurstBufferResources": "burst buffers are short",
+    "BurstBufferStageIn": "its burst buffer is being filled",
+    "Cleaning": "what ran there before is still being cleared away",
+    "Dependency": "it waits for other jobs to end",
+    "FrontEndDown": "no front end node is up",
+    "InactiveLimit": "the partition takes no jobs just now",
+    "JobArrayTaskLimit": "so many jobs of its array run as may at a time",
+    "JobHeldAdmin": "an administrator holds it back; `scontrol release` lets it go",
+    "JobHeldUser": "it is held back; `scontrol release` lets it go",
+    "Licenses": "licenses are short",
+    "MaxMemPerLimit": "it asks for more memory than the partition gives",
+    "NodeDown": "a node that it needs is down",
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
+        "nodes that it needs are down, drained or kept for other partitions"
+    ),
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is not active",
+    "Priority": "other jobs are before it",
+    "Prolog": "the nodes' prolog is running",
+    "ReqNodeNotAvail": "a node that it needs is not available",
+    "Reservation": "its reservation has not begun, or is full",
+    "Resources": "what it needs is in use",
+    "SchedDefer": "Slurm starts no jobs at once here, it comes with the next round",
+    "SystemFailure": "Slurm itself has failed at something",
+}
+_LIMIT = re.compile(
+    r"(?P<of>QOS|Assoc(?:iation)?)(?P<kind>Grp|Max|Min)"
+    r"(?P<what>Billing|BB|C[pP][uU]|Energy|G(?:RES|res)|Jobs?|License|Mem(?:ory)?|Node|Submit|Wall)"
+    r"(?P<rest>[A-Za-z]*)"
+)
+_WHAT = {
+    "billing": "billing units",
+    "bb": "burst buffers",
+    "cpu": "CPUs",
+    "energy": "energy",
+    "gres": "GPUs and the like",
+    "job": "jobs",
+    "jobs": "jobs",
+    "license": "licenses",
+    "mem": "memory",
+    "memory": "memory",
+    "node": "nodes",
+    "submit": "jobs in the queue",
+    "wall": "time",
+}
+_PER = {
+    "PerUser": "one user",
+    "PerAccount": "one account",
+    "PerJob": "one job",
+    "PerNode": "one node",
+}
+
+
+def in_words(reason: str) -> str:
+    """A reason of squeue's; "" = Slurm has none yet."""
+    if reason in _NOT_LOOKED_AT:
+        return ""
+    if reason in _WORDS:
+        return _WORDS[reason]
+    # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
+    first, _, rest = (part.strip() for part in reason.partition(","))
+    if first in _WORDS:
+        nodes = rest.removeprefix("UnavailableNodes:")
+        return f"{_WORDS[first]}: {nodes}" if nodes else _WORDS[first]
+    if found := _LIMIT.fullmatch(reason):
+        return _limit(found)
+    return "for a reason of its own"
+
+
+def delay(job: Job, before: int, now: float) -> Delay | None:
+    """What is told of an allocation that waits; None = Slurm has not said why yet. `before`: how many jobs
+    wait before it; -1 = nobody has counted. `now`: seconds since the epoch."""
+    words = in_words(job.reason)
+    if not words:
+        return None
+    nodes = "its node" if job.node_count == 1 else f"its {job.node_count} nodes"
+    return Delay(
+        DelayCause.CLUSTER,
+        f"Slurm has not given {nodes} yet: {words} ({job.reason})",
+        word=job.reason,
+        position=before + 1,
+        # An estimate that has passed is none.
+        expected=job.starts * 10**9 if job.starts > now else 0,
+    )
+
+
+def count_before(job: Job, pending: Iterable[Pending]) -> int:
+    """How many jobs wait before one, in a partition that it asks for too: Slurm looks at higher priorities
+    first, and at older ones of the same."""
+    own = next((one for one in pending if one.id == job.id), None)
+    if own is None:
+        return -1
+    partitions = set(own.partitions)
+    return sum(
+        (-one.priority, one.id) < (-own.priority, own.id)
+        and not partitions.isdisjoint(one.partitions)
+        for one in pending
+    )
+
+
+def _limit(found: re.Match[str]) -> str:
+    of = "the QOS" if found["of"] == "QOS" else "the account"
+    what, rest = _WHAT[found["what"].lower()], found["rest"]
+    if found["kind"] == "Min":
+        return f"{of} gives nothing so small: {what}"
+    whom = next((words for per, words in _PER.items() if per in rest), "")
+    if found["kind"] == "Grp":
+        whom = "all its jobs together"
+    minutes = "Minutes" in rest
+    if minutes:
+        what = f"{what.removesuffix('s')} minutes"
+    return (
+        f"{of} allows {whom + ' ' if whom else ''}no more {what}{'' if minutes else ' at a time'}"
+    )

@@ -1,0 +1,118 @@
+"""Why a job that has its places does not start, on its timeline and in its record
+(spec/operations#why-it-waits)."""
+
+from dataclasses import replace
+
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
+from trainshed.controller.capacity import CapacityTracker
+from trainshed.core.capacity import Delay, DelayCause, WaitReason
+from trainshed.core.lifecycle.events import (
+    CancelCause,
+    CancelRequested,
+    JobAdmitted,
+    ReplicaExited,
+    ReplicaStarted,
+    RuntimePrepared,
+    StartDelayed,
+)
+from trainshed.engines.port import Node
+from trainshed.scheduler.model import Policy
+
+PLACES = JobAdmitted(((PRIMARY, "a"),))
+BUSY = Delay(DelayCause.CLUSTER, "Slurm has not given its node yet: it is in use", word="Resources")
+LATER = Delay(DelayCause.CLUSTER, "Slurm has not given its node yet: others go first")
+HOUR = 3600 * SECOND
+
+
+def starting() -> Life:
+    return Life(job(1)).see(PLACES, RuntimePrepared(1))
+
+
+def told(life: Life) -> list[str]:
+    return [entry.message for entry in life.told if entry.kind == "delayed"]
+
+
+def test_what_a_start_waits_for_is_told_once() -> None:
+    life = starting().see(StartDelayed(1, BUSY), StartDelayed(1, BUSY))
+    assert told(life) == ["Slurm has not given its node yet: it is in use."]
+    entry = life.told[-1]
+    assert entry.details == {"attempt": 1, "cause": "cluster", "word": "Resources"}
+
+
+def test_a_cluster_that_changes_its_mind_is_told_of_once_a_minute() -> None:
+    life = starting().see(StartDelayed(1, BUSY), StartDelayed(1, LATER))
+    assert len(told(life)) == 1
+    life.now += 60 * SECOND
+    life.see(StartDelayed(1, LATER))
+    assert told(life)[1:] == ["Slurm has not given its node yet: others go first."]
+
+
+def test_an_expected_start_is_told_when_it_is_known_and_when_it_moves_far() -> None:
+    life = starting().see(StartDelayed(1, BUSY))
+    expected = CREATED + HOUR
+    life.see(StartDelayed(1, replace(BUSY, expected=expected, position=3)))
+    assert told(life)[-1].endswith(
+        "; number 3 in its queue; start expected at 1970-01-01 01:16 UTC."
+    )
+    life.now += 61 * SECOND
+    life.see(
+        StartDelayed(1, replace(BUSY, expected=expected + 120 * SECOND)),
+        StartDelayed(1, replace(BUSY, expected=0)),
+        StartDelayed(1, replace(BUSY, expected=expected, position=2)),
+    )
+    assert len(told(life)) == 2, "a little later, and another place, are no news"
+    life.see(StartDelayed(1, replace(BUSY, expected=expected + HOUR)))
+    assert told(life)[-1].endswith("start expected at 1970-01-01 02:16 UTC.")
+
+
+def test_how_much_a_node_was_sent_is_told_each_time() -> None:
+    some = [
+        Delay(DelayCause.CONTENT, f"The environment is being sent: {n} of 9 MB") for n in (2, 7)
+    ]
+    life = starting().see(*(StartDelayed(1, delay) for delay in some))
+    assert told(life) == [f"{delay.message}." for delay in some]
+
+
+def test_nothing_is_told_of_what_is_not_to_be_started() -> None:
+    for life in (
+        Life(job(1)).see(StartDelayed(0, BUSY), StartDelayed(1, BUSY)),
+        Life(job(1)).see(PLACES, StartDelayed(1, BUSY)),
+        starting().see(ReplicaStarted(1, PRIMARY, 1, CREATED), StartDelayed(1, BUSY)),
+        starting().see(CancelRequested(CancelCause.USER, CREATED), StartDelayed(1, BUSY)),
+        starting().see(StartDelayed(2, BUSY)),
+    ):
+        assert told(life) == []
+
+
+def test_what_is_waited_for_again_after_a_start_is_told_again() -> None:
+    places = JobAdmitted(((PRIMARY, "a"), (WORKER, "a")))
+    life = Life(job(1, 1)).see(places, RuntimePrepared(1), StartDelayed(1, BUSY))
+    life.see(ReplicaStarted(1, PRIMARY, 1, CREATED), StartDelayed(1, BUSY))
+    assert len(told(life)) == 2
+
+
+def test_the_delay_is_why_the_job_waits_until_it_has_started() -> None:
+    room = CapacityTracker(Policy(strict=True), lambda _: None)
+    room.set_nodes([Node("a", 4, 2**40)])
+    life = starting()
+    room.put(life.job)
+    assert room.why(life.job.uid, life.now) is None
+    expected = CREATED + HOUR
+    room.set_delay(life.job.uid, 1, replace(BUSY, expected=expected, position=2))
+    room.put(life.job)
+    waiting = room.why(life.job.uid, life.now)
+    assert waiting is not None
+    assert (waiting.reason, waiting.message) == (WaitReason.CLUSTER, BUSY.message)
+    assert (waiting.hint, waiting.position, waiting.expected) == (
+        "start expected at 1970-01-01 01:16 UTC",
+        2,
+        expected,
+    )
+    room.set_delay(life.job.uid, 1, None)
+    assert room.why(life.job.uid, life.now) is None
+    room.set_delay(life.job.uid, 1, BUSY)
+    room.put(life.see(ReplicaStarted(1, PRIMARY, 1, life.now)).job)
+    assert room.why(life.job.uid, life.now) is None, "it has started"
+    room.put(life.see(ReplicaExited(1, PRIMARY, 1, exited())).job)
+    room.set_delay(life.job.uid, 1, BUSY)
+    assert room.why(life.job.uid, life.now) is None, "it is over"

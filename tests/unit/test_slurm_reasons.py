@@ -1,0 +1,76 @@
+"""Slurm's reasons in words: `trainshed.engines.slurm.reasons`."""
+
+import pytest
+
+from trainshed.core.capacity import Delay, DelayCause
+from trainshed.engines.slurm.commands import Job, Pending, list_pending, parse_pending
+from trainshed.engines.slurm.reasons import count_before, delay, in_words
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("None", ""),
+        ("", ""),
+        ("Resources", "what it needs is in use"),
+        ("Priority", "other jobs are before it"),
+        ("ReqNodeNotAvail", "a node that it needs is not available"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:node[1-3]",
+            "a node that it needs is not available: node[1-3]",
+        ),
+        (
+            "ReqNodeNotAvail, Reserved for maintenance",
+            "a node that it needs is not available: Reserved for maintenance",
+        ),
+        ("QOSMaxCpuPerUserLimit", "the QOS allows one user no more CPUs at a time"),
+        ("QOSMaxGRESPerUser", "the QOS allows one user no more GPUs and the like at a time"),
+        ("QOSMaxJobsPerUserLimit", "the QOS allows one user no more jobs at a time"),
+        ("QOSMaxMemoryPerUser", "the QOS allows one user no more memory at a time"),
+        ("QOSGrpNodeLimit", "the QOS allows all its jobs together no more nodes at a time"),
+        ("AssocGrpCPUMinutesLimit", "the account allows all its jobs together no more CPU minutes"),
+        ("AssocMaxJobsLimit", "the account allows no more jobs at a time"),
+        ("QOSMinCpuNotSatisfied", "the QOS gives nothing so small: CPUs"),
+        ("SomethingNew", "for a reason of its own"),
+    ],
+)
+def test_a_reason_in_words(reason: str, words: str) -> None:
+    assert in_words(reason) == words
+
+
+def job(reason: str = "Priority", starts: int = 0, nodes: int = 1) -> Job:
+    return Job(7, "a", "PENDING", 1, nodes, 1, 1, (), (), starts, reason)
+
+
+def test_what_is_told_names_slurms_own_word_and_what_it_expects() -> None:
+    assert delay(job(), -1, 100) == Delay(
+        DelayCause.CLUSTER,
+        "Slurm has not given its node yet: other jobs are before it (Priority)",
+        word="Priority",
+    )
+    found = delay(job("Resources", 160, nodes=3), 4, 100)
+    assert found is not None
+    assert (
+        found.message == "Slurm has not given its 3 nodes yet: what it needs is in use (Resources)"
+    )
+    assert (found.position, found.expected) == (5, 160 * 10**9)
+    passed = delay(job("Resources", 60), 4, 100)
+    assert passed is not None and passed.expected == 0
+    assert delay(job("None"), 0, 100) is None, "it has not been looked at yet"
+
+
+def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() -> None:
+    fields = [
+        ("7", "100", "main"),
+        ("8_[1-9]", "100", "main"),
+        ("5", "100", "main"),
+        ("9", "200", "hi,main"),
+        ("6", "900", "other"),
+        ("3", "0", "main"),
+    ]
+    answer = "".join("\x1f".join((*line, "\n")) for line in fields)
+    pending = tuple(parse_pending(answer))
+    assert pending[3] == Pending(9, 200, ("hi", "main"))
+    assert count_before(job(), pending) == 2
+    assert count_before(job(), ()) == -1
+    assert "--states=PENDING" in list_pending()
