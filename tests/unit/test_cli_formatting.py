@@ -120,7 +120,7 @@ def test_every_state_has_a_colour() -> None:
 
 def test_meant_takes_an_unambiguous_beginning() -> None:
     known = [view("census_1"), view("census_2"), view("mnist", name="Digits")]
-    assert meant("mn", known).id == "mnist"
+    assert meant("mn", known)[0].id == "mnist"
     with pytest.raises(click.ClickException, match="2 jobs have an id that begins with 'census'"):
         meant("census", known)
     with pytest.raises(click.ClickException, match=r"Did you mean:\n  mnist  Digits  RUNNING"):

@@ -15,7 +15,7 @@ import click
 
 from trainshed.cli.text.printable import cleaned, cleaned_line, plain
 
-_PATIENCE = 60.0
+PATIENCE = 60.0
 """Seconds that an answer may take; streams wait without end."""
 
 
@@ -53,6 +53,7 @@ class Client:
         *,
         ca: str = "",
         raw: bool = False,
+        patience: float = PATIENCE,
     ) -> None:
         #: `http://host:port`, or with `https`.
         self.address = address.rstrip("/")
@@ -65,6 +66,8 @@ class Client:
         self._ca = ca
         #: Texts in answers come as they are; else they are made printable, for a terminal gets to see them.
         self._raw = raw
+        #: Seconds that an answer may take.
+        self._patience = patience
 
     def look_again(self) -> None:
         """Take the address that the service has now, if that can be known. Raises Unreachable while there is
@@ -129,7 +132,7 @@ class Client:
         query: Mapping[str, str | int | Sequence[str] | None] | None = None,
         content: bytes | None = None,
         content_type: str = "application/json",
-        patience: float | None = _PATIENCE,
+        patience: float | None = 0.0,
         clean: Callable[[Any], Any] = cleaned,
     ) -> "Answer":
         parameters = {key: value for key, value in (query or {}).items() if value is not None}
@@ -139,7 +142,7 @@ class Client:
             headers["Authorization"] = f"Bearer {self._token}"
         if content is not None:
             headers["Content-Type"] = content_type
-        connection = self._connection(patience)
+        connection = self._connection(self._patience if patience == 0.0 else patience)
         try:
             connection.request(method, target, body=content, headers=headers)
             response = connection.getresponse()

@@ -21,6 +21,7 @@ class Session:
 
 
 _COMMANDS = (
+    ("completion", "trainshed.cli.completion", "Print shell completion for bash, zsh or fish."),
     (
         "datasets",
         "trainshed.cli.datasets",

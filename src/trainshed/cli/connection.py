@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from trainshed.cli.client import Client, Unreachable
+from trainshed.cli.client import PATIENCE, Client, Unreachable
 from trainshed.replica import protocol
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
@@ -53,11 +53,14 @@ class Endpoint:
     #: What to do when nobody answers.
     advice: str = _START
 
-    def client(self, *, raw: bool = False) -> Client:
-        """For the APIs. `raw`: texts come as they are, for who hands them on in JSON."""
+    def client(self, *, raw: bool = False, patience: float = PATIENCE) -> Client:
+        """For the APIs. `raw`: texts come as they are, for who hands them on in JSON. `patience`: seconds
+        that an answer may take."""
         data = self.data
         look = (lambda: local(data, self.token).rest) if data is not None else None
-        return Client(self.rest, self.token, self.advice, look, ca=self.ca, raw=raw)
+        return Client(
+            self.rest, self.token, self.advice, look, ca=self.ca, raw=raw, patience=patience
+        )
 
     def storage_client(self) -> Client:
         """For the objects of buckets."""

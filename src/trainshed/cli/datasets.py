@@ -15,7 +15,8 @@ import click
 
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
-from trainshed.cli.output_format import takes_form, terminal_width
+from trainshed.cli.groups import ListGroup
+from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import counted, local_moment, parse_moment
 from trainshed.cli.text.printable import one_line
@@ -34,7 +35,7 @@ _region = click.option(
 )
 
 
-@click.group()
+@click.group(cls=ListGroup)
 def command() -> None:
     """List and describe datasets, and show what was split of them for jobs."""
 
@@ -49,7 +50,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
     place = _Place.of(endpoint, project, region)
     datasets = list(place.pages("datasets"))
     if form == "json":
-        click.echo(json.dumps(datasets, indent=2))
+        print_data(datasets)
         return
     if not datasets:
         click.echo(f"No datasets in {place.name}. How to make one: docs/datasets.md", err=True)
@@ -73,7 +74,7 @@ def describe(
     if found is None:
         raise click.ClickException(_unknown("dataset", dataset, place))
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        print_data(found)
         return
     for line in description(found):
         click.echo(line)
@@ -93,7 +94,7 @@ def splits(
     place = _Place.of(endpoint, project, region)
     found = [splitting(place.client, each) for each in _pipelines(place, name)]
     if form == "json":
-        click.echo(json.dumps([each.public for each in found], indent=2))
+        print_data([each.public for each in found])
         return
     for number, each in enumerate(found):
         if number:

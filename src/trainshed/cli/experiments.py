@@ -1,6 +1,5 @@
 """`trainshed experiments`: the experiments of a project, their runs, and how these compare."""
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
-from trainshed.cli.output_format import takes_form, terminal_width
+from trainshed.cli.groups import ListGroup
+from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import counted, local_moment, parse_moment
 from trainshed.cli.text.printable import one_line
@@ -49,7 +49,7 @@ _region = click.option(
 )
 
 
-@click.group()
+@click.group(cls=ListGroup)
 def command() -> None:
     """List experiments, describe their runs, and compare them."""
 
@@ -64,9 +64,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
     place = _Place.of(endpoint, project, region, raw=form == "json")
     answers = list(place.pages(_EXPERIMENTS, limit=None))
     if form == "json":
-        click.echo(
-            json.dumps([each for answer in answers for each in answer["experiments"]], indent=2)
-        )
+        print_data([each for answer in answers for each in answer["experiments"]])
         return
     experiments = [each for answer in answers for each in read(answer, ExperimentList).experiments]
     if not experiments:
@@ -103,7 +101,7 @@ def describe(
     place = _Place.of(endpoint, project, region, raw=form == "json")
     answer = place.runs(experiment, limit, curves=True)
     if form == "json":
-        click.echo(json.dumps(answer, indent=2))
+        print_data(answer)
         return
     for line in description(read(answer, ExperimentRuns)):
         click.echo(line)
@@ -155,7 +153,7 @@ def compare(
             "differing": list(comparison.differing),
             "best": {metric: list(names) for metric, names in comparison.best.items()},
         }
-        click.echo(json.dumps(document, indent=2))
+        print_data(document)
         return
     if not comparison.runs:
         click.echo(f"{one_line(experiment)} has no runs yet.", err=True)

@@ -1,12 +1,11 @@
 """`trainshed machine-types`: the machine types with the memory that a replica really gets
 (spec/machines#memory)."""
 
-import json
 from typing import Any
 
 import click
 
-from trainshed.cli.output_format import output_format
+from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Column, titled
 from trainshed.core.catalog.accelerators import allowed
@@ -39,7 +38,7 @@ def command(form: str, name: str | None) -> None:
             f"No machine type's name begins with {name!r}. All of them: trainshed machine-types"
         )
     if form == "json":
-        click.echo(json.dumps([_document(machine) for machine in machines], indent=2))
+        print_data([_document(machine) for machine in machines])
         return
     for line in titled(_COLUMNS, [_row(machine) for machine in machines]):
         click.echo(line)

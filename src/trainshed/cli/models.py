@@ -8,7 +8,8 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.groups import ListGroup
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import local_moment, parse_moment
 from trainshed.cli.text.tables import Column, joined, pairs, table
@@ -28,12 +29,9 @@ _project = click.option("--project", metavar="PROJECT", help="Project. Default: 
 _region = click.option("--region", metavar="REGION", help="Region. Default: the service's.")
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def command(context: click.Context) -> None:
+@click.group(cls=ListGroup)
+def command() -> None:
     """Show the models of a project and what they were made of. Without a command: list them."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_)
 
 
 @command.command("list")
@@ -45,7 +43,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
     """List models, the newest first, each with what made its default version."""
     answer = endpoint.client(raw=form == "json").get(_MODELS, **place_of(endpoint, project, region))
     if form == "json":
-        click.echo(json.dumps(answer["models"], indent=2))
+        print_data(answer["models"])
         return
     listed = read(answer, ModelList)
     where = f"{listed.project} in {listed.region}"
@@ -79,7 +77,7 @@ def describe(
         f"{_MODELS}/{quote(model_id, safe='')}", **place_of(endpoint, project, region)
     )
     if form == "json":
-        click.echo(json.dumps(answer, indent=2))
+        print_data(answer)
         return
     for line in description(read(answer, ModelDescription)):
         click.echo(line)

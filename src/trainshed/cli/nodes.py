@@ -1,7 +1,6 @@
 """`trainshed nodes`: list, drain, undrain; what runs on a drained node is asked to leave and goes on
 elsewhere."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,9 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.groups import ListGroup
+from trainshed.cli.jobs.references import completing
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.colours import condition_colour, faint
 from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Column, joined, table, titled
@@ -89,12 +90,9 @@ class NodeView:
         )
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def command(context: click.Context) -> None:
+@click.group(cls=ListGroup)
+def command() -> None:
     """List nodes, and drain them for maintenance. Without a command: list them."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_)
 
 
 @command.command("list")
@@ -104,7 +102,7 @@ def list_(endpoint: Endpoint, form: str) -> None:
     """List the nodes with their condition, usage, replicas and accelerators."""
     answer: list[dict[str, Any]] = endpoint.client(raw=form == "json").get(_NODES)["nodes"]
     if form == "json":
-        click.echo(json.dumps(answer, indent=2))
+        print_data(answer)
         return
     if not answer:
         click.echo("The service has no nodes now.", err=True)
@@ -116,7 +114,7 @@ def list_(endpoint: Endpoint, form: str) -> None:
 
 
 @command.command(short_help="Move all work off a node for maintenance.")
-@click.argument("node")
+@click.argument("node", shell_complete=completing("nodes"))
 @click.option("--reason", metavar="TEXT", default="", help="Reason shown to the jobs on the node.")
 @click.option("--wait", is_flag=True, help="Wait until nothing runs on the node.")
 @takes_endpoint
@@ -142,7 +140,7 @@ def drain(endpoint: Endpoint, node: str, reason: str, *, wait: bool) -> None:
 
 
 @command.command()
-@click.argument("node")
+@click.argument("node", shell_complete=completing("nodes"))
 @takes_endpoint
 def undrain(endpoint: Endpoint, node: str) -> None:
     """Let NODE take work again."""

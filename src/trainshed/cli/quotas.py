@@ -1,12 +1,12 @@
 """`trainshed quotas`: what a project may use in a region, what of it is used; set and clear limits."""
 
-import json
 from collections.abc import Sequence
 
 import click
 
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.groups import ListGroup
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.tables import Column, joined, table
 from trainshed.wire.trainshed_v1.capacity import PlacedQuota, Quota, QuotaList
@@ -33,15 +33,12 @@ _project = click.option("--project", metavar="PROJECT", help="Project. Default: 
 _region = click.option("--region", metavar="REGION", help="Region. Default: the service's.")
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def command(context: click.Context) -> None:
+@click.group(cls=ListGroup)
+def command() -> None:
     """Show and set what a project may use at once in a region. Without a command: list the quotas.
 
     A job for which no quota is left waits. A job that runs goes on, whatever is set.
     """
-    if context.invoked_subcommand is None:
-        context.invoke(list_)
 
 
 @command.command("list")
@@ -63,7 +60,7 @@ def list_(
     if form == "json":
         shown = {quota.metric for quota in quotas}
         raw = [quota for quota in answer["quotas"] if quota["metric"] in shown]
-        click.echo(json.dumps(raw, indent=2))
+        print_data(raw)
         return
     where = f"{listed.project} in {listed.region}"
     if not quotas:
@@ -77,7 +74,11 @@ def list_(
         click.echo(line)
 
 
-@command.command("set", short_help="Set the most that jobs may use at once.")
+@command.command(
+    "set",
+    short_help="Set the most that jobs may use at once.",
+    context_settings={"ignore_unknown_options": True},
+)
 @click.argument("metric")
 @click.argument("limit", callback=_limit)
 @_project

@@ -1,13 +1,13 @@
 """`trainshed reducers`: how many a job needs, what can use them, and what an image of one's own installs
 (spec/reduction#bandwidth)."""
 
-import json
 import re
 from pathlib import Path
 
 import click
 
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.groups import Group
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.reducer_plan import plan, plan_document, plan_lines
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.tables import Column, joined, table
@@ -41,7 +41,7 @@ def _gbps(context: click.Context, parameter: click.Parameter, value: str | None)
     return gbps
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Plan a job's reducers (worker pool 2 with a reduction-server image). Needs no service.
 
@@ -138,7 +138,7 @@ def plan_(
         count=reducers,
     )
     if form == "json":
-        click.echo(json.dumps(plan_document(fleets, size), indent=2))
+        print_data(plan_document(fleets, size))
         return
     for line in plan_lines(fleets, size):
         click.echo(line)
@@ -159,7 +159,7 @@ def support(form: str) -> None:
             }
             for row in SUPPORT
         ]
-        click.echo(json.dumps(rows, indent=2))
+        print_data(rows)
         return
     columns = (Column("PROGRAM"), Column("VERSIONS"), Column("VERDICT"), Column("HOW"))
     header, *lines = table(

@@ -1,7 +1,6 @@
 """`trainshed secrets`: set, list and delete what jobs name as `$(secret:NAME)`, and change the key that they
 are sealed with. Shows no value, ever."""
 
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -11,7 +10,9 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.groups import ListGroup
+from trainshed.cli.jobs.references import completing
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.moments import local_moment, parse_moment
 from trainshed.cli.text.tables import Column, titled
 from trainshed.wire.trainshed_v1.record import read
@@ -24,16 +25,13 @@ _project = click.option(
 )
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def command(context: click.Context) -> None:
+@click.group(cls=ListGroup)
+def command() -> None:
     """Store secrets that jobs name in their environment. Without a command: list them.
 
     A variable with the value $(secret:NAME) holds the secret when the program starts; the job itself, its
     description and its log never show it.
     """
-    if context.invoked_subcommand is None:
-        context.invoke(list_)
 
 
 @command.command("list")
@@ -44,7 +42,7 @@ def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
     """List secrets and their versions, never values."""
     answer = endpoint.client(raw=form == "json").get(_SECRETS, project=_whose(endpoint, project))
     if form == "json":
-        click.echo(json.dumps(answer["secrets"], indent=2))
+        print_data(answer["secrets"])
         return
     secrets = read(answer, SecretList)
     if not secrets.secrets:
@@ -110,7 +108,7 @@ def set_(
 
 
 @command.command(short_help="Delete a secret, or one version of it.")
-@click.argument("name")
+@click.argument("name", shell_complete=completing("secrets"))
 @click.option("--version", type=click.IntRange(1), metavar="N", help="Delete this version only.")
 @_project
 @takes_endpoint

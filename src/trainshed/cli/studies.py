@@ -5,7 +5,6 @@ A trial becomes the same `TrialView` as one of a tuning job, so that both are sh
 the first is the objective's column, the others stand among the notes.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,8 @@ import click
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
-from trainshed.cli.output_format import takes_form, terminal_width
+from trainshed.cli.groups import ListGroup
+from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint, study_colour
 from trainshed.cli.text.moments import local_moment, parse_moment
 from trainshed.cli.text.tables import Column, joined, pairs, table
@@ -81,7 +81,7 @@ class StudyRows:
     best: tuple[str, ...]
 
 
-@click.group()
+@click.group(cls=ListGroup)
 def command() -> None:
     """List and describe studies of the study API (Vizier). The trials of a tuning job: trainshed jobs
     describe."""
@@ -97,7 +97,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
     client, parent = _place(endpoint, project, region, raw=form == "json")
     studies = list(_pages(client, f"{parent}/studies", "studies"))
     if form == "json":
-        click.echo(json.dumps(studies, indent=2))
+        print_data(studies)
         return
     if not studies:
         click.echo(f"No studies in {parent.removeprefix('/v1/')}.", err=True)
@@ -135,7 +135,7 @@ def describe(
         "optimalTrials", []
     )
     if form == "json":
-        click.echo(json.dumps(public | {"trials": trials, "optimalTrials": optimal}, indent=2))
+        print_data(public | {"trials": trials, "optimalTrials": optimal})
         return
     view = StudyView.parse(public)
     for line in description(view, trials, optimal, session.now(), terminal_width()):

@@ -6,13 +6,19 @@ import click
 
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.references import completing, find_job, job_path
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.viewers import ViewLink
 
 
 @click.command(short_help="Open TensorBoard for what jobs wrote.")
-@click.argument("jobs", metavar="JOB [JOB]...", nargs=-1, required=True)
+@click.argument(
+    "jobs",
+    metavar="JOB [JOB]...",
+    nargs=-1,
+    required=True,
+    shell_complete=completing("jobs"),
+)
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
 @click.option("--wait", "waits", is_flag=True, help="Return when TensorBoard serves.")
 @takes_endpoint

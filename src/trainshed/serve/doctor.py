@@ -2,7 +2,6 @@
 service, starts none."""
 
 import asyncio
-import json
 import os
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.printable import plain
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, engine_settings, load
@@ -51,7 +51,7 @@ _MARKS = {"good": ("ok", "green"), "less": ("--", "yellow"), "bad": ("!!", "red"
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@output_format("text", "Output as text, or as JSON or YAML for programs.")
 def command(data: Path | None, config: Path | None, form: str) -> None:
     """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with the
     engine slurm at its cluster. Exits with 1 if something is so that no service can work."""
@@ -61,7 +61,7 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
         raise click.ClickException(str(failure)) from None
     findings = list(examine(settings))
     if form == "json":
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print_data([asdict(finding) for finding in findings])
     else:
         _print(findings)
     if any(finding.verdict == "bad" for finding in findings):

@@ -3,6 +3,7 @@
 import click
 
 from trainshed.cli.commands import register
+from trainshed.cli.groups import Group
 from trainshed.serve import clock
 
 _COMMANDS = (
@@ -30,6 +31,7 @@ takes."""
 
 
 @click.group(
+    cls=Group,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog='A first look: trainshed demo. Then: trainshed up, eval "$(trainshed env)", gcloud ai custom-jobs '
     "list.",

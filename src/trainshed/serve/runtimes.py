@@ -2,7 +2,6 @@
 itself, with a service beside it or without.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.groups import ListGroup
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.printable import coloured
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
@@ -38,12 +38,9 @@ def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
     return cache(config(command))
 
 
-@click.group(invoke_without_command=True, short_help="List, build and clear runtimes.")
-@click.pass_context
-def command(context: click.Context) -> None:
+@click.group(cls=ListGroup, short_help="List, build and clear runtimes.")
+def command() -> None:
     """List, build and clear the runtimes that programs run in. Without a command: list them."""
-    if context.invoked_subcommand is None:
-        context.invoke(list_)
 
 
 @command.command("list")
@@ -58,7 +55,7 @@ def list_(
     offers = _told(lambda: _inventory(settings).offers(family))
     if form == "json":
         found = [asdict(offer) | {"built": str(offer.built or "")} for offer in offers]
-        click.echo(json.dumps(found, indent=2))
+        print_data(found)
         return
     for line in _table(offers):
         click.echo(line)

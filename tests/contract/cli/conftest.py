@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.contract.cli.fake_service import TOKEN, FakeService, serve
 from trainshed.cli.commands import register
+from trainshed.cli.groups import Group
 from trainshed.cli.text.moments import parse_moment
 
 NOW = parse_moment("2026-11-20T06:01:00Z")
@@ -53,10 +53,10 @@ def trainshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRAINSHED_DATA", str(tmp_path))
     monkeypatch.setenv("TZ", "UTC")
-    group = click.Group("trainshed")
+    group = Group("trainshed")
     register(group, lambda: NOW)
 
     def invoke(*arguments: str, **options: Any) -> Result:
-        return CliRunner().invoke(group, arguments, **options)
+        return CliRunner().invoke(group, arguments, prog_name="trainshed", **options)
 
     return invoke

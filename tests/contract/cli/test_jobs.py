@@ -1,10 +1,15 @@
 """`trainshed jobs`: what is asked of the service, and what is printed."""
 
 import json
+from pathlib import Path
 from typing import Any
+
+import pytest
+import yaml
 
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import (
+    TOKEN,
     FakeService,
     Stream,
     entry,
@@ -342,3 +347,83 @@ def test_the_timeline_has_attempts_lives_and_totals(
     ]
     coloured = trainshed("jobs", "timeline", "7", color=True).stdout
     assert "\x1b[33mRule replica_lost." in coloured
+
+
+def test_a_name_means_the_newest_job_of_that_name(trainshed: Invoke, service: FakeService) -> None:
+    jobs = listed(job("31"), job("22", displayName="other"), job("13"))
+    service.on("GET", JOBS, jobs)
+    service.on("GET", f"{JOBS}/31", job("31"))
+    result = trainshed("jobs", "describe", "digits", "--format", "json")
+    assert json.loads(result.stdout)["uid"] == "31"
+    assert result.stderr == "digits is 31, the newest of 2\n"
+    service.on("GET", f"{JOBS}/22", job("22", displayName="other"))
+    assert trainshed("jobs", "describe", "other").stderr == "other is 22\n"
+
+
+def test_last_is_the_newest_job(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed(job("31"), job("22")))
+    service.on("GET", f"{JOBS}/31", job("31"))
+    result = trainshed("jobs", "describe", "@last")
+    assert (result.exit_code, result.stderr) == (0, "@last is 31  digits\n")
+    service.on("GET", JOBS, listed())
+    none = trainshed("jobs", "describe", "@last")
+    assert none.exit_code == 1
+    assert "No job was submitted yet. Submit one: trainshed run" in none.stderr
+
+
+def test_a_service_of_which_only_the_address_is_known_says_whose_jobs(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    service.on("GET", "/trainshed/v1/status", {"project": "its-own", "region": "r"})
+    service.on("GET", JOBS, listed(job("31")))
+    at = ("--url", service.address, "--token", TOKEN)
+    assert trainshed("jobs", "list", *at).exit_code == 0
+    assert service.asked[-1].query["project"] == "its-own"
+
+
+def test_yaml_is_what_json_is(trainshed: Invoke, service: FakeService) -> None:
+    about = {"displayName": "yes: #1", "labels": {"a": "1", "b": ""}, "error": None, "waits": []}
+    service.on("GET", JOBS, listed(job("31", **about)))
+    as_json = json.loads(trainshed("jobs", "list", "--format", "json").stdout)
+    assert yaml.safe_load(trainshed("jobs", "list", "--format", "yaml").stdout) == as_json
+    assert trainshed("jobs", "list", "--format", "text").stdout.startswith("JOB")
+    assert "not one of table, json, yaml." in trainshed("jobs", "list", "--format", "xml").stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nodes", "--format", "json"),
+        ("--data", "DATA", "nodes", "--format=json"),
+        ("nodes", "--data", "DATA", "list", "--format", "json"),
+    ],
+)
+def test_shared_options_may_stand_anywhere(
+    trainshed: Invoke, service: FakeService, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    service.on("GET", "/trainshed/v1/nodes", {"nodes": []})
+    result = trainshed(*(word.replace("DATA", str(tmp_path)) for word in words))
+    assert (result.exit_code, result.stdout) == (0, "[]\n"), result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_are_told_how_to_complete(trainshed: Invoke, shell: str) -> None:
+    assert "_TRAINSHED_COMPLETE" in trainshed("completion", shell).stdout
+
+
+def test_names_and_states_are_completed(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed(job("31"), job("32", displayName="d2")))
+
+    def offered(*words: str) -> list[str]:
+        typed = {"COMP_WORDS": " ".join(("trainshed", *words)), "COMP_CWORD": str(len(words))}
+        environ = {"_TRAINSHED_COMPLETE": "bash_complete", **typed}
+        said = trainshed(env=environ)
+        assert not said.stderr
+        return [line.partition(",")[2] for line in said.stdout.splitlines()]
+
+    assert offered("jobs", "describe", "") == ["@last", "31", "digits", "32", "d2"]
+    assert offered("jobs", "cancel", "3", "di") == ["digits"]
+    assert offered("jobs", "list", "--state", "fai") == ["FAILED"]
+    assert "drain" in offered("nodes", "")
+    service.refuse("GET", JOBS, 500, "no")
+    assert offered("jobs", "describe", "d") == [""], "nothing, and silently"

@@ -1,6 +1,5 @@
 """`trainshed jobs autopsy`: what a failed replica left: list it, look around in it, copy it, delete it."""
 
-import json
 import shlex
 import sys
 import tarfile
@@ -13,8 +12,9 @@ import click
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.shell import run_shell
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.moments import local_moment, parse_moment
 from trainshed.cli.text.printable import one_line
 from trainshed.cli.text.tables import Column, titled
@@ -23,7 +23,7 @@ from trainshed.wire.trainshed_v1.shells import AutopsyList, Deleted
 
 
 @click.command(short_help="Inspect the files that a failed replica left.")
-@click.argument("job")
+@takes_job
 @click.argument("replica", required=False)
 @click.option(
     "--attempt", type=click.IntRange(min=1), help="Attempt of the replica. Default: the newest."
@@ -42,7 +42,7 @@ from trainshed.wire.trainshed_v1.shells import AutopsyList, Deleted
 @click.option(
     "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
 )
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@takes_form
 @takes_endpoint
 @click.pass_obj
 def command(
@@ -83,7 +83,7 @@ def command(
 def _list(client: Client, uid: str, form: str) -> None:
     answer = client.get(job_path(uid, "/autopsies"))
     if form == "json":
-        click.echo(json.dumps(answer["autopsies"], indent=2))
+        print_data(answer["autopsies"])
         return
     autopsies = read(answer, AutopsyList).autopsies
     if not autopsies:

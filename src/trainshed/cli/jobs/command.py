@@ -1,6 +1,5 @@
 """`trainshed jobs`: list, describe, timeline, cancel. Its other commands have modules of their own."""
 
-import json
 from datetime import tzinfo
 
 import click
@@ -8,6 +7,7 @@ import click
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.groups import Group
 from trainshed.cli.jobs import autopsy, curves, drill, logs, shell, usage, watch
 from trainshed.cli.jobs.describe import (
     IncarnationView,
@@ -16,9 +16,17 @@ from trainshed.cli.jobs.describe import (
     incarnation_table,
     timeline_lines,
 )
-from trainshed.cli.jobs.references import find_job, job_path, list_jobs
+from trainshed.cli.jobs.references import (
+    completing,
+    find_job,
+    job_path,
+    list_jobs,
+    project_of,
+    takes_job,
+    takes_jobs,
+)
 from trainshed.cli.jobs.views import JobView, TimelineView
-from trainshed.cli.output_format import takes_form, terminal_width
+from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint, state_colour
 from trainshed.cli.text.moments import duration, local_moment
 from trainshed.cli.text.tables import Column, joined, table
@@ -26,11 +34,12 @@ from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """List, describe, follow and cancel jobs, tuning jobs and training pipelines of both APIs.
 
-    JOB is a job's id, its full name, or the beginning of its id if no other id begins so.
+    JOB is a job's id or full name, its display name (of several the newest), the beginning of its id, or
+    @last, which is the newest job.
     """
 
 
@@ -44,7 +53,12 @@ command.add_command(watch.command, "watch")
 
 
 @command.command("list")
-@click.option("--state", metavar="STATE", help="Show only jobs in this state, such as RUNNING.")
+@click.option(
+    "--state",
+    metavar="STATE",
+    shell_complete=completing("states"),
+    help="Show only jobs in this state, such as RUNNING.",
+)
 @click.option(
     "--project", metavar="PROJECT", help="Project of the jobs, - for all. Default: the service's."
 )
@@ -74,14 +88,12 @@ def list_(
     """List the newest jobs, newest first.
 
     Jobs that tuning jobs and pipelines made are listed with --parent."""
-    chosen = project or endpoint.project
-    if not chosen:
-        raise click.UsageError("Which project's jobs? Give --project, or set GCLOUD_PROJECT.")
+    chosen = project or project_of(endpoint)
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
     jobs = list_jobs(client, chosen, state=state, limit=limit, parent=above)
     if form == "json":
-        click.echo(json.dumps(jobs, indent=2))
+        print_data(jobs)
         return
     if not jobs:
         which = f"in state {state.upper()} " if state else ""
@@ -93,7 +105,7 @@ def list_(
 
 
 @command.command(short_help="Show everything about a job: state, waiting, failure, replicas.")
-@click.argument("job")
+@takes_job
 @takes_form
 @takes_endpoint
 @click.pass_obj
@@ -102,7 +114,7 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     client = endpoint.client(raw=form == "json")
     answer = find_job(client, job, endpoint.project)
     if form == "json":
-        click.echo(json.dumps(answer, indent=2))
+        print_data(answer)
         return
     view = JobView.parse(answer)
     lines = description(view, session.now(), width=terminal_width())
@@ -112,7 +124,7 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
 
 
 @command.command()
-@click.argument("job")
+@takes_job
 @takes_form
 @takes_endpoint
 def timeline(endpoint: Endpoint, job: str, form: str) -> None:
@@ -124,7 +136,7 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
     uid = find_job(client, job, endpoint.project)["uid"]
     answer = client.get(job_path(uid, "/timeline"))
     if form == "json":
-        click.echo(json.dumps(answer, indent=2))
+        print_data(answer)
         return
     timeline = read(answer, Timeline)
     lines = timeline_lines(list(map(TimelineView.of, timeline.entries)), timeline.attempts)
@@ -134,7 +146,7 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 
 
 @command.command()
-@click.argument("job", nargs=-1, required=True)
+@takes_jobs
 @takes_endpoint
 def cancel(endpoint: Endpoint, job: tuple[str, ...]) -> None:
     """Cancel one or more jobs. The others are cancelled even if one cannot be."""

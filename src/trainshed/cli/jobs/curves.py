@@ -1,16 +1,15 @@
 """`trainshed jobs curves`: what the programs of a job logged as summaries; also what `jobs describe` tells of
 it."""
 
-import json
 from collections.abc import Sequence
 
 import click
 
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.tables import Column, joined, spark, table
 from trainshed.wire.trainshed_v1.curves import JobCurve, JobCurves
@@ -23,7 +22,7 @@ _DESCRIBED = 12
 
 
 @click.command()
-@click.argument("job")
+@takes_job
 @click.option("--run", multiple=True, metavar="DIRECTORY", help="Show this run only. Repeatable.")
 @click.option("--tag", multiple=True, help="Show this tag only. Repeatable.")
 @takes_form
@@ -40,7 +39,7 @@ def command(
     client = endpoint.client(raw=form == "json")
     path = job_path(JobView.parse(find_job(client, job, endpoint.project)).uid, "/curves")
     if form == "json":
-        click.echo(json.dumps(client.get(path, run=run, tag=tag), indent=2))
+        print_data(client.get(path, run=run, tag=tag))
         return
     found = read(client.get(path, run=run, tag=tag, points=_DRAWN), JobCurves)
     if not found.curves:

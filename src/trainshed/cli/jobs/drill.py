@@ -1,7 +1,6 @@
 """`trainshed drill`: orders a fault for a job and tells what happens; `trainshed jobs resume-report`: what
 drills did."""
 
-import json
 from datetime import tzinfo
 
 import click
@@ -11,10 +10,10 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import follow
 from trainshed.cli.jobs.logs import line_text, prefix_width
-from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.jobs.watch import timeline_line
-from trainshed.cli.output_format import output_format
+from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment
 from trainshed.cli.text.tables import pairs
@@ -50,7 +49,7 @@ takes_step_pattern = click.option(
 
 
 @click.command()
-@click.argument("job")
+@takes_job
 @click.option(
     "--kind",
     type=click.Choice([kind.value for kind in DrillKind]),
@@ -199,7 +198,7 @@ def _steps_of(finding: ResumeFinding) -> Steps:
 
 
 @click.command()
-@click.argument("job")
+@takes_job
 @takes_step_pattern
 @output_format("text", "Output as text, or JSON for programs.")
 @takes_endpoint
@@ -213,7 +212,7 @@ def report(endpoint: Endpoint, *, job: str, step_pattern: str | None, form: str)
     answer = client.get(job_path(uid, "/resumeReport"), stepPattern=step_pattern)
     report = read(answer, ResumeReport)
     if form == "json":
-        click.echo(json.dumps(answer, indent=2))
+        print_data(answer)
     elif report.drills:
         for line in report_lines(report):
             click.echo(line)

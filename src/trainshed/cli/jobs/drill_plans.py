@@ -1,6 +1,5 @@
 """`trainshed drill-plans`: drills under a name, which any client orders with the label `trainshed-drill`."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
@@ -8,7 +7,9 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.groups import ListGroup
 from trainshed.cli.jobs import job_files
+from trainshed.cli.output_format import print_data
 from trainshed.cli.text.tables import Column, titled
 from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan, DrillPlanList
@@ -21,15 +22,12 @@ _project = click.option(
 )
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def command(context: click.Context) -> None:
+@click.group(cls=ListGroup)
+def command() -> None:
     """Store drills under a name. Without a command: list them.
 
     A job that is created with the label trainshed-drill=NAME orders them, whatever client creates it.
     """
-    if context.invoked_subcommand is None:
-        context.invoke(list_)
 
 
 @command.command("list")
@@ -57,7 +55,7 @@ def show(endpoint: Endpoint, name: str, project: str | None) -> None:
     """Print a plan as `put` takes it."""
     path = f"{_PLANS}/{quote(name, safe='')}"
     plan = endpoint.client(raw=True).get(path, project=_whose(endpoint, project))
-    click.echo(json.dumps(plan, indent=2))
+    print_data(plan)
 
 
 @command.command(short_help="Store a plan from a file, replacing one of that name.")

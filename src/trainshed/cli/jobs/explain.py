@@ -1,7 +1,6 @@
 """`trainshed explain`: would a job be admitted now, on what, and if not, what would let it start
 (spec/submit#preflight)."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.describe import waiting_lines
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
 from trainshed.cli.jobs.views import WaitingView
-from trainshed.cli.output_format import output_format
+from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Column, titled
@@ -89,7 +88,7 @@ def command(
         },
     )
     if form == "json":
-        click.echo(json.dumps(answer, indent=2))
+        print_data(answer)
     else:
         for line in explanation(read(answer, Explanation)):
             click.echo(line)

@@ -1,7 +1,6 @@
 """`trainshed jobs logs`: a job's lines as they are, or as they come until the job is over, whatever becomes
 of the service meanwhile."""
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,14 +9,14 @@ import click
 from trainshed.cli.client import Client, Unreachable
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import Patience, SeenLines
-from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LogLine
-from trainshed.cli.output_format import output_format
+from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import replica_colour, severity_colour, trial_number_colour
 
 
 @click.command()
-@click.argument("job")
+@takes_job
 @click.option(
     "-f",
     "--follow",
@@ -127,4 +126,7 @@ def require_over(client: Client, uid: str) -> JobView:
 
 def _print(lines: Iterable[dict[str, Any]], job: JobView, form: str) -> None:
     for line in lines:
-        click.echo(json.dumps(line) if form == "json" else labelled(LogLine.parse(line), job))
+        if form == "json":
+            print_data(line, stream=True)
+        else:
+            click.echo(labelled(LogLine.parse(line), job))

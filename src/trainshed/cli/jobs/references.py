@@ -1,14 +1,18 @@
-"""Finds the job that a person means: by id, by full name, or by the beginning of an id."""
+"""Finds the job that a person means: by id, name or display name, by the beginning of an id, or as the
+newest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import click
 
 from trainshed.cli.client import Client, Refused
+from trainshed.cli.connection import Endpoint, answering
 from trainshed.cli.jobs.views import JobView
 from trainshed.core.lifecycle.states import JobState
+from trainshed.wire.trainshed_v1.jobs import Status
+from trainshed.wire.trainshed_v1.record import read
 
 _JOBS = "/trainshed/v1/jobs"
 _LOOKED_THROUGH = 500
@@ -17,6 +21,27 @@ _NAMED = 5
 _PAGE = 500
 """The largest page that the service gives."""
 EVERY_PROJECT = "-"
+LAST = "@last"
+"""The newest job."""
+_NO_JOB = "No job was submitted yet. Submit one: trainshed run task.py, or trainshed demo"
+
+
+def completing(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """What a shell offers: `jobs` or `states` of `cli.completion`, which is loaded when somebody asks."""
+
+    def complete(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
+        import importlib
+
+        module = importlib.import_module("trainshed.cli.completion")
+        return getattr(module, what)(context, parameter, typed)
+
+    return complete
+
+
+takes_job = click.argument("job", shell_complete=completing("jobs"))
+"""Of a command about one job."""
+takes_jobs = click.argument("job", nargs=-1, required=True, shell_complete=completing("jobs"))
+"""Of a command about one or more of them."""
 
 
 def job_path(reference: str, rest: str = "") -> str:
@@ -68,38 +93,68 @@ def live_jobs(client: Client, project: str = EVERY_PROJECT) -> list[JobView]:
 
 
 def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
-    """The description of the job that `reference` means; beginnings of ids are looked for in `project`.
+    """The description of the job that `reference` means: an id or full name, else, among the newest jobs of
+    `project` ("" = the service's own), `@last`, a display name, or the beginning of an id. Says on stderr
+    which one a name has meant.
 
     Raises click.ClickException that names near misses if it means none, and the choices if it means several.
     """
-    try:
-        return client.get(job_path(reference))
-    except Refused as refused:
-        if refused.status != 404 or "/" in reference or not project:
-            raise
-    jobs = list_jobs(client, project, limit=_LOOKED_THROUGH)
-    return client.get(job_path(meant(reference, [JobView.parse(job) for job in jobs]).uid))
+    if reference != LAST:
+        try:
+            return client.get(job_path(reference))
+        except Refused as refused:
+            # What is no id may be a display name, in which anything may stand.
+            if refused.status not in (400, 404) or "/" in reference:
+                raise
+    project = project or read(client.get("/trainshed/v1/status"), Status).project
+    if reference == LAST:
+        newest = [JobView.parse(job) for job in list_jobs(client, project, limit=1)]
+        if not newest:
+            raise click.ClickException(_NO_JOB)
+        job, told = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
+    else:
+        jobs = list_jobs(client, project, limit=_LOOKED_THROUGH)
+        job, told = meant(reference, [JobView.parse(job) for job in jobs])
+    if told:
+        click.echo(click.style(told, fg="bright_black"), err=True)
+    return client.get(job_path(job.uid))
 
 
-def meant(reference: str, jobs: Sequence[JobView]) -> JobView:
-    """The one of `jobs` whose id begins with `reference`.
+def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
+    """The one of `jobs` (newest first) that has this display name, or whose id begins so; and what to tell
+    of the choice, "" = nothing.
 
     Raises click.ClickException if there is none, with the nearest ones, or more than one, with their names.
     """
+    if named := [job for job in jobs if reference and job.display_name == reference]:
+        several = f", the newest of {len(named)}" if len(named) > 1 else ""
+        return named[0], f"{reference} is {named[0].id}{several}"
     matches = [job for job in jobs if job.id.startswith(reference)] if reference else []
     if len(matches) == 1:
-        return matches[0]
+        return matches[0], ""
     if matches:
         raise click.ClickException(
             f"{len(matches)} jobs have an id that begins with {reference!r}:{_listed(matches)}\n"
-            "Give more of the id, or a full name."
+            "Give more of the id, or a name."
         )
     raise click.ClickException(f"There is no job {reference!r}.{_near(reference, jobs)}")
 
 
+def project_of(endpoint: Endpoint) -> str:
+    """The project whose jobs are meant where none is named: the environment's, else the service's own.
+
+    Raises click.UsageError if it has none; Refused, Unreachable."""
+    project = endpoint.project or answering(endpoint).project
+    if not project:
+        raise click.UsageError(
+            "Which project's jobs? The service has none of its own: give --project, - for all."
+        )
+    return project
+
+
 def _near(reference: str, jobs: Sequence[JobView]) -> str:
     if not jobs:
-        return " No job was submitted yet; try: trainshed demo"
+        return f" {_NO_JOB}"
     # Slow to load, and needed for a mistake only.
     import difflib
 

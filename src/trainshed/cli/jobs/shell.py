@@ -14,7 +14,7 @@ import click
 
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.text.printable import plain
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.shells import ShellTicket
@@ -29,7 +29,7 @@ _LEAVE = b"~."
 
 
 @click.command(short_help="Open a shell in a running replica.")
-@click.argument("job")
+@takes_job
 @click.argument("replica", required=False)
 @click.option(
     "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."

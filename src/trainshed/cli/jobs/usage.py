@@ -1,7 +1,6 @@
 """`trainshed jobs top`: what the replicas of a job use, now and at most; also what `jobs describe` tells of
 it."""
 
-import json
 import os
 import sys
 import time
@@ -12,9 +11,9 @@ import click
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.output_format import takes_form
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.reduction_table import reduction_lines
 from trainshed.cli.text.colours import faint, replica_colour, state_colour
 from trainshed.cli.text.moments import duration, gibibytes, parse_moment
@@ -33,7 +32,7 @@ _NOTHING = "–"
 
 
 @click.command()
-@click.argument("job")
+@takes_job
 @click.option("--watch", is_flag=True, help="Refresh until the job ends.")
 @click.option(
     "--attempt", type=click.IntRange(min=1), help="Show this attempt. Default: the newest."
@@ -58,7 +57,7 @@ def command(
         return read(client.get(path, attempt=attempt, points=_SHOWN), Usage)
 
     if form == "json":
-        click.echo(json.dumps(client.get(path, attempt=attempt), indent=2))
+        print_data(client.get(path, attempt=attempt))
     elif watch:
         _watch(look, session.now)
     else:

@@ -13,7 +13,7 @@ import click
 from trainshed.cli.jobs.follow import Update
 from trainshed.cli.jobs.logs import labelled, line_text
 from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView
-from trainshed.cli.output_format import output_format
+from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import (
     entry_colour,
     faint,
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.spinner import Spinner
     from rich.text import Text
-import json
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import Patience, ViewChanges, follow
 from trainshed.cli.jobs.logs import require_over
-from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.trial_table import best_text, best_trial
 from trainshed.cli.tuning_views import assignment
 
@@ -250,7 +249,7 @@ def _is_dumb() -> bool:
 
 
 @click.command()
-@click.argument("job")
+@takes_job
 @output_format("text", "Output as text, or as JSON lines at each change.")
 @takes_endpoint
 @click.pass_obj
@@ -328,7 +327,7 @@ def _printed(client: Client, job: JobView) -> JobView:
         lambda: client.stream(job_path(job.uid, "/watch")),
         lambda update: iter([update] if views.fresh(update) else []),
     ):
-        click.echo(json.dumps(view))
+        print_data(view, stream=True)
     return require_over(client, job.uid)
 
 

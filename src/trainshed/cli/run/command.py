@@ -1,6 +1,5 @@
 """`trainshed run`: submits a program of this machine, or a job of a file, and follows it to its end."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from trainshed.cli.jobs.job_files import JobFile, Unreadable
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.submitted import SubmittedView
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.output_format import output_format
+from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.requirements import split_requirements
 from trainshed.cli.run import program, request, sending
 from trainshed.cli.run.plan import plan_lines
@@ -181,7 +180,7 @@ def command(context: click.Context, session: Session, endpoint: Endpoint, **opti
     name = sending.create(client, job, place)
     submitted = client.get(job_path(name))
     if form == "json":
-        click.echo(json.dumps(submitted, indent=2))
+        print_data(submitted)
     follow = options["watch"]
     follow_on(client, session, JobView.parse(submitted), follow=follow, told=form == "json")
 

@@ -1,0 +1,92 @@
+"""`trainshed completion`, and what the shell offers for names: jobs, nodes and the like of the service that
+the command would talk to.
+
+Whoever presses a key waits for it, so a service that does not answer at once has no names.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from trainshed.cli.client import Client
+from trainshed.cli.connection import Endpoint, find
+from trainshed.cli.jobs.references import LAST, list_jobs
+from trainshed.core.lifecycle.states import JobState
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+_PATIENCE = 0.5
+_OFFERED = 100
+
+
+@click.command(
+    epilog='Put this into ~/.bashrc: eval "$(trainshed completion bash)"; for zsh into ~/.zshrc alike; for'
+    " fish: trainshed completion fish > ~/.config/fish/completions/trainshed.fish"
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    """Print what makes a shell complete commands, options, names and states."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    assert complete is not None, shell
+    root = context.find_root()
+    name = root.info_name or "trainshed"
+    variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
+    click.echo(complete(root.command, {}, name, variable).source())
+
+
+def jobs(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The newest jobs by id and by name, and the word for the newest one."""
+    answer = _asked(
+        context, lambda client, at: list_jobs(client, at.project or "-", limit=_OFFERED)
+    )
+    items = [CompletionItem(LAST, help="the newest job")]
+    names: set[str] = set()
+    for job in answer:
+        about = f"{job.get('displayName', '')} {job.get('state', '')}"
+        items.append(CompletionItem(str(job.get("jobId", "")), help=about))
+        name = str(job.get("displayName", ""))
+        if name and name not in names:
+            items.append(CompletionItem(name, help=str(job.get("state", ""))))
+        names.add(name)
+    return [item for item in items if str(item.value).startswith(typed)]
+
+
+def states(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The states of jobs."""
+    words = [state.value for state in JobState]
+    return [CompletionItem(word) for word in words if word.startswith(typed.upper())]
+
+
+def names(path: str, key: str, field: str = "name") -> Completer:
+    """What a list of the service's own API names: `field` of the objects under `key`."""
+
+    def complete(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
+        def ask(client: Client, endpoint: Endpoint) -> list[dict[str, Any]]:
+            place = {"project": endpoint.project or None, "region": endpoint.region or None}
+            return client.get(path, **place)[key]
+
+        found = [str(each.get(field, "")).rpartition("/")[2] for each in _asked(context, ask)]
+        return [CompletionItem(name) for name in found if name.startswith(typed)]
+
+    return complete
+
+
+nodes = names("/trainshed/v1/nodes", "nodes")
+secrets = names("/trainshed/v1/secrets", "secrets")
+
+
+def _asked(
+    context: click.Context, ask: Callable[[Client, Endpoint], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    given = context.params
+    try:
+        endpoint = find(given.get("url"), given.get("token"), given.get("data"), given.get("ca"))
+        return ask(endpoint.client(patience=_PATIENCE), endpoint)[:_OFFERED]
+    except (click.ClickException, OSError, ValueError, KeyError, TypeError):
+        # No names are no reason to write into what somebody types.
+        return []

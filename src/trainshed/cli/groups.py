@@ -1,0 +1,48 @@
+"""Groups of commands that forgive where options stand: `trainshed --data D jobs list` is `trainshed jobs list
+--data D`, and a group alone is its list."""
+
+from collections.abc import Container, Sequence
+
+import click
+
+_SHARED = frozenset({"--data", "--url", "--token", "--ca", "--format", "--project", "--region"})
+"""Options that most commands have; each takes a value."""
+_HELP = frozenset({"-h", "--help", "--version"})
+
+
+class Group(click.Group):
+    """A group whose shared options may stand before the command's name."""
+
+    #: The command that is meant where none is named; "" = none.
+    default = ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the options where the command looks for them."""
+        # Somebody who completes a word has not typed the command yet.
+        default = "" if ctx.resilient_parsing else self.default
+        return super().parse_args(ctx, in_order(args, self.commands, default))
+
+
+class ListGroup(Group):
+    """A group that is its list where no command is named."""
+
+    default = "list"
+
+
+def in_order(args: Sequence[str], commands: Container[str], default: str) -> list[str]:
+    """The words with the command first; as they are where it cannot be told."""
+    end = 0
+    while end < len(args):
+        word = args[end]
+        if word in _SHARED:
+            end += 2
+        elif word.partition("=")[0] in _SHARED:
+            end += 1
+        else:
+            break
+    shared, rest = [*args[:end]], [*args[end:]]
+    if rest and rest[0] in commands:
+        return [rest[0], *shared, *rest[1:]]
+    if default and (not rest or (rest[0].startswith("-") and rest[0] not in _HELP)):
+        return [default, *args]
+    return [*args]
