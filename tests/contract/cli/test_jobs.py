@@ -382,7 +382,12 @@ def test_a_service_of_which_only_the_address_is_known_says_whose_jobs(
 
 
 def test_yaml_is_what_json_is(trainshed: Invoke, service: FakeService) -> None:
-    about: dict[str, Any] = {"displayName": "yes: #1", "labels": {"a": "1", "b": ""}, "error": None, "waits": []}
+    about: dict[str, Any] = {
+        "displayName": "yes: #1",
+        "labels": {"a": "1", "b": ""},
+        "error": None,
+        "waits": [],
+    }
     service.on("GET", JOBS, listed(job("31", **about)))
     as_json = json.loads(trainshed("jobs", "list", "--format", "json").stdout)
     assert yaml.safe_load(trainshed("jobs", "list", "--format", "yaml").stdout) == as_json
