@@ -4,7 +4,7 @@ import pytest
 
 from trainshed.access.permissions import PERMISSIONS, ROLES, authorize
 from trainshed.access.principals import Principal, Role
-from trainshed.api import projects
+from trainshed.api import metrics, projects
 from trainshed.api.registry import handlers
 from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.errors import PermissionDenied
@@ -16,7 +16,12 @@ OWNER = Principal("owner@example.com")
 
 
 def test_every_handler_has_a_row_and_every_row_a_handler() -> None:
-    served = {*handlers(), *(method.name for method in METHODS.values()), projects.METHOD}
+    served = {
+        *handlers(),
+        *(method.name for method in METHODS.values()),
+        projects.METHOD,
+        metrics.METHOD,
+    }
     assert served == set(PERMISSIONS)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from trainshed.telemetry.lines import JsonLines, TextLines, about, configure, request_id
+from trainshed.telemetry.meters import Meters
 from trainshed.telemetry.requests import logged
 
 log = logging.getLogger("trainshed.test")
@@ -121,7 +122,7 @@ def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[byt
             started.append(message)
 
     async def answer() -> None:
-        async with logged(scope, send) as send_logged:
+        async with logged(scope, send, Meters()) as send_logged:
             seen.append(request_id.get() or "")
             await asyncio.sleep(0)
             head = {"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]}

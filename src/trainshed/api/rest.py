@@ -38,6 +38,7 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
+from trainshed.api.metrics import MetricsSurface
 from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
@@ -46,7 +47,7 @@ from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send
 from trainshed.httpd.routing import ANY, Router, Template
-from trainshed.telemetry.requests import logged
+from trainshed.telemetry.requests import METHOD, logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import Bound, bind
@@ -106,6 +107,7 @@ class ApiApplication:
             "trainshed": trainshed.answer,
             "shell": self._shell.answer,
             "tensorboard": ViewerSurface(services).answer,
+            "metrics": MetricsSurface(services, authenticate).answer,
         }
         routes: tuple[tuple[str, str, Endpoint], ...] = (
             ("GET", "/v1/projects/{project}", self._project),
@@ -125,7 +127,7 @@ class ApiApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
         if scope["type"] == "http":
-            async with logged(scope, send) as answered:
+            async with logged(scope, send, self._services.meters) as answered:
                 if fault := self._hosts.fault(scope):
                     await refuse(scope, answered, fault)
                     return
@@ -213,6 +215,7 @@ class RestSurface:
             return self._refuse(request)
         route, variables = matched
         request.api = route.api
+        request.scope[METHOD] = f"{route.service}.{route.method}"
         principal = self._authenticate(request.headers.get("authorization"))
         body = await request.body(most_of(route.method))
         query = request.parameters

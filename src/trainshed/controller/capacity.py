@@ -234,6 +234,10 @@ class CapacityTracker:
                 told[key] = QuotaStatus(key, limit, 0, 0, source)
         return tuple(told[key] for key in sorted(told, key=lambda key: key.metric))
 
+    def all_quota_statuses(self) -> tuple[QuotaStatus, ...]:
+        """Every quota of any project that is set, used or waited for."""
+        return explaining.quota_statuses(self._snapshot)
+
     # --- inside ---
 
     def _state(self, uid: JobUid) -> GangState | None:

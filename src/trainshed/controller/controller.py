@@ -9,7 +9,7 @@ and the commit read and write one table of jobs in hand.
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from functools import partial
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.controller.carrier import JobCarrier, preparation_message, ready
 from trainshed.controller.curves import JobCurves
+from trainshed.controller.job_meters import count_step
 from trainshed.controller.leftovers import (
     lost_without_slots,
     settle_leftovers,
@@ -26,7 +27,7 @@ from trainshed.controller.parents import Parents, ParentStores, PipelineReconcil
 from trainshed.controller.ports import Ports
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers
-from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
+from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import (
     CheckpointDue,
@@ -59,6 +60,7 @@ from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Ledger, LiveJob, Reader, StaleCommit
 from trainshed.store.records import RecordSetAside
 from trainshed.telemetry.lines import about
+from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger(__name__)
 
@@ -236,6 +238,7 @@ class Controller:
         scheduling: Policy,
         failures: FailurePolicy | None = None,
         curves: JobCurves | None = None,
+        meters: Meters | None = None,
     ) -> None:
         """`ports`: makes the carrier's ports, given where they report events to. `now`: ns since the epoch.
         `owner`: names this service in the ledger."""
@@ -260,6 +263,7 @@ class Controller:
         )
         self._tracked: dict[JobUid, _Tracked] = {}
         self._curves = curves
+        self._meters = meters or Meters()
         self._mailboxes = Mailboxes(self._apply, self._more_starts_to_come)
         self._watchers = Watchers(logs, self._ports.buckets, now, self.report)
         self._measured: dict[JobUid, asyncio.TimerHandle] = {}
@@ -365,6 +369,11 @@ class Controller:
     def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
         return self._capacity.quota_statuses(project_id, region)
 
+    def load(self) -> Load:
+        live = (tracked.live.job for tracked in self._tracked.values())
+        counts = Counter((job.name.api, job.state.value) for job in live if not job.state.is_final)
+        return Load(counts, self._capacity.queue_length, self._capacity.all_quota_statuses())
+
     async def readmit(self, node: str) -> None:
         """Have the engine take back a node that it found unfit. Raises Unavailable."""
         engine = self._ports.engine
@@ -451,6 +460,7 @@ class Controller:
             commit = Commit(job, live.generation, entries, consumed)
             generation = await self._commit(commit)
             tracked.live = LiveJob(job, generation)
+            count_step(self._meters, live.job, job, self._now())
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
         if self._curves is not None:

@@ -4,7 +4,10 @@ Made by the controller from the scheduler's snapshot, shown by the package `api`
 """
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from trainshed.core.names import Api
 
 UNLIMITED = -1
 """A quota without a limit."""
@@ -170,3 +173,15 @@ class QuotaStatus:
     waiting: float
     #: "set" (by an operator), "public" (the public default), "none".
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What there is to do."""
+
+    #: Jobs that are not over, by API and state.
+    jobs: Mapping[tuple[Api, str], int]
+    #: How many of them wait for capacity.
+    waiting: int
+    #: Of all projects: those that are set, used or waited for.
+    quotas: tuple[QuotaStatus, ...]

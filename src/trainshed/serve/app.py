@@ -64,6 +64,7 @@ from trainshed.store.points import POINTS, PointFiles
 from trainshed.store.records import OperationKind
 from trainshed.studies.advisor.client import ProcessAdvisor
 from trainshed.studies.port import Advisor, EngineName
+from trainshed.telemetry.meters import Meters
 from trainshed.viewers.pool import ViewerPool
 from trainshed.viewers.service import LocalViewers
 
@@ -91,7 +92,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
     adapter, notices = BucketAdapter(buckets), Notices()
-    new_uid, lag = clock.JobUids(), LagMeter(clock.now)
+    new_uid, lag, meters = clock.JobUids(), LagMeter(clock.now), Meters()
     points = PointFiles(data / POINTS)
     engine = _engine(bootstrap)
     logs = LogReader(engine.streams, ServiceStreams(data / "logs"))
@@ -147,6 +148,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         ),
         failures=FailurePolicy(table_with(settings.failure_rules), settings.max_attempts),
         curves=JobCurves(_curve_stores(bootstrap, buckets, points, new_uid)),
+        meters=meters,
     )
     viewers = _viewers(bootstrap, engine, runtimes, BucketDirectories(buckets), stopping)
     services = Services(
@@ -172,6 +174,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
         lag=lag.reading,
+        meters=meters,
         now=clock.now,
         new_uid=new_uid,
         wake=controller.wake,

@@ -9,11 +9,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from trainshed.telemetry.lines import request_id
+from trainshed.telemetry.meters import Meters
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
 
 HEADER: Final = "x-request-id"
+METHOD: Final = "trainshed.method"
+"""In a scope: the full name of the method that answers, unless it is a stream."""
 _HEADER: Final = HEADER.encode()
 _WELL_FORMED: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _KEY: Final = re.compile(r"/with/[^/]+")
@@ -22,8 +25,9 @@ _log = logging.getLogger("trainshed.requests")
 
 
 @contextlib.asynccontextmanager
-async def logged(scope: Scope, send: Send) -> AsyncGenerator[Send]:
-    """Gives an HTTP request its id while it is answered by what this yields, and logs it at level info."""
+async def logged(scope: Scope, send: Send, meters: Meters) -> AsyncGenerator[Send]:
+    """Gives an HTTP request its id while it is answered by what this yields, counts it if somebody has said
+    what method it was (`METHOD`), and logs it at level info."""
     given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
     identity = identified(given.decode("latin-1"))
     began, status = time.perf_counter(), 0
@@ -40,6 +44,8 @@ async def logged(scope: Scope, send: Send) -> AsyncGenerator[Send]:
     try:
         yield answered
     finally:
+        if status and (method := scope.get(METHOD)):
+            meters.requests.observe(time.perf_counter() - began, "rest", method, str(status))
         log_request(scope["method"], scope["path"], str(status or "-"), began)
         request_id.reset(token)
 

@@ -4,6 +4,7 @@ and quotas."""
 from dataclasses import replace
 
 from trainshed.core.capacity import (
+    Load,
     NodeCondition,
     NodeStatus,
     Preflight,
@@ -74,6 +75,9 @@ class ValueRoom:
             for key in {**self.used, **self._limits}
             if (key.project_id, key.region) == (project_id, region)
         )
+
+    def load(self) -> Load:
+        return Load({}, 0, ())
 
     async def readmit(self, node: str) -> None:
         self.readmitted.append(node)

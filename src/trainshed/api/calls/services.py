@@ -9,7 +9,7 @@ from trainshed.access.sealing import Sealer
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.api.calls.view_links import ViewLinks
-from trainshed.core.capacity import NodeStatus, Preflight, QuotaStatus, Waiting
+from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.resume.traffic import Access
@@ -33,6 +33,7 @@ from trainshed.store.secrets import Secrets
 from trainshed.store.studies import Studies
 from trainshed.store.tensorboards import Tensorboards
 from trainshed.summaries.places import LogDirectory
+from trainshed.telemetry.meters import Meters
 
 
 class BucketProbe(Protocol):
@@ -75,6 +76,10 @@ class CapacityView(Protocol):
 
     def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
         """Every quota of the project in the region that has a limit or is used."""
+        ...
+
+    def load(self) -> Load:
+        """What there is to do, in all projects."""
         ...
 
     async def readmit(self, node: str) -> None:
@@ -288,5 +293,7 @@ class Services:
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
     #: How late the event loop is.
     lag: Callable[[], Lag] = Lag
+    #: What is counted of requests and jobs.
+    meters: Meters = field(default_factory=Meters)
     #: What all transports know of the operations of `v1beta1`.
     beta: BetaOperations = field(default_factory=BetaOperations)

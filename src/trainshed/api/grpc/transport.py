@@ -106,7 +106,7 @@ class GrpcTransport:
             # As a stream, of which nothing is read: no message of a stranger is kept.
             request_id.set(identity)
             outcome = await self._answer(path, found, metadata, b"")
-            return await _end(context, path, outcome, identity, began)
+            return await self._end(context, path, outcome, identity, began)
 
         async def answer(request: bytes, context: Any) -> bytes:
             # A call that its caller gives up goes on to its end: a job that is stored and never woken would
@@ -116,13 +116,31 @@ class GrpcTransport:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
             outcome = await asyncio.shield(task)
-            return await _end(context, path, outcome, identity, began)
+            return await self._end(context, path, outcome, identity, began)
 
         try:
             self._authenticate(_authorization(metadata))
         except Exception:  # Whatever it is, `refuse` meets it again and tells the caller.
             return grpc.stream_unary_rpc_method_handler(refuse)
         return grpc.unary_unary_rpc_method_handler(answer)
+
+    async def _end(
+        self, context: Any, path: str, outcome: bytes | Refusal, identity: str, began: float
+    ) -> bytes:
+        """Give the outcome to the caller, with the request's id; count and log it. `began`: by
+        `time.perf_counter`."""
+        status = grpc_status(outcome) if isinstance(outcome, Refusal) else None
+        code = _CODES[status.code if status else 0]
+        log_request("gRPC", path, code.name, began)
+        if (found := self._methods.get(aliased(path))) is not None:
+            method = f"{found[1].service}.{found[1].method}"
+            seconds = time.perf_counter() - began
+            self._services.meters.requests.observe(seconds, "grpc", method, code.name)
+        named = ((HEADER, identity),)
+        if status is not None:
+            await context.abort(code, status.message, ((DETAILS, status.details), *named))
+        context.set_trailing_metadata(named)
+        return cast(bytes, outcome)
 
     async def finish(self, seconds: float) -> None:
         """Wait for the calls that their callers gave up, for so many seconds at most."""
@@ -218,20 +236,6 @@ def _value(metadata: Iterable[tuple[str, str | bytes]], name: str) -> str | None
         if key == name:
             return value if isinstance(value, str) else value.decode("latin-1")
     return None
-
-
-async def _end(
-    context: Any, path: str, outcome: bytes | Refusal, identity: str, began: float
-) -> bytes:
-    """Give the outcome to the caller, with the request's id, and log it. `began`: by `time.perf_counter`."""
-    status = grpc_status(outcome) if isinstance(outcome, Refusal) else None
-    code = _CODES[status.code if status else 0]
-    log_request("gRPC", path, code.name, began)
-    named = ((HEADER, identity),)
-    if status is not None:
-        await context.abort(code, status.message, ((DETAILS, status.details), *named))
-    context.set_trailing_metadata(named)
-    return cast(bytes, outcome)
 
 
 def version_of(path: str) -> Version:

@@ -44,6 +44,7 @@ from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import NotFound, PermissionDenied
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
+from trainshed.telemetry.requests import METHOD
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import Violation, WireError
 from trainshed.wire.trainshed_v1 import capacity
@@ -165,6 +166,8 @@ class TrainshedSurface:
             return refusal_answer(no_such_method(request))
         request.api = "trainshed_v1"
         method, variables = matched
+        if method.stream is None:
+            request.scope[METHOD] = method.name
         target = next(iter(variables.values()), "")
         principal = self._authenticate(request.headers.get("authorization"))
         authorize(principal, method.name)

@@ -1,0 +1,61 @@
+"""What a service counts of itself while it works: plain numbers, so that counting costs a microsecond.
+
+How they are told is `api.metrics`'s affair.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+Labels = tuple[str, ...]
+
+LATENCIES: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Seconds that a request may take."""
+SPANS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
+"""Seconds that a job may wait, or take to start."""
+
+
+@dataclass(slots=True)
+class Series:
+    """One histogram of one set of labels."""
+
+    #: Observations up to each bound, not added up; the last one is of those above all.
+    counts: list[int]
+    total: float = 0.0
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How long something took, in seconds."""
+
+    #: Ascending.
+    bounds: tuple[float, ...]
+    series: dict[Labels, Series] = field(default_factory=dict[Labels, Series])
+
+    def observe(self, seconds: float, *labels: str) -> None:
+        series = self.series.get(labels)
+        if series is None:
+            series = self.series[labels] = Series([0] * (len(self.bounds) + 1))
+        series.counts[bisect_left(self.bounds, seconds)] += 1
+        series.total += seconds
+
+
+@dataclass(slots=True)
+class Meters:
+    """All that is counted, since the service started. Used from its event loop."""
+
+    #: By transport (`rest`, `grpc`), method and code: of answers that are not streams.
+    requests: Histogram = field(default_factory=lambda: Histogram(LATENCIES))
+    #: From asking for capacity to getting it, by API.
+    waits: Histogram = field(default_factory=lambda: Histogram(SPANS))
+    #: From the submit until all replicas were up for the first time, by API.
+    starts: Histogram = field(default_factory=lambda: Histogram(SPANS))
+    #: Jobs that are over, by API, state and rule of the failure table.
+    ends: Counter[Labels] = field(default_factory=Counter[Labels])
+    #: Whole jobs that began another attempt, by rule.
+    retries: Counter[Labels] = field(default_factory=Counter[Labels])
+    #: Replicas that began another time within their attempt, by rule.
+    restarts: Counter[Labels] = field(default_factory=Counter[Labels])
+    #: Lines in the logs of replicas that ended.
+    lines: int = 0

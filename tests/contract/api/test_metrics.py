@@ -1,0 +1,106 @@
+"""`/metrics`, as a Prometheus server reads it: parsed by the library's own parser."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.contract.api.house import House
+from trainshed.access.principals import Principal
+from trainshed.api import metrics
+from trainshed.core.capacity import Load, QuotaKey, QuotaStatus
+from trainshed.core.names import Api
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[3]
+
+
+async def read(house: House) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by name and labels."""
+    answer = await house.call("GET", "/metrics")
+    assert answer.status == 200, answer.body
+    assert answer.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.body.decode())
+        for sample in family.samples
+    }
+
+
+async def test_requests_are_counted_by_method_and_code(house: House) -> None:
+    await house.call("GET", "/v1/projects/p1/locations/us-central1/customJobs")
+    await house.call("GET", "/v1/projects/p1/locations/us-central1/customJobs/77")
+    await house.call("GET", "/v1/projects/p1/locations/us-central1/customJobs/78")
+    await house.call("GET", "/trainshed/v1/status")
+    await house.call("GET", "/nobody/knows/this")
+    samples = await read(house)
+    counts = {
+        dict(labels)["method"].rpartition(".")[2] + " " + dict(labels)["code"]: value
+        for (name, labels), value in samples.items()
+        if name == "trainshed_request_seconds_count"
+    }
+    assert counts == {"ListCustomJobs 200": 1, "GetCustomJob 404": 2, "GetStatus 200": 1}
+    methods = {
+        "method": "google.cloud.aiplatform.v1.JobService.GetCustomJob",
+        "code": "404",
+        "transport": "rest",
+    }
+    everything = (("le", "+Inf"), *methods.items())
+    assert samples["trainshed_request_seconds_bucket", tuple(sorted(everything))] == 2
+
+
+async def test_what_there_is_to_do_is_told(house: House) -> None:
+    def load() -> Load:
+        key = QuotaKey("p1", "us-central1", "cpus")
+        endless = QuotaStatus(QuotaKey("p2", "us-central1", "cpus"), -1, 3, 0, "none")
+        jobs = {(Api.ML, "QUEUED"): 2, (Api.VERTEX, "RUNNING"): 1}
+        return Load(jobs, 2, (QuotaStatus(key, 8, 4, 16, "set"), endless))
+
+    house.capacity.load = load
+    samples = await read(house)
+    assert samples["trainshed_jobs", (("api", "ml"), ("state", "QUEUED"))] == 2
+    assert samples["trainshed_jobs_waiting", ()] == 2
+    of_p1 = (("metric", "cpus"), ("project", "p1"), ("region", "us-central1"))
+    assert samples["trainshed_quota_limit", of_p1] == 8
+    assert samples["trainshed_quota_waiting", of_p1] == 16
+    limited = [labels for name, labels in samples if name == "trainshed_quota_limit"]
+    assert limited == [of_p1]
+    assert any(name == "trainshed_node_vcpus" for name, _ in samples)
+    assert samples["trainshed_info", (("version", "0.0.1"),)] == 1
+
+
+async def test_only_who_may_see_all_projects_reads_them(house: House) -> None:
+    assert (await house.call("GET", "/metrics", token=None)).status == 401
+    of_one = house.tokens.issue(Principal("one@example.com", project="p1"))
+    assert (await house.call("GET", "/metrics", token=of_one)).status == 403
+    assert (await house.call("POST", "/metrics")).status == 404
+    assert (await house.call("GET", "/metrics/more")).status == 404
+
+
+def named(text: str) -> Iterator[str]:
+    for name in re.findall(r"trainshed_[a-z_]+", text):
+        yield re.sub(r"_(bucket|count|sum|total)$", "", name)
+
+
+async def test_the_page_the_alerts_and_the_dashboard_name_metrics_that_there_are(
+    house: House,
+) -> None:
+    answer = await house.call("GET", "/metrics")
+    families = {family.name for family in text_string_to_metric_families(answer.body.decode())}
+    page = (ROOT / "docs/metrics.md").read_text()
+    assert set(named(page)) == families
+    rules = (ROOT / "deploy/prometheus/alerts.yml").read_text()
+    dashboard = (ROOT / "deploy/grafana/trainshed.json").read_text()
+    assert set(named(rules)) | set(named(dashboard)) <= families
+    (group,) = yaml.safe_load(rules)["groups"]
+    assert all(rule["annotations"]["summary"] and rule["expr"] for rule in group["rules"])
+
+
+def test_the_library_is_not_loaded_before_somebody_asks() -> None:
+    """An idle service has no use for it."""
+    source = Path(metrics.__file__).read_text()
+    top = [line for line in source.splitlines() if line.startswith(("import", "from"))]
+    assert not any("prometheus_client" in line for line in top)

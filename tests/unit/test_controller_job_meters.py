@@ -1,0 +1,77 @@
+"""What the steps of a job add to the service's own counts."""
+
+from dataclasses import replace
+
+from tests.unit.jobs import exited, job
+from trainshed.controller.job_meters import count_step
+from trainshed.core.lifecycle.records import Job, Outcome, Replica
+from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
+from trainshed.core.names import ReplicaId
+from trainshed.telemetry.meters import Histogram, Meters
+
+SECOND = 10**9
+
+
+def placed(waiting: Job) -> Job:
+    replica = Replica(ReplicaId(0, 0), node="n1")
+    return replace(waiting, attempt=1, phase=AttemptState.PREPARING, replicas=(replica,))
+
+
+def count(histogram: Histogram, *labels: str) -> tuple[int, float]:
+    series = histogram.series[labels]
+    return sum(series.counts), series.total
+
+
+def test_waiting_and_starting_are_timed() -> None:
+    meters, waiting = Meters(), job()
+    admitted = placed(waiting)
+    count_step(meters, waiting, admitted, waiting.created + 3 * SECOND)
+    running = replace(
+        admitted,
+        state=JobState.RUNNING,
+        phase=AttemptState.RUNNING,
+        started=waiting.created + 5 * SECOND,
+    )
+    count_step(meters, admitted, running, waiting.created + 6 * SECOND)
+    count_step(meters, running, running, waiting.created + 7 * SECOND)
+    assert count(meters.waits, "vertex") == (1, 3.0)
+    assert count(meters.starts, "vertex") == (1, 5.0)
+
+
+def test_a_wait_counts_from_when_the_job_asked_again() -> None:
+    meters = Meters()
+    waiting = replace(job(), attempt=1, not_before=job().created + 60 * SECOND)
+    count_step(meters, waiting, placed(waiting), job().created + 61 * SECOND)
+    assert count(meters.waits, "vertex") == (1, 1.0)
+
+
+def test_ends_restarts_and_lines_are_counted_once() -> None:
+    meters = Meters()
+    running = replace(placed(job()), state=JobState.RUNNING, phase=AttemptState.RUNNING)
+    (replica,) = running.replicas
+    restarted = replace(
+        running, replicas=(replace(replica, restarts=(("replica_lost", 2),), incarnation=3),)
+    )
+    count_step(meters, running, restarted, 0)
+    count_step(meters, restarted, restarted, 0)
+    ended = replace(replica, state=ReplicaState.EXITED, exit=replace(exited(1), log_lines=7))
+    stopping = replace(restarted, replicas=(ended,), retries=(("internal_error", 1),))
+    count_step(meters, restarted, stopping, 0)
+    over = replace(
+        stopping,
+        state=JobState.FAILED,
+        outcome=Outcome(JobState.FAILED, "user_code_failed", at=0),
+    )
+    count_step(meters, stopping, over, 0)
+    count_step(meters, over, over, 0)
+    assert meters.restarts == {("replica_lost",): 2}
+    assert meters.retries == {("internal_error",): 1}
+    assert meters.ends == {("vertex", "FAILED", "user_code_failed"): 1}
+    assert meters.lines == 7
+
+
+def test_an_observation_lies_in_the_bucket_of_its_bound() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for seconds in (0.5, 1.0, 1.5, 9.0):
+        histogram.observe(seconds, "a")
+    assert histogram.series[("a",)].counts == [2, 1, 1]
