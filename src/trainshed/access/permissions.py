@@ -213,6 +213,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Jobs.Usage": "trainshed.jobs.get",
     "trainshed.v1.Jobs.Curves": "trainshed.jobs.get",
     "trainshed.v1.Jobs.Logs": "trainshed.jobs.readLogs",
+    "trainshed.v1.Jobs.LogPage": "trainshed.jobs.readLogs",
     "trainshed.v1.Jobs.Watch": "trainshed.jobs.get",
     "trainshed.v1.Jobs.Shell": "trainshed.jobs.shell",
     "trainshed.v1.Jobs.Tensorboard": "trainshed.jobs.tensorboard",

@@ -20,7 +20,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from trainshed.access.principals import Principal
 from trainshed.api import projects
@@ -43,6 +43,7 @@ from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
+from trainshed.core.errors import NotFound
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send
@@ -131,13 +132,18 @@ class ApiApplication:
                 if fault := self._hosts.fault(scope):
                     await refuse(scope, answered, fault)
                     return
-                mounted = self._mounts.get(_first(scope["path"]), self._front)
-                await mounted(scope, receive, answered)
+                await self._mounted(scope)(scope, receive, answered)
         elif scope["type"] == "websocket":
             if fault := self._hosts.fault(scope):
                 await refuse(scope, send, fault)
                 return
             await self._shell.connect(scope, receive, send)
+
+    def _mounted(self, scope: Scope) -> Application:
+        first = _first(scope["path"])
+        if not first and not _is_browser(scope):
+            return self._front
+        return self._mounts.get(first, self._front)
 
     def begin(self, request: Request) -> Request:
         """A request is what its handlers see."""
@@ -223,6 +229,19 @@ class RestSurface:
             await self._call(principal, route, variables, query, body, version=_version(path))
         )
 
+    async def ask(self, principal: Principal, verb: str, target: str, body: bytes) -> bytes:
+        """The JSON that answers one who is known already. `target`: the path and its query as they would be
+        sent."""
+        path, _, query = target.partition("?")
+        found = self._table.match(verb, path)
+        if found is None:
+            raise NotFound(f"There is no method {verb} {path}.")
+        route, variables = found
+        parameters = parse_qsl(query, keep_blank_values=True)
+        return await self._call(
+            principal, route, variables, parameters, body, version=_version(path)
+        )
+
     def _refuse(self, request: Request) -> Response:
         """Answer a request that nothing serves: whether the public APIs have it decides what it is told."""
         verb, path = request.method, request.raw_path
@@ -298,6 +317,11 @@ class RestSurface:
         if check is not None and len(body) >= LARGE:
             check(call, bound.message)
         return bound
+
+
+def _is_browser(scope: Scope) -> bool:
+    """Whether a page is asked for: at `/` programs are told the service's health."""
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
 def _first(path: str) -> str:

@@ -22,6 +22,7 @@ class Session:
 
 _COMMANDS = (
     ("completion", "trainshed.cli.completion", "Print shell completion for bash, zsh or fish."),
+    ("console", "trainshed.cli.console", "Print a link that opens the web console."),
     (
         "datasets",
         "trainshed.cli.datasets",

@@ -72,6 +72,11 @@ def web_address(settings: Settings, port: int) -> str:
     return f"http://{_address('127.0.0.1' if wildcard else settings.host, port)}"
 
 
+def browsers_address(settings: Settings, port: int) -> str:
+    """Where browsers find it."""
+    return settings.web_url or web_address(settings, port)
+
+
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

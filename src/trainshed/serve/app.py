@@ -38,7 +38,7 @@ from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
-from trainshed.serve.addresses import web_address
+from trainshed.serve.addresses import browsers_address
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import (
     BucketAdapter,
@@ -235,9 +235,8 @@ def _interpreter_prefixes(settings: Settings) -> Callable[[], Collection[Path]]:
     return lambda: {Path(each.prefix) for each in found.search()}
 
 
-def _browsers_address(bootstrap: Bootstrap) -> str:
-    settings = bootstrap.settings
-    return settings.web_url or web_address(settings, bootstrap.listener.getsockname()[1])
+def _address(bootstrap: Bootstrap) -> str:
+    return browsers_address(bootstrap.settings, bootstrap.listener.getsockname()[1])
 
 
 def _viewers(
@@ -261,13 +260,13 @@ def _viewers(
 
 
 def _views(bootstrap: Bootstrap, viewers: LocalViewers) -> Views:
-    address = _browsers_address(bootstrap)
+    address = _address(bootstrap)
     return Views(ViewLinks(link_key(bootstrap.token), address, clock.now), viewers)
 
 
 def _shells(bootstrap: Bootstrap, engine: Engine) -> EngineShells:
     settings = bootstrap.settings
-    links = Links(link_key(bootstrap.token), _browsers_address(bootstrap))
+    links = Links(link_key(bootstrap.token), _address(bootstrap))
     allowed = settings.shell == "on"
     shells = engine if isinstance(engine, Terminals) else NoTerminals()
     return EngineShells(

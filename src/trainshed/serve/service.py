@@ -19,11 +19,13 @@ from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
 from trainshed.cli.text.moments import counted
+from trainshed.console.application import FIRST_SEGMENTS, ConsoleApplication
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
+from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
@@ -40,6 +42,7 @@ from trainshed.serve.addresses import (
 from trainshed.serve.app import wire
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.children import settle
+from trainshed.serve.console import build_console
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
@@ -65,6 +68,7 @@ class Service:
         self._stop_jobs = stop_jobs
         self._stopping = asyncio.Event()
         self._app = wire(bootstrap, self._stopping)
+        self._console: ConsoleApplication | None = None
         bootstrap.tokens.refuse(self._is_over)
 
     async def run(self) -> None:
@@ -97,7 +101,9 @@ class Service:
             lambda: self._bootstrap.tokens, anonymous=settings.anonymous_storage
         )
         gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
-        mounts = dict.fromkeys((prefix.split("/")[1] for prefix in PREFIXES), gateway)
+        mounts: dict[str, Application] = dict.fromkeys(
+            (prefix.split("/")[1] for prefix in PREFIXES), gateway
+        )
         groups = ConnectionGroups(limits.of_this_process())
         plain = [self._bootstrap.listener, self._bootstrap.programs.rest]
         tls: list[TlsListener] = []
@@ -105,6 +111,8 @@ class Service:
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
+        self._console = build_console(self._bootstrap, self._app.services, self._stopping)
+        mounts |= dict.fromkeys(FIRST_SEGMENTS, self._console)
         application = ApiApplication(
             self._app.services, authenticate, mounts, hosts=own_hosts(settings)
         )
@@ -176,7 +184,8 @@ class Service:
             plain = f"http://{urlsplit(str(document['storage'])).netloc}"
             boto = boto_document(plain, address, roots, token, settings.project)
             write_private_text(settings.data / BOTO_FILE, boto)
-        self._announce(document)
+        link = self._console.link(self._bootstrap.token) if self._console is not None else ""
+        self._announce({**document, "console": link})
         settle()
         self._app.lag.start()
 

@@ -140,6 +140,7 @@ def command(
         option = data_option(settings.data)
         say(
             f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n"
+            f"Look at it in a browser: {document['console']}\n"
             f'Point clients at it:    eval "$({typed()} env{option})"\n'
             f"Stop it with its jobs:  {typed()} down{option}"
         )
@@ -156,7 +157,9 @@ def command(
         if ready_file is not None:
             # Without the token: at some levels programs are the same user, and see this file.
             token_file = str(settings.data / "owner.token")
-            public = {key: value for key, value in document.items() if key != "token"}
+            public = {
+                key: value for key, value in document.items() if key not in ("token", "console")
+            }
             write_private(ready_file, {**public, "token_file": token_file})
         if ready_fd is not None:
             write_line(ready_fd, document)

@@ -24,10 +24,16 @@ class Notices:
         self._numbers: dict[JobUid, int] = {}
         self._forgotten = 0
         self._waiters: defaultdict[JobUid, set[asyncio.Future[None]]] = defaultdict(set)
+        self._waiters_for_any: set[asyncio.Future[None]] = set()
 
     def __len__(self) -> int:
         """Of how many jobs a number is kept."""
         return len(self._numbers)
+
+    @property
+    def latest(self) -> int:
+        """The last news of any job; read it *before* looking at the store, then wait for what is after it."""
+        return self._latest
 
     def count(self, uid: JobUid) -> int:
         """The last news so far; read it *before* looking at the store, then wait beyond it."""
@@ -43,6 +49,11 @@ class Notices:
         for waiter in self._waiters.pop(uid, ()):
             if not waiter.done():
                 waiter.set_result(None)
+        if self._waiters_for_any:
+            for waiter in self._waiters_for_any:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters_for_any.clear()
 
     async def wait_beyond(self, uid: JobUid, count: int, patience: float) -> bool:
         """Wait until there is news beyond `count`, at most `patience` seconds; False if there was none.
@@ -59,6 +70,21 @@ class Notices:
             return False
         finally:
             self._discard(uid, waiter)
+        return True
+
+    async def wait_for_any(self, after: int, patience: float) -> bool:
+        """Wait until there is news of any job after the number `after`, at most `patience` seconds; False if
+        there was none."""
+        if self._latest > after:
+            return True
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters_for_any.add(waiter)
+        try:
+            await asyncio.wait_for(waiter, patience)
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters_for_any.discard(waiter)
         return True
 
     def forget(self, uid: JobUid) -> None:

@@ -111,6 +111,17 @@ class WireError(ValueError):
         self.undecided = undecided
 
 
+class Refused(Exception):
+    """A request made within the process, refused for what its caller is told."""
+
+    def __init__(
+        self, code: StatusCode, message: str, violations: tuple[Violation, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.violations = violations
+
+
 def error_body(
     code: StatusCode,
     message: str,

@@ -161,11 +161,11 @@ def _kept(services: Services, job: Job) -> tuple[Autopsy, ...]:
 async def _common(services: Services, found: Seen) -> records.JobDescription:
     work = found.work
     position = queue_position(services.capacity, work)
-    waits = await _waits(services, found)
+    waits = await waits_of(services, found)
     return views.description(work, _waiting(found), position, waits)
 
 
-async def _waits(services: Services, found: Seen) -> list[str]:
+async def waits_of(services: Services, found: Seen) -> list[str]:
     """What a work waits for: of a tuning job what the first of its trials that does not run yet waits for."""
     work = found.work
     match work:
@@ -176,7 +176,7 @@ async def _waits(services: Services, found: Seen) -> list[str]:
             return views.job_waits(work, timeline, None)
         case TuningJob():
             for each in found.below:
-                if each.work.state in _STARTING and (texts := await _waits(services, each)):
+                if each.work.state in _STARTING and (texts := await waits_of(services, each)):
                     parent = each.work.parent if isinstance(each.work, Job) else None
                     return [f"Trial {parent.trial}: {texts[0]}", *texts[1:]] if parent else texts
             if not found.below and not work.state.is_final and work.outcome is None:
@@ -185,7 +185,7 @@ async def _waits(services: Services, found: Seen) -> list[str]:
         case Pipeline():
             if work.state.is_final or not found.below:
                 return []
-            return await _waits(services, found.below[0])
+            return await waits_of(services, found.below[0])
         case _:
             assert_never(work)
 

@@ -1,6 +1,6 @@
 """All that clients create, in both APIs: list, describe, timeline, cancel; and the status of the service."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from msgspec import structs
@@ -9,16 +9,19 @@ from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, p
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.jobs import JobFilter
+from trainshed.api.filters.matching import everything
 from trainshed.api.resources.jobs import cancel_for_user, find_work, read_job_name
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
+from trainshed.api.trainshed_v1.glances import glance
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
 from trainshed.api.trainshed_v1.timeline import attempts_view, counters_view, timeline_of
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
+from trainshed.store.conditions import Condition, Either
 from trainshed.store.port import JobQuery
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
@@ -54,18 +57,23 @@ def _lag(lag: Lag) -> records.LoopLag:
 
 
 async def list_(call: JsonCall) -> records.JobList:
-    """`GET /trainshed/v1/jobs?project=P[&state=S][&limit=N][&pageToken=T]`: what clients made, newest first;
-    `project=-`: of all projects.
+    """`GET
+    /trainshed/v1/jobs?project=P[&state=S][&search=TEXT][&glance=true][&limit=N][&pageToken=T]`: what clients
+    made, newest first; `project=-`: of all projects.
 
-    `?parent=NAME` in place of the project lists what a tuning job or pipeline made: the jobs of its trials,
-    its job."""
-    state = _state(call.parameter("state"))
+    `state`: one or several. `search`: a text in the display name, the id or a label. `glance`: say what each
+    does just now. `?parent=NAME` in place of the project lists what a tuning job or pipeline made: the jobs
+    of its trials, its job."""
+    states = frozenset(map(_state, call.texts("state")))
+    words = call.parameter("search").lower().split()
     size = page_size(
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
     )
 
     def passes(work: Work) -> bool:
-        return state is None or views.state(work) is state
+        return (not states or views.state(work) in states) and all(
+            _mentions(work, word) for word in words
+        )
 
     if call.parameter("parent"):
         return await _list_below(call, passes, size)
@@ -73,12 +81,18 @@ async def list_(call: JsonCall) -> records.JobList:
     page = await list_jobs(
         call.services.reader,
         JobQuery(project, None, None, limit=size),
-        JobFilter(passes, None if state is None else views.stored_as(state)),
+        JobFilter(passes if states or words else everything, _stored_as(states)),
         token=call.parameter("pageToken"),
-        question=(project, call.parameter("state")),
+        question=(project, call.parameter("state"), call.parameter("search")),
     )
+    shown = [views.summary(job) for job, _ in page.jobs]
+    if call.flag("glance"):
+        shown = [
+            structs.replace(view, glance=await glance(call.services, job, etag))
+            for view, (job, etag) in zip(shown, page.jobs, strict=True)
+        ]
     return records.JobList(
-        jobs=tuple(views.summary(job) for job, _ in page.jobs),
+        jobs=tuple(shown),
         next_page_token=page.next_token,
     )
 
@@ -142,9 +156,23 @@ def _project(text: str) -> str:
     return ProjectName.parse(f"projects/{text}", field="project").project_id
 
 
-def _state(text: str) -> JobState | None:
-    if not text:
+def _stored_as(states: Collection[JobState]) -> Condition | None:
+    """What narrows a list to works in one of these states; None: in any."""
+    if not states:
         return None
+    return Either(tuple(views.stored_as(state) for state in sorted(states)))
+
+
+def _mentions(work: Work, word: str) -> bool:
+    """Whether the display name, the id or a label holds a word in lower case."""
+    return (
+        word in work.display_name.lower()
+        or word in work.name.job_id.lower()
+        or any(word in f"{key}={value}".lower() for key, value in work.labels)
+    )
+
+
+def _state(text: str) -> JobState:
     try:
         word = text.upper().removeprefix("JOB_STATE_").removeprefix("PIPELINE_STATE_")
         return JobState(word.replace("PENDING", "PREPARING"))

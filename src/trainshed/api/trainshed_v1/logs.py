@@ -51,7 +51,7 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
     wanted = await _wanted(call, work)
     programs = _Programs(call.services, wanted)
     await programs.look()
-    replicas = _replicas(wanted, await _spec(call.services, wanted), call.texts("replica"))
+    replicas = chosen_replicas(wanted, await _spec(call.services, wanted), call.texts("replica"))
     await _start(call, programs.sources, replicas)
     return _lines(call, programs, replicas, follow=call.flag("follow"))
 
@@ -288,7 +288,7 @@ async def _before(
     return position
 
 
-def _replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) -> Replicas:
+def chosen_replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) -> Replicas:
     """The writers asked for, by id (`workerpool0-0`) or by task (`master-replica-0`, `service`); None for
     all."""
     if not names or spec is None:

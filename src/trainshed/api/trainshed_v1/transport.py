@@ -4,7 +4,7 @@ A path is a collection (`nodes`), or one of its things (`nodes/node-1`), perhaps
 (`nodes/node-1:drain`, `quotas:set`) or with something below it (`jobs/7/timeline`). Bodies are JSON objects.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -30,6 +30,7 @@ from trainshed.api.trainshed_v1 import (
     experiments,
     explain,
     jobs,
+    log_pages,
     logs,
     models,
     nodes,
@@ -126,6 +127,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "jobs/{job}/usage"): Method("trainshed.v1.Jobs.Usage", usage.usage),
     ("GET", "jobs/{job}/curves"): Method("trainshed.v1.Jobs.Curves", curves.curves),
     ("GET", "jobs/{job}/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
+    ("GET", "jobs/{job}/logPage"): Method("trainshed.v1.Jobs.LogPage", log_pages.page),
     ("POST", "jobs/{job}:shell"): Method(
         "trainshed.v1.Jobs.Shell", shell.open_, body=ReplicaChoice
     ),
@@ -177,8 +179,50 @@ class TrainshedSurface:
             await _authorize(call, method.name)
         if method.stream is not None:
             return Streamed(await method.stream(call), self._services.closing, method.kind)
-        answer = await method.answer(call) if method.answer is not None else Nothing()
-        return json_answer(encode_text(plain(answer)))
+        return json_answer(encode_text(plain(await _answer(method, call))))
+
+    async def ask(
+        self,
+        principal: Principal,
+        verb: str,
+        path: str,
+        query: Mapping[str, Sequence[str]],
+        body: Mapping[str, Any],
+    ) -> Record:
+        """The answer to one who is known already. `path`: encoded, below the prefix."""
+        method, call = await self._call(principal, verb, path, query, body)
+        return await _answer(method, call)
+
+    async def lines(
+        self, principal: Principal, path: str, query: Mapping[str, Sequence[str]]
+    ) -> AsyncGenerator[bytes]:
+        """The same of a method that answers with a stream."""
+        method, call = await self._call(principal, "GET", path, query, {})
+        assert method.stream is not None, f"{path} is no stream"
+        return await method.stream(call)
+
+    async def _call(
+        self,
+        principal: Principal,
+        verb: str,
+        path: str,
+        query: Mapping[str, Sequence[str]],
+        body: Mapping[str, Any],
+    ) -> tuple[Method, JsonCall]:
+        matched = _ROUTER.match(verb, PREFIX + path)
+        if matched is None:
+            raise NotFound(f"There is no method {verb} {PREFIX}{path}.")
+        method, variables = matched
+        authorize(principal, method.name)
+        target = next(iter(variables.values()), "")
+        call = JsonCall(principal, self._services, target, query, body, method.body)
+        if principal.project:
+            await _authorize(call, method.name)
+        return method, call
+
+
+async def _answer(method: Method, call: JsonCall) -> Record:
+    return await method.answer(call) if method.answer is not None else Nothing()
 
 
 async def _authorize(call: JsonCall, method: str) -> None:

@@ -70,6 +70,21 @@ class JobSummary(Record, frozen=True):
     labels: Mapping[str, str] = {}
     #: Absent as long as there is none; null is read as absent.
     error: JobError | UnsetType | None = UNSET
+    #: How it is just now, if that was asked for.
+    glance: "Glance | UnsetType" = UNSET
+
+
+class Glance(Record, frozen=True):
+    """How a job is just now, in a line."""
+
+    #: Why it has no capacity or what it waits for; "" = it waits for nothing.
+    waits: str = ""
+    #: The last line that its primary replica printed, cut off at 300 characters; of one that is over "".
+    last_line: str = ""
+    #: How much is done, from 0 to 1; null if that is not known.
+    done: float | None = None
+    #: The same in words, such as "epoch 3 of 10" or "12 of 40 trials".
+    progress: str = ""
 
 
 class JobList(Record, frozen=True):

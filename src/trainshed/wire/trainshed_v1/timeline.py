@@ -117,3 +117,27 @@ class LogLine(Record, frozen=True):
     n: int = 0
     #: Only of lines of trials.
     trial: int | UnsetType = UNSET
+
+
+class PagedLine(LogLine, frozen=True):
+    """A line of a page."""
+
+    #: Its place in the order of all lines, for `before` and `after`.
+    place: str = ""
+
+
+class LogPage(Record, frozen=True):
+    """A page of a job's log, oldest line first."""
+
+    name: str = ""
+    lines: tuple[PagedLine, ...] = ()
+    #: Give it as `before` for what is earlier; "" = the log begins here.
+    earlier: str = ""
+    #: Give it as `after` for what is later, also for what is not written yet; "" = nothing is.
+    later: str = ""
+    #: Lines were left that the filter was not asked about yet: go on in the same direction.
+    more: bool = False
+    #: The job is over, and its log will not grow.
+    over: bool = False
+    #: Whose lines there can be, as `replica` takes them.
+    tasks: tuple[str, ...] = ()

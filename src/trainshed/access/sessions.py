@@ -1,0 +1,143 @@
+"""Sessions of browsers: a login by a token or by a link that is good once becomes a cookie, which is as good
+as the token, until it expires, somebody signs out, or the token is revoked.
+
+Kept as the tokens are: by their SHA-256 alone, in a file of their own, so that nobody has to sign in again
+after a restart. Links live in memory, and for minutes.
+"""
+
+import asyncio
+import hashlib
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trainshed.access.principals import Principal
+from trainshed.access.tokens import TokenAuthority
+from trainshed.core.errors import Unauthenticated
+from trainshed.replica.system import durable
+
+LIFETIME: Final = 7 * 24 * 3600 * 10**9
+"""Nanoseconds that a session lasts."""
+LINK_LIFETIME: Final = 15 * 60 * 10**9
+"""Nanoseconds that a link is good for."""
+_MOST: Final = 1_000
+"""Sessions, and links, that there are at a time; the oldest go first."""
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A browser that somebody has signed in with."""
+
+    principal: Principal
+    #: SHA-256 of the cookie's value, in hexadecimal digits.
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What is kept of one."""
+
+    #: SHA-256 of the token that it stands for.
+    token: bytes
+    #: Nanoseconds since the epoch.
+    expires: int
+
+
+class Sessions:
+    """All methods are called on the event loop's thread; those that write do so in another one."""
+
+    def __init__(
+        self, path: Path, tokens: Callable[[], TokenAuthority], now: Callable[[], int]
+    ) -> None:
+        """A file that is not there, or cannot be read, means that nobody is signed in."""
+        self._path = path
+        self._tokens = tokens
+        self._now = now
+        self._rows = _read(path)
+        self._links: dict[bytes, _Row] = {}
+        self._writing = asyncio.Lock()
+
+    async def by_token(self, token: str) -> str:
+        """Sign a person in with a token: the cookie's value. Raises Unauthenticated."""
+        principal = self._tokens().authenticate(f"Bearer {token}")
+        if principal.program is not None:
+            raise Unauthenticated(
+                "This is the token of a program of a job: sign in with one of a person's, such as the one in "
+                "owner.token of the service's data directory."
+            )
+        return await self._begin(_digest(token))
+
+    def link_code(self, token: str) -> str:
+        """A code that signs in once, as the token does. Raises Unauthenticated."""
+        principal = self._tokens().authenticate(f"Bearer {token}")
+        if principal.program is not None:
+            raise Unauthenticated("Programs of jobs sign in nowhere: use the token of a person.")
+        code = secrets.token_urlsafe(24)
+        self._links[_digest(code)] = _Row(_digest(token), self._now() + LINK_LIFETIME)
+        while len(self._links) > _MOST:
+            del self._links[next(iter(self._links))]
+        return code
+
+    async def by_code(self, code: str) -> str:
+        """Sign in with a code: the cookie's value. Raises Unauthenticated."""
+        row = self._links.pop(_digest(code), None)
+        if row is None or row.expires <= self._now() or self._holder(row) is None:
+            raise Unauthenticated(
+                "This link was used already, or is older than 15 minutes. Get a new one: trainshed console"
+            )
+        return await self._begin(row.token)
+
+    def find(self, value: str) -> Session | None:
+        """Whose session a cookie is; None if it is none, or is over."""
+        digest = _digest(value).hex()
+        row = self._rows.get(digest)
+        if row is None or row.expires <= self._now():
+            return None
+        principal = self._holder(row)
+        return Session(principal, digest) if principal is not None else None
+
+    async def end(self, session: Session) -> None:
+        """Sign out."""
+        if self._rows.pop(session.digest, None) is not None:
+            await self._write()
+
+    def _holder(self, row: _Row) -> Principal | None:
+        return self._tokens().digests().get(row.token)
+
+    async def _begin(self, token: bytes) -> str:
+        value = secrets.token_urlsafe(32)
+        now = self._now()
+        self._rows = {key: row for key, row in self._rows.items() if row.expires > now}
+        self._rows[_digest(value).hex()] = _Row(token, now + LIFETIME)
+        while len(self._rows) > _MOST:
+            del self._rows[next(iter(self._rows))]
+        await self._write()
+        return value
+
+    async def _write(self) -> None:
+        async with self._writing:
+            rows = [
+                {"sha256": digest, "token": row.token.hex(), "expires": row.expires}
+                for digest, row in self._rows.items()
+            ]
+            text = json.dumps({"format": _FORMAT, "sessions": rows}, indent=1)
+            await asyncio.to_thread(durable.write, str(self._path), text)
+
+
+def _read(path: Path) -> dict[str, _Row]:
+    try:
+        stored: dict[str, Any] = json.loads(path.read_bytes())
+        return {
+            str(row["sha256"]): _Row(bytes.fromhex(row["token"]), int(row["expires"]))
+            for row in stored["sessions"]
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

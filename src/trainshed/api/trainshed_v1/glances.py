@@ -1,0 +1,60 @@
+"""What a job does just now, in a line: what it waits for, what it printed last, how far it is."""
+
+from typing import Final, assert_never
+
+from trainshed.api.calls.services import Services
+from trainshed.api.trainshed_v1.describing import seen, waits_of
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import ReplicaId
+from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.progress import Progress, progress_of
+from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
+from trainshed.wire.trainshed_v1 import jobs as records
+
+_LINES: Final = 20
+"""Last lines in which progress is looked for."""
+_LONGEST: Final = 300
+
+
+async def glance(services: Services, work: Work, etag: str) -> records.Glance:
+    """Cheap for one that is over: nothing is read for it."""
+    if work.state.is_final:
+        return _of_trials(work, "") if isinstance(work, TuningJob) else records.Glance()
+    waits = await waits_of(services, await seen(services, work, etag))
+    said = waits[0] if waits else ""
+    match work:
+        case Job():
+            return await _of_lines(services, work, said)
+        case TuningJob():
+            return _of_trials(work, said)
+        case Pipeline():
+            return records.Glance(waits=said)
+        case _:
+            assert_never(work)
+
+
+async def _of_lines(services: Services, job: Job, waits: str) -> records.Glance:
+    if job.state is not JobState.RUNNING:
+        return records.Glance(waits=waits)
+    lines = await services.logs.tail(job.uid, _LINES, replicas={_primary(job)})
+    texts = [line.text for line in lines]
+    progress = progress_of(texts) or Progress(0, 0, "")
+    return records.Glance(
+        waits=waits,
+        last_line=texts[-1][:_LONGEST] if texts else "",
+        done=progress.done / progress.total if progress.total else None,
+        progress=progress.text,
+    )
+
+
+def _of_trials(work: TuningJob, waits: str) -> records.Glance:
+    done, total = work.succeeded + work.infeasible, work.spec.max_trials
+    return records.Glance(
+        waits=waits, done=done / total if total else None, progress=f"{done} of {total} trials"
+    )
+
+
+def _primary(job: Job) -> ReplicaId:
+    return ReplicaId(job.spec.pools[0].position, 0)

@@ -1,0 +1,147 @@
+"""Pages of a job's log, backwards from its end or from any line, forwards, or from a moment on: what a reader
+needs who looks at a part of a log of millions of lines.
+
+A page that filters looks at a bounded number of lines and then says that there is more to look at.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import structs
+
+from trainshed.api.filters.matching import moment
+from trainshed.api.filters.syntax import FilterError
+from trainshed.api.resources.jobs import find_job
+from trainshed.api.trainshed_v1 import views
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.logs import chosen_replicas
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import SERVICE_TASK, log_task_name
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, Severity
+from trainshed.wire.trainshed_v1 import timeline as records
+
+_DEFAULT: Final = 500
+_LARGEST: Final = 2_000
+_LOOKED_AT: Final = 20_000
+"""Lines that one request with a filter looks at."""
+_CHUNK: Final = 2_000
+_SETTLED: Final = 10**9
+"""Nanoseconds after which no earlier line of another replica comes any more."""
+_LONGEST_SEARCH: Final = 200
+
+
+async def page(call: JsonCall) -> records.LogPage:
+    """`GET /trainshed/v1/jobs/{job}/logPage[?before=PLACE][&after=PLACE][&from=TIME][&limit=N][&replica=R]`:
+    lines of the log, oldest first: the last ones, those before or after a place, or those from a moment on.
+
+    `&severity=S`: at least so bad. `&search=TEXT`: a text that the line holds, in either case. While a filter
+    has found too little, it looks at 20,000 lines and says `more`."""
+    job, _ = await find_job(call.services.reader, call.target)
+    limit = min(call.number("limit") or _DEFAULT, _LARGEST)
+    passes = _filter(call)
+    replicas = chosen_replicas(job, job.spec, call.texts("replica"))
+    before, after = _place(call, "before"), _place(call, "after")
+    start = _start(call)
+    forwards = after is not None or bool(start)
+    # The end of the log of a job that runs: what was stamped a moment ago may still be on its way.
+    end = None if job.state.is_final else call.services.now() - _SETTLED
+    found: list[LogLine] = []
+    at, seen, more = after if forwards else before, 0, False
+    while len(found) < limit:
+        if passes is not None and seen >= _LOOKED_AT:
+            more = True
+            break
+        wanted = limit if passes is None else _CHUNK
+        read: LogPage = await call.services.logs.page(
+            job.uid,
+            replicas=replicas,
+            start=start,
+            end=end if forwards else None,
+            after=at,
+            limit=wanted,
+            descending=not forwards,
+        )
+        for line in read.lines:
+            at = line.cursor
+            if passes is None or passes(line):
+                found.append(line)
+                if len(found) == limit:
+                    break
+        seen += len(read.lines)
+        if len(read.lines) < wanted:
+            break
+    is_full = more or len(found) == limit
+    if not forwards:
+        found.reverse()
+    return records.LogPage(
+        name=str(job.name),
+        lines=tuple(_line(job, line) for line in found),
+        earlier=_earlier(found, at, is_full=is_full, forwards=forwards),
+        later=_later(found, at, after, forwards=forwards),
+        more=more,
+        over=job.state.is_final,
+        tasks=(
+            *(log_task_name(job.name.api, replica) for replica in job.spec.replicas()),
+            SERVICE_TASK,
+        ),
+    )
+
+
+def _earlier(found: list[LogLine], at: LogCursor | None, *, is_full: bool, forwards: bool) -> str:
+    if forwards:
+        return str(found[0].cursor) if found else str(at or "")
+    return str(at) if is_full and at is not None else ""
+
+
+def _later(
+    found: list[LogLine], at: LogCursor | None, after: LogCursor | None, *, forwards: bool
+) -> str:
+    if forwards:
+        return str(at or after or "")
+    return str(found[-1].cursor) if found else ""
+
+
+def _line(job: Job, line: LogLine) -> records.PagedLine:
+    view = views.log_line(job.name.api, line)
+    return records.PagedLine(**structs.asdict(view), place=str(line.cursor))
+
+
+def _filter(call: JsonCall) -> Callable[[LogLine], bool] | None:
+    """None: everything passes."""
+    severity, text = call.parameter("severity"), call.parameter("search")
+    faults: list[Violation] = []
+    if severity and severity not in Severity:
+        names = ", ".join(Severity)
+        faults.append(Violation("severity", f"{severity!r} is not one of: {names}."))
+    if len(text) > _LONGEST_SEARCH:
+        faults.append(Violation("search", f"It may have at most {_LONGEST_SEARCH} characters."))
+    if faults:
+        raise InvalidRequest(tuple(faults))
+    if not severity and not text:
+        return None
+    order: dict[Any, int] = {each: rank for rank, each in enumerate(Severity)}
+    least = order.get(severity, 0)
+    holds = re.compile(re.escape(text), re.IGNORECASE).search
+    return lambda line: order[line.severity] >= least and bool(not text or holds(line.text))
+
+
+def _place(call: JsonCall, name: str) -> LogCursor | None:
+    text = call.parameter(name)
+    if not text:
+        return None
+    try:
+        return LogCursor.parse(text)
+    except ValueError as wrong:
+        raise InvalidRequest((Violation(name, str(wrong)),)) from None
+
+
+def _start(call: JsonCall) -> int:
+    text = call.parameter("from")
+    if not text:
+        return 0
+    try:
+        return moment(text)
+    except FilterError as wrong:
+        raise InvalidRequest((Violation("from", str(wrong)),)) from None

@@ -1,0 +1,1 @@
+"""The web console: pages over the methods and records of the API, which decide everything."""

@@ -1,0 +1,337 @@
+"""The console as an application: finds the page, the visitor and whether he may, and puts every answer behind
+the same guards.
+
+Pages of others can do nothing here: the cookie is of this site alone (SameSite=Strict), and what changes
+something has to come from a page of this very address (Origin), besides what `httpd.hosts` refuses for all of
+the port.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from trainshed.access.sessions import LIFETIME, Session, Sessions
+from trainshed.console import assets, live
+from trainshed.console.backend import Backend
+from trainshed.console.facts import Facts
+from trainshed.console.rendering import is_prepared, prepare, render
+from trainshed.console.routes import ACTIONS, PAGES, STREAMS
+from trainshed.console.visits import Page, View, Visit
+from trainshed.core.errors import Unauthenticated
+from trainshed.httpd.front import Front
+from trainshed.httpd.messages import (
+    BodyTooLarge,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    Streamed,
+    sized,
+)
+from trainshed.httpd.routing import Router, Template
+from trainshed.wire.json import encode_text
+from trainshed.wire.status import Refused, StatusCode
+
+FIRST_SEGMENTS: Final = frozenset(
+    {
+        *("", "assets", "events", "login", "logout"),
+        *(template.split("/")[1] for table in (PAGES, ACTIONS, STREAMS) for _, template in table),
+    }
+)
+"""Of the paths that are the console's."""
+_MOST: Final = 4 << 20
+"""Bytes of a form."""
+_SMALL: Final = 16 << 10
+_HTML: Final = b"text/html; charset=utf-8"
+_EVENTS: Final = b"text/event-stream"
+_GUARDS: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_FRESH: Final = (b"cache-control", b"no-store")
+_log = logging.getLogger(__name__)
+
+
+class ConsoleApplication:
+    """All of the console. Its pages begin with one of FIRST_SEGMENTS."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        backend: Backend,
+        *,
+        facts: Facts,
+        now: Callable[[], int],
+        closing: asyncio.Event,
+    ) -> None:
+        self._sessions = sessions
+        self._backend = backend
+        self._facts = facts
+        self._now = now
+        self._closing = closing
+        self._looks = live.Looks()
+        self._front = Front(self)
+        # Cookies know no ports: two services of one machine must not take each other's.
+        mark = hashlib.sha256(facts.address.encode()).hexdigest()[:8]
+        self._cookie = f"trainshed_session_{mark}"
+        self._pages = Router(
+            (("GET", Template.parse(template), page) for (_, template), page in PAGES.items()),
+        )
+        self._actions = Router(
+            (
+                (verb, Template.parse(template), action)
+                for (verb, template), action in ACTIONS.items()
+            ),
+        )
+        self._streams = Router(
+            ((verb, Template.parse(template), made) for (verb, template), made in STREAMS.items()),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if not is_prepared():
+            await asyncio.to_thread(prepare)
+        await self._front(scope, receive, send)
+
+    def begin(self, request: Request) -> Request:
+        """A request is what its pages see."""
+        return request
+
+    def ended(self, call: Request, status: int) -> None:
+        """Nothing is kept of it here."""
+
+    async def answer(self, call: Request) -> Response:
+        """Raises whatever is wrong with it."""
+        if call.path.startswith(assets.PREFIX):
+            return assets.serve(call) or self._trouble(
+                call, None, StatusCode.NOT_FOUND, "There is no such file."
+            )
+        changes = call.method not in ("GET", "HEAD")
+        if changes and not self._is_of_this_page(call):
+            raise Refused(
+                StatusCode.PERMISSION_DENIED,
+                "Only pages of this console may do that, and the request says that it comes from elsewhere.",
+            )
+        match call.method, call.path:
+            case (("GET" | "HEAD"), "/login"):
+                return await self._show_login(call)
+            case "POST", "/login":
+                return await self._log_in(call)
+            case "POST", "/login/link":
+                return self._link(call)
+            case _:
+                pass
+        session = self._session(call)
+        if session is None:
+            return self._to_login(call)
+        if call.method == "POST" and call.path == "/logout":
+            await self._sessions.end(session)
+            return self._guarded(_see("/login"), [self._cookie_header("", 0, call)])
+        return await self._answer(call, session)
+
+    async def _answer(self, call: Request, session: Session) -> Response:
+        if call.path.startswith("/events/"):
+            return self._events(call, session)
+        if call.method not in ("GET", "HEAD"):
+            return await self._act(call, session)
+        if matched := self._streams.match("GET", call.raw_path):
+            made, variables = matched
+            answer = await made(self._visit(call, session, variables))
+            return self._guarded(answer)
+        matched = self._pages.match("GET", call.raw_path)
+        if matched is None:
+            raise Refused(StatusCode.NOT_FOUND, f"There is no page {call.path[:200]}.")
+        page, variables = matched
+        visit = self._visit(call, session, variables)
+        return self._shown(visit, await page(visit))
+
+    async def _act(self, call: Request, session: Session) -> Response:
+        matched = self._actions.match(call.method, call.raw_path)
+        if matched is None:
+            raise Refused(StatusCode.NOT_FOUND, f"Nothing is done at {call.path[:200]}.")
+        action, variables = matched
+        text = (await call.body(_MOST)).decode("utf-8", "replace")
+        form = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=500))
+        visit = self._visit(call, session, variables, form)
+        answer = await action(visit)
+        if isinstance(answer, View):
+            return self._shown(visit, answer)
+        return self._guarded(answer)
+
+    def _events(self, call: Request, session: Session) -> Response:
+        """The stream of a page: its own address behind `/events`."""
+        path = call.raw_path.removeprefix("/events")
+        matched: tuple[Page, dict[str, str]] | None = self._pages.match("GET", path)
+        if matched is None:
+            raise Refused(StatusCode.NOT_FOUND, f"There is no page {path[:200]}.")
+        page, variables = matched
+        inner = call.at(path.encode("latin-1"))
+        visit = self._visit(inner, session, variables)
+        key = f"{session.principal} {path}?{call.raw_query}"
+        parts = live.stream(page, visit, self._looks, key)
+        return self._guarded(Streamed(parts, self._closing, _EVENTS))
+
+    def _visit(
+        self,
+        call: Request,
+        session: Session,
+        variables: Mapping[str, str],
+        form: Mapping[str, str] | None = None,
+    ) -> Visit:
+        return Visit(
+            call,
+            session,
+            self._backend,
+            self._facts,
+            self._closing,
+            self._now(),
+            variables,
+            form or {},
+        )
+
+    def _shown(self, visit: Visit, view: View) -> Response:
+        common: dict[str, Any] = {"visit": visit, "facts": self._facts, "view": view}
+        parts = live.rendered_parts(visit, view)
+        html = render(view.template, {**common, **view.values, "parts": parts})
+        return self._html(html, view.status)
+
+    def _html(
+        self, html: str, status: int = 200, more: list[tuple[bytes, bytes]] | None = None
+    ) -> Response:
+        return self._guarded(
+            sized(html.encode("utf-8", "replace"), _HTML, status, [_FRESH]), more or []
+        )
+
+    def _guarded(
+        self, response: Response, more: list[tuple[bytes, bytes]] | None = None
+    ) -> Response:
+        named = {name for name, _ in response.headers}
+        response.headers += [guard for guard in _GUARDS if guard[0] not in named]
+        response.headers += more or []
+        return response
+
+    def refuse(self, call: Request, error: Exception) -> Response:
+        """A page that says what is wrong, or JSON for a script."""
+        session = self._session(call)
+        if isinstance(error, Refused):
+            return self._trouble(call, session, error.code, str(error))
+        if isinstance(error, BodyTooLarge):
+            return self._trouble(call, session, StatusCode.INVALID_ARGUMENT, str(error))
+        _log.error("%s %s failed", call.method, call.raw_path, exc_info=error)
+        text = "Something went wrong in the service. Its log says more."
+        return self._trouble(call, session, StatusCode.INTERNAL, text)
+
+    def _trouble(
+        self, call: Request, session: Session | None, code: StatusCode, text: str
+    ) -> Response:
+        if "application/json" in call.headers.get("accept", ""):
+            body = encode_text({"error": {"status": code.name, "message": text}})
+            return self._guarded(sized(body, b"application/json", code.http, [_FRESH]))
+        values: dict[str, Any] = {
+            "facts": self._facts,
+            "session": session,
+            "code": code,
+            "message": text,
+        }
+        return self._html(render("trouble.html", values), code.http)
+
+    async def _show_login(self, call: Request) -> Response:
+        code = call.query.get("code", "")
+        if code and call.method == "GET":
+            try:
+                value = await self._sessions.by_code(code)
+            except Unauthenticated as wrong:
+                # Whoever follows the link of a terminal twice is there already.
+                if self._session(call) is not None:
+                    return self._guarded(_see("/"))
+                return self._login_page(call, str(wrong), 401)
+            return self._welcome(call, value)
+        return self._login_page(call)
+
+    async def _log_in(self, call: Request) -> Response:
+        form = dict(parse_qsl((await call.body(_SMALL)).decode("utf-8", "replace")))
+        try:
+            value = await self._sessions.by_token(form.get("token", "").strip())
+        except Unauthenticated as wrong:
+            text = str(wrong) if form.get("token") else "Give the token."
+            return self._login_page(call, text.partition(": send")[0].rstrip(".") + ".", 401)
+        return self._welcome(call, value, form.get("next", ""))
+
+    def _link(self, call: Request) -> Response:
+        """`POST /login/link` with a token in the header: a link for a browser, for `trainshed console`."""
+        scheme, _, token = call.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            raise Refused(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
+        try:
+            uri = self.link(token.strip())
+        except Unauthenticated as wrong:
+            raise Refused(StatusCode.UNAUTHENTICATED, str(wrong)) from None
+        return self._guarded(sized(encode_text({"uri": uri}), b"application/json", more=[_FRESH]))
+
+    def link(self, token: str) -> str:
+        """An address that signs a browser in once, as this token. Raises Unauthenticated."""
+        return f"{self._facts.address}/login?code={self._sessions.link_code(token)}"
+
+    def _welcome(self, call: Request, value: str, following: str = "") -> Response:
+        # Only a place here: `//elsewhere.example` is none.
+        safe = following if following.startswith("/") and following[1:2] not in ("/", "\\") else "/"
+        cookie = self._cookie_header(value, LIFETIME // 10**9, call)
+        return self._guarded(_see(quote(safe, safe="/?&=%:+-._~")), [cookie])
+
+    def _login_page(self, call: Request, fault: str = "", status: int = 200) -> Response:
+        values: dict[str, Any] = {
+            "facts": self._facts,
+            "fault": fault,
+            "following": call.query.get("next", ""),
+        }
+        return self._html(render("login.html", values), status)
+
+    def _to_login(self, call: Request) -> Response:
+        if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
+            target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
+            return self._guarded(_see(f"/login?next={quote(target, safe='')}"))
+        raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
+
+    def _session(self, call: Request) -> Session | None:
+        for part in call.headers.get("cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self._cookie and (found := self._sessions.find(value)) is not None:
+                return found
+        return None
+
+    def _cookie_header(self, value: str, seconds: int, call: Request) -> tuple[bytes, bytes]:
+        schemes = (call.scope.get("scheme", ""), urlsplit(self._facts.address).scheme)
+        secure = "; Secure" if "https" in schemes else ""
+        text = (
+            f"{self._cookie}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+        )
+        return b"set-cookie", text.encode()
+
+    def _is_of_this_page(self, call: Request) -> bool:
+        """What the browser says of where a change comes from; who sends a token of his own is no browser."""
+        if "authorization" in call.headers:
+            return True
+        origin = call.headers.get("origin", "")
+        if not origin:
+            return call.headers.get("sec-fetch-site", "") == "same-origin"
+        asked = urlsplit(origin).netloc.lower()
+        return asked in (
+            call.headers.get("host", "").lower(),
+            urlsplit(self._facts.address).netloc.lower(),
+        )
+
+
+def _see(address: str) -> Response:
+    return Response(b"", 303, [(b"location", address.encode()), (b"content-length", b"0"), _FRESH])

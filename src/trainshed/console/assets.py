@@ -1,0 +1,74 @@
+"""Styles, scripts and what they are built on, each at an address that changes with its content: browsers keep
+them for good."""
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from trainshed.httpd.messages import Request, Response, sized
+
+PREFIX: Final = "/assets/"
+_KINDS: Final = {
+    "css": b"text/css; charset=utf-8",
+    "js": b"text/javascript; charset=utf-8",
+    "svg": b"image/svg+xml",
+}
+_FOREVER: Final = (b"cache-control", b"public, max-age=31536000, immutable")
+_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file."""
+
+    #: Where browsers find it: `/assets/console.3f2a90c1.css`.
+    address: str
+    content: bytes
+    packed: bytes
+    kind: bytes
+
+
+@cache
+def _all() -> dict[str, Asset]:
+    """By name below `static`, such as `vendor/htmx.min.js`."""
+    found: dict[str, Asset] = {}
+    for folder in ("", "vendor"):
+        for entry in files("trainshed.console").joinpath("static", folder).iterdir():
+            stem, _, suffix = entry.name.rpartition(".")
+            if suffix in _KINDS and entry.is_file():
+                content = entry.read_bytes()
+                digest = hashlib.sha256(content).hexdigest()[:12]
+                found[f"{folder}/{entry.name}".lstrip("/")] = Asset(
+                    f"{PREFIX}{stem}.{digest}.{suffix}",
+                    content,
+                    gzip.compress(content, 9, mtime=0),
+                    _KINDS[suffix],
+                )
+    return found
+
+
+@cache
+def _by_address() -> dict[str, Asset]:
+    return {asset.address: asset for asset in _all().values()}
+
+
+def address_of(name: str) -> str:
+    """Where a page finds a file."""
+    return _all()[name].address
+
+
+def serve(request: Request) -> Response | None:
+    """The file at an address; None if there is none."""
+    asset = _by_address().get(request.path)
+    if asset is None:
+        return None
+    more = [_FOREVER, _NOSNIFF, (b"vary", b"accept-encoding")]
+    packed = "gzip" in request.headers.get("accept-encoding", "")
+    if packed:
+        more.append((b"content-encoding", b"gzip"))
+    content = asset.packed if packed else asset.content
+    answer = sized(content, asset.kind, more=more)
+    return answer if request.method != "HEAD" else Response(b"", 200, answer.headers)

@@ -1,0 +1,126 @@
+"""Event streams: a page that is looked at is rendered anew when there is news, and what changed of it is
+sent.
+
+Woken by notices; however much news there is, a stream looks once a second, and streams that look at the same
+page as the same person share each look.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from trainshed.console.rendering import render
+from trainshed.console.visits import View, Visit
+from trainshed.eventloop.background import joined
+from trainshed.wire.status import Refused
+
+SILENCE: Final = 15.0
+"""Seconds after which a comment says that the stream lives."""
+_PAUSE: Final = 1.0
+"""Seconds between two looks of a stream."""
+_SHARE: Final = 4
+"""A stream pauses at least so many times as long as its last look took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A page as it was looked at."""
+
+    view: View
+    #: HTML of its parts, by id.
+    parts: Mapping[str, str]
+    #: Seconds that it took.
+    took: float
+    #: Number of the last news before it.
+    latest: int
+
+
+@dataclass(slots=True)
+class Looks:
+    """Looks that several streams share, by what is looked at and by whom."""
+
+    _fresh: dict[str, tuple[float, asyncio.Task[Look]]] = field(
+        default_factory=dict[str, tuple[float, asyncio.Task[Look]]]
+    )
+
+    async def take(self, key: str, age: float, look: Callable[[], Awaitable[Look]]) -> Look:
+        """One that began after this moment of the loop's clock, or a new one."""
+        now = asyncio.get_running_loop().time()
+        began, task = self._fresh.get(key, (0.0, None))
+        if task is None or began < age or (task.done() and task.exception() is not None):
+            self._fresh = {
+                k: v for k, v in self._fresh.items() if not v[1].done() or v[0] > now - 5
+            }
+
+            async def looking() -> Look:
+                return await look()
+
+            task = joined(looking())
+            self._fresh[key] = now, task
+        return await asyncio.shield(task)
+
+
+async def look_at(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Look:
+    loop = asyncio.get_running_loop()
+    began, latest = loop.time(), visit.backend.notices.latest
+    view = await page(visit)
+    parts = rendered_parts(visit, view)
+    return Look(view, parts, loop.time() - began, latest)
+
+
+def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
+    """HTML by id."""
+    common = {"visit": visit, "facts": visit.facts}
+    return {
+        name: render(part.template, {**common, **part.values, "part_id": name})
+        for name, part in view.parts.items()
+    }
+
+
+async def stream(
+    page: Callable[[Visit], Awaitable[View]], visit: Visit, looks: Looks, key: str
+) -> AsyncGenerator[bytes]:
+    """Server-sent events: `parts` with what changed, `gone` when there is nothing to look at any more."""
+    loop, news = asyncio.get_running_loop(), visit.backend.notices
+    sent: dict[str, bytes] = {}
+    lists: dict[str, Sequence[str]] = {}
+    first = True
+    yield b"retry: 2000\n\n"
+    while True:
+        try:
+            found = await looks.take(key, loop.time() - _PAUSE / 2, lambda: look_at(page, visit))
+        except Refused as refused:
+            yield event("gone", {"message": str(refused)})
+            return
+        changed = {
+            name: html for name, html in found.parts.items() if sent.get(name) != _digest(html)
+        }
+        sent = {name: _digest(html) for name, html in found.parts.items()}
+        ordered = {name: ids for name, ids in found.view.lists.items() if lists.get(name) != ids}
+        lists = dict(found.view.lists)
+        if changed or ordered:
+            yield event("parts", {"parts": changed, "lists": ordered, "first": first})
+        first = False
+        await asyncio.sleep(max(_PAUSE, _SHARE * found.took))
+        subject, latest = found.view.subject, found.latest
+        while True:
+            if subject is None:
+                is_news = await news.wait_for_any(latest, SILENCE)
+            else:
+                is_news = await news.wait_beyond(subject, latest, SILENCE)
+            if is_news:
+                break
+            yield b": quiet\n\n"
+
+
+def event(name: str, value: object) -> bytes:
+    """One event; its data are JSON."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
+
+
+def _digest(html: str) -> bytes:
+    return hashlib.blake2b(html.encode("utf-8", "surrogateescape"), digest_size=12).digest()

@@ -1,0 +1,174 @@
+"""One job: what is true of it now, what happened to it, what it uses, what was submitted."""
+
+import json
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from trainshed.console.pages.jobs import first_line, lasted
+from trainshed.console.pages.requested import requested
+from trainshed.console.pages.timelines import Chart, chart
+from trainshed.console.rendering import epoch
+from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
+from trainshed.core.names import JobUid
+from trainshed.httpd.messages import Response
+from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.drills import DrillList
+from trainshed.wire.trainshed_v1.jobs import JobDescription
+from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
+from trainshed.wire.trainshed_v1.usage import Usage
+
+_ENTRIES: Final = 60
+"""Of the story, the newest ones; the page has a link to all."""
+_LAST_LINES: Final = 12
+FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
+DRILLS: Final = (
+    ("kill", "Kill its program"),
+    ("oom", "Run it out of memory"),
+    ("segv", "Crash its program (SIGSEGV)"),
+    ("maintenance", "Maintenance of its node"),
+    ("preempt", "Preempt the attempt"),
+    ("stockout", "Take its capacity away"),
+    ("internal", "Internal error of the service"),
+)
+
+
+async def describe(visit: Visit) -> JobDescription:
+    """The job of the address. Raises Refused."""
+    return await visit.get(JobDescription, of_job(visit.variables["job"]))
+
+
+def head(visit: Visit, job: JobDescription, tab: str) -> Part:
+    """Name, state and what can be done, on top of each page of a job."""
+    return Part(
+        "_job_head.html",
+        {
+            "job": job,
+            "tab": tab,
+            "title": job.display_name or job.job_id,
+            "is_over": job.state in FINAL,
+            "has_replicas": job.replicas is not UNSET,
+            "is_tuning": job.tuning is not UNSET,
+            "began": epoch(job.create_time),
+            "started": epoch(job.start_time),
+            "lasted": lasted(job),
+            "drills": DRILLS,
+        },
+    )
+
+
+async def overview(visit: Visit) -> View:
+    """`/jobs/J`: why it failed or waits, its replicas, its attempts to scale, its last lines, its story."""
+    job = await describe(visit)
+    story = await visit.get(Timeline, of_job(job.uid, "/timeline"))
+    has_replicas = job.replicas is not UNSET
+    tail = LogPage()
+    if has_replicas:
+        tail = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit=str(_LAST_LINES))
+    shape: Chart | None = chart(story, job, visit.now / 1e9) if story.attempts else None
+    all_of_it = bool(visit.query("story"))
+    entries = story.entries[::-1] if all_of_it else story.entries[::-1][:_ENTRIES]
+    error = job.error if job.error else None
+    values = {"job": job, "uid": job.uid}
+    parts = {
+        "head": head(visit, job, "overview"),
+        "notice": Part(
+            "_job_notice.html",
+            {**values, "error": error, "summary": first_line(error.message) if error else ""},
+        ),
+        "facts": Part("_job_facts.html", {**values, "asked": requested(job.resource or {})}),
+        "replicas": Part("_job_replicas.html", values),
+        "chart": Part("_job_chart.html", {**values, "chart": shape}),
+        "tail": Part("_job_tail.html", {**values, "lines": tail.lines}),
+        "story": Part(
+            "_job_story.html",
+            {**values, "entries": entries, "more": len(story.entries) - len(entries)},
+        ),
+    }
+    return View(
+        job.display_name or job.job_id,
+        "job.html",
+        {"job": job},
+        parts=parts,
+        subject=JobUid(int(job.uid)) if job.tuning is UNSET and job.pipeline is UNSET else None,
+        lives=job.state not in FINAL,
+        place="jobs",
+    )
+
+
+async def usage(visit: Visit) -> View:
+    """`/jobs/J/usage`: charts of what its replicas use."""
+    job = await describe(visit)
+    used = await visit.get(Usage, of_job(job.uid, "/usage"), points="400")
+    return View(
+        f"Usage of {job.display_name or job.job_id}",
+        "job_usage.html",
+        {"job": job},
+        parts={
+            "head": head(visit, job, "usage"),
+            "charts": Part("_job_usage.html", {"used": used, "data": usage_data(used)}),
+        },
+        subject=JobUid(int(job.uid)),
+        lives=job.state not in FINAL,
+        place="jobs",
+    )
+
+
+def usage_data(used: Usage) -> str:
+    """What the charts draw, by replica, as JSON."""
+    replicas: list[dict[str, Any]] = []
+    for replica in used.replicas:
+        points = replica.points
+        gpus = len(points[-1].gpus) if points else 0
+        replicas.append(
+            {
+                "task": replica.task,
+                "at": [round(epoch(point.at), 3) for point in points],
+                "cpus": [point.cpus for point in points],
+                "memory": [point.memory_bytes for point in points],
+                "disk": [point.disk_bytes for point in points],
+                "gpus": [
+                    [point.gpus[place] if place < len(point.gpus) else None for point in points]
+                    for place in range(gpus)
+                ],
+            }
+        )
+    return json.dumps(replicas)
+
+
+async def spec(visit: Visit) -> View:
+    """`/jobs/J/spec`: what was submitted, as the public API shows it."""
+    job = await describe(visit)
+    text = json.dumps(job.resource if job.resource else {}, indent=2, ensure_ascii=False)
+    return View(
+        f"Specification of {job.display_name or job.job_id}",
+        "job_spec.html",
+        {"job": job, "text": text},
+        parts={"head": head(visit, job, "spec")},
+        place="jobs",
+    )
+
+
+async def cancel(visit: Visit) -> Response:
+    """`POST /jobs/J/cancel`."""
+    target = visit.variables["job"]
+    await visit.do("POST", of_job(target, ":cancel"))
+    return redirect(job_path(target))
+
+
+async def drill(visit: Visit) -> Response:
+    """`POST /jobs/J/drill`: a fault, now."""
+    target = visit.variables["job"]
+    body = {"kind": visit.form.get("kind", ""), "replica": visit.form.get("replica", "")}
+    await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
+    return redirect(job_path(target))
+
+
+async def drills_of(visit: Visit, uid: str) -> DrillList:
+    """Its drills; none of a work that can have none."""
+    try:
+        return await visit.get(DrillList, of_job(uid, "/drills"))
+    except Refused as refused:
+        if refused.code is StatusCode.FAILED_PRECONDITION:
+            return DrillList()
+        raise

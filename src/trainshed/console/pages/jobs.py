@@ -1,0 +1,84 @@
+"""The list of jobs, of both APIs, newest first."""
+
+from typing import Final
+
+from trainshed.console.rendering import epoch
+from trainshed.console.visits import Part, View, Visit
+from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
+
+_PAGE: Final = 50
+FILTERS: Final = (
+    ("", "All"),
+    ("RUNNING", "Running"),
+    ("QUEUED,PREPARING", "Waiting"),
+    ("SUCCEEDED", "Succeeded"),
+    ("FAILED", "Failed"),
+    ("CANCELLED", "Cancelled"),
+)
+
+
+async def page(visit: Visit) -> View:
+    """`/`: filters by state, a search, and pages that are loaded as they are scrolled to."""
+    token = visit.query("page")
+    found = await visit.get(
+        JobList,
+        "jobs",
+        project=visit.project,
+        state=visit.query("state"),
+        search=visit.query("search")[:200],
+        glance="true",
+        limit=str(_PAGE),
+        pageToken=token,
+    )
+    rows = {f"job-{job.uid}": Part("_job_row.html", {"job": job, **row(job)}) for job in found.jobs}
+    is_filtered = bool(visit.query("state") or visit.query("search"))
+    return View(
+        "Jobs",
+        "_job_rows.html" if token else "jobs.html",
+        {
+            "jobs": found.jobs,
+            "filters": FILTERS,
+            "is_filtered": is_filtered,
+            "following": visit.with_query(page=found.next_page_token)
+            if found.next_page_token
+            else "",
+            "is_empty": not found.jobs and not is_filtered and not token,
+        },
+        parts=rows,
+        lists={"jobs": tuple(rows)},
+        lives=not token,
+        place="jobs",
+    )
+
+
+def row(job: JobSummary) -> dict[str, object]:
+    """What a row says beyond the job itself."""
+    glance = job.glance if job.glance else None
+    error = job.error.message if job.error else ""
+    return {
+        "glance": glance,
+        "title": job.display_name or job.job_id,
+        "said": first_line(error),
+        "began": epoch(job.create_time),
+        "lasted": lasted(job),
+    }
+
+
+def lasted(job: JobSummary) -> float | None:
+    """Seconds that it ran, or that it took; None while it has not ended."""
+    if not job.end_time:
+        return None
+    return epoch(job.end_time) - epoch(job.start_time or job.create_time)
+
+
+def first_line(text: str) -> str:
+    """The line of an error that tells most: of a traceback the last one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if "Traceback (most recent call last):" in text:
+        after = text.partition("Traceback (most recent call last):")[2].splitlines()
+        raised = [line for line in after if line and not line[0].isspace()]
+        if raised:
+            return raised[0].strip()[:300]
+    return lines[0][:300]

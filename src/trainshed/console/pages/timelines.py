@@ -1,0 +1,137 @@
+"""Attempts and the lives of replicas as bars to scale. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from trainshed.console.rendering import epoch, seconds_text
+from trainshed.wire.trainshed_v1.jobs import JobDescription
+from trainshed.wire.trainshed_v1.timeline import Incarnation, Timeline
+
+WIDTH: Final = 1000.0
+_MOST_ROWS: Final = 64
+_TICKS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+_FEWEST: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One life of a replica, or a wait."""
+
+    x: float
+    width: float
+    #: run, good, bad, off, wait.
+    tone: str
+    #: Told by a pointer that rests on it.
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened at a moment."""
+
+    x: float
+    title: str
+    is_drill: bool = False
+
+
+@dataclass(slots=True)
+class Row:
+    """A replica."""
+
+    name: str
+    bars: list[Bar] = field(default_factory=list[Bar])
+    marks: list[Mark] = field(default_factory=list[Mark])
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """All of it, in units of which WIDTH are the whole time."""
+
+    rows: tuple[Row, ...]
+    #: Place and text.
+    ticks: tuple[tuple[float, str], ...]
+    #: Where attempts begin, and their numbers.
+    attempts: tuple[tuple[float, int], ...]
+    #: Rows that are not shown.
+    left_out: int = 0
+
+
+def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
+    """`now`: seconds since 1970."""
+    began = epoch(job.create_time)
+    ended = epoch(job.end_time) or now
+    span = max(ended - began, 1.0)
+
+    def place(moment: float) -> float:
+        return round(min(max((moment - began) / span, 0.0), 1.0) * WIDTH, 1)
+
+    rows: dict[str, Row] = {}
+    whole = rows.setdefault("job", Row("job"))
+    started = epoch(job.start_time) or ended
+    if started > began:
+        text = f"waited and prepared for {seconds_text(started - began)}"
+        whole.bars.append(Bar(0, place(started), "wait", text))
+    if job.start_time:
+        tone = {"SUCCEEDED": "good", "FAILED": "bad", "CANCELLED": "off"}.get(job.state, "run")
+        text = f"ran for {seconds_text(ended - started)}"
+        whole.bars.append(Bar(place(started), max(WIDTH - place(started), 2), tone, text))
+    for attempt in story.attempts:
+        for verdict in attempt.verdicts:
+            mark = Mark(place(epoch(verdict.at)), verdict.message, bool(verdict.drill))
+            whole.marks.append(mark)
+        for replica in attempt.replicas:
+            row = rows.setdefault(replica.task, Row(replica.task))
+            for life in replica.incarnations:
+                if not life.start_time:
+                    continue
+                left = place(epoch(life.start_time))
+                right = place(epoch(life.end_time) or ended)
+                title = f"attempt {attempt.attempt}, start {life.incarnation}: {_ending(life)}"
+                row.bars.append(Bar(left, max(right - left, 2), _tone(life), title))
+                if life.verdict is not None:
+                    at = place(epoch(life.verdict.at))
+                    row.marks.append(Mark(at, life.verdict.message, bool(life.verdict.drill)))
+    shown = tuple(rows.values())
+    return Chart(
+        shown[:_MOST_ROWS],
+        tuple((place(began + second), seconds_text(second)) for second in _ticks(span)),
+        tuple(
+            (place(epoch(each.start_time)), each.attempt)
+            for each in story.attempts
+            if each.start_time and each.attempt
+        ),
+        max(0, len(shown) - _MOST_ROWS),
+    )
+
+
+def _tone(life: Incarnation) -> str:
+    if life.lost:
+        return "bad"
+    if life.exit is None:
+        return "run"
+    if life.exit.stopped:
+        return "off"
+    return "good" if life.exit.exit_code == 0 else "bad"
+
+
+def _ending(life: Incarnation) -> str:
+    end = life.exit
+    if life.lost:
+        return f"lost: {life.lost}"
+    if end is None:
+        return "running"
+    if end.out_of_memory:
+        return "out of memory"
+    if end.stopped:
+        return "stopped by the service"
+    if end.signal:
+        return f"ended by signal {end.signal}"
+    return f"exit code {end.exit_code}"
+
+
+def _ticks(span: float) -> list[float]:
+    """Seconds from the begin at which the scale is labelled."""
+    step = next((tick for tick in _TICKS if span / tick <= _FEWEST + 2), _TICKS[-1])
+    while span / step > 2 * _FEWEST:
+        step *= 2
+    return [float(step * place) for place in range(int(span // step) + 1)]

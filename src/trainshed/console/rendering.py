@@ -1,0 +1,179 @@
+"""Templates to HTML. Everything that is put into a page is escaped; what programs printed, also of what would
+reorder a line."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import quote
+
+from trainshed.console import assets
+from trainshed.console.snippets import snippets
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+_COLOURS: Final = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)")
+_TONES: Final = {
+    "RUNNING": "run",
+    "SUCCEEDED": "good",
+    "COMPLETE": "good",
+    "FAILED": "bad",
+    "EXPIRED": "bad",
+    "QUEUED": "wait",
+    "PREPARING": "wait",
+    "PAUSED": "wait",
+    "UPDATING": "run",
+    "CANCELLING": "off",
+    "CANCELLED": "off",
+    "READY": "good",
+    "DRAINED": "wait",
+    "GONE": "bad",
+    "LOST": "bad",
+    "EXITED": "off",
+    "LAUNCHING": "wait",
+    "STARTING": "wait",
+    "PENDING": "off",
+    "STOPPING": "off",
+    "ACTIVE": "run",
+    "INFEASIBLE": "bad",
+    "REQUESTED": "wait",
+}
+
+
+@cache
+def environment() -> "Environment":
+    """Made at the first page: who looks at none does not load what makes them."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    folder = files("trainshed.console").joinpath("templates")
+    made = Environment(
+        loader=FunctionLoader(lambda name: folder.joinpath(name).read_text("utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    filters = cast(dict[str, Any], made.filters)
+    filters |= {
+        "tone": tone,
+        "word": word,
+        "clean": clean,
+        "bytes": bytes_text,
+        "seconds": seconds_text,
+        "number": number_text,
+        "q": _quoted,
+    }
+    names = cast(dict[str, Any], made.globals)
+    names |= {"asset": assets.address_of, "places": _places, "snippets": snippets}
+    return made
+
+
+def _quoted(text: object) -> str:
+    return quote(str(text), safe="")
+
+
+def _places() -> frozenset[str]:
+    from trainshed.console.routes import PLACES
+
+    return PLACES
+
+
+@cache
+def prepare() -> None:
+    """Load all that pages are made with. Blocks for half a second, the first time: to be called in a
+    thread."""
+    made = environment()
+    for entry in files("trainshed.console").joinpath("templates").iterdir():
+        made.get_template(entry.name)
+    assets.address_of("console.css")
+
+
+def is_prepared() -> bool:
+    """Whether `prepare` was called."""
+    return prepare.cache_info().currsize > 0
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """HTML."""
+    return environment().get_template(template).render(values)
+
+
+def tone(state: str) -> str:
+    """The colour of a state: run, good, bad, wait or off."""
+    return _TONES.get(state.removeprefix("JOB_STATE_").upper(), "off")
+
+
+def word(state: str) -> str:
+    """A state as people write it."""
+    return state.removeprefix("JOB_STATE_").replace("_", " ").capitalize()
+
+
+def clean(text: object) -> str:
+    """A text that a program wrote, without what moves cursors, colours or directions."""
+    return _UNPRINTABLE.sub("\ufffd", _COLOURS.sub("", str(text)).replace("\r\n", "\n"))
+
+
+def moment(text: str) -> datetime | None:
+    """A moment of a record; None for ""."""
+    if not text:
+        return None
+    head, _, fraction = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{head}.{(fraction or '0')[:6]:0<6}").replace(tzinfo=UTC)
+
+
+def epoch(text: str) -> float:
+    """Seconds since 1970 of a moment of a record; 0 for ""."""
+    found = moment(text)
+    return found.timestamp() if found else 0.0
+
+
+def nanos(text: str) -> int:
+    """Nanoseconds since 1970 of a moment of a record."""
+    head, _, fraction = text.rstrip("Z").partition(".")
+    whole = datetime.fromisoformat(head).replace(tzinfo=UTC)
+    return int(whole.timestamp()) * 10**9 + int(f"{fraction or '0':0<9}"[:9])
+
+
+def bytes_text(count: float | None) -> str:
+    """A size, such as 3.2 GiB."""
+    if count is None:
+        return ""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in its two largest units, such as 1m 20s."""
+    whole = max(0, round(seconds))
+    if whole < 10:
+        return f"{max(0.0, seconds):.1f}s"
+    for unit, size, below, small in (
+        ("d", 86400, 3600, "h"),
+        ("h", 3600, 60, "m"),
+        ("m", 60, 1, "s"),
+    ):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // below:02d}{small}"
+    return f"{whole}s"
+
+
+def number_text(value: object) -> str:
+    """A number with as many digits as tell something."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)

@@ -1,0 +1,45 @@
+"""What a newcomer copies into a terminal: complete commands for this very service."""
+
+from trainshed.console.facts import Facts
+
+_IMAGE = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest"
+
+
+def snippets(facts: Facts) -> tuple[tuple[str, str], ...]:
+    """Name and text of each."""
+    project, region = facts.project or "trainshed", facts.region or "us-central1"
+    enter = f'eval "$({facts.command} env)"'
+    return (
+        ("This service’s own command", f"{facts.command} run task.py --watch"),
+        (
+            "gcloud",
+            f"{enter}\n"
+            f"gcloud ai custom-jobs create --region={region} --display-name=hello \\\n"
+            "  --worker-pool-spec=machine-type=n1-standard-4,replica-count=1,"
+            f"container-image-uri={_IMAGE} \\\n"
+            "  --command=python3 --args=-c,'print(\"hello\")'",
+        ),
+        (
+            "Python, with the Vertex SDK",
+            f"{enter}\npython3 - <<'END'\n"
+            "import os\n"
+            "from google.cloud import aiplatform\n\n"
+            f'aiplatform.init(project="{project}", location="{region}",\n'
+            f'                staging_bucket="gs://{facts.bucket}",\n'
+            f'                api_endpoint="{facts.address}", api_transport="rest")\n'
+            'aiplatform.CustomJob("hello", [{\n'
+            '    "machine_spec": {"machine_type": "n1-standard-4"}, "replica_count": 1,\n'
+            f'    "container_spec": {{"image_uri": "{_IMAGE}",\n'
+            '                       "command": ["python3", "-c", "print(\'hello\')"]}}]).run()\nEND',
+        ),
+        (
+            "curl",
+            f"{enter}\n"
+            f"curl -X POST {facts.address}/v1/projects/{project}/locations/{region}/customJobs \\\n"
+            '  -H "Authorization: Bearer $CLOUDSDK_AUTH_ACCESS_TOKEN" \\\n'
+            '  -H "Content-Type: application/json" \\\n'
+            '  -d \'{"displayName": "hello", "jobSpec": {"workerPoolSpecs": [{"machineSpec": {"machineType": '
+            '"n1-standard-4"}, "replicaCount": 1, "containerSpec": {"imageUri": '
+            f'"{_IMAGE}", "command": ["python3", "-c", "print(1)"]}}}}]}}}}\'',
+        ),
+    )

@@ -1,0 +1,75 @@
+// Charts of what replicas use, and of what programs measured.
+"use strict";
+
+const clock = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const palette = () => ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"].map((name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const bytes = (n) => {
+  if (n == null) return "–";
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) { if (Math.abs(n) < 1024) return `${n >= 100 || unit === "B" ? n.toFixed(0) : n.toFixed(1)} ${unit}`; n /= 1024; }
+  return `${n.toFixed(1)} TiB`;
+};
+const plain = (n) => (n == null ? "–" : Math.abs(n) >= 1e5 || (n && Math.abs(n) < 1e-3) ? n.toExponential(2) : String(Number(n.toPrecision(4))));
+const share = (n) => (n == null ? "–" : `${Math.round(n * 100)} %`);
+
+// One chart of several lines over common places. `lines`: [name, values].
+const draw = (box, at, lines, { value = plain, time = true, points = false, label = "", zero = false } = {}) => {
+  const colours = palette();
+  box.uplot?.destroy();
+  const axis = { stroke: ink("--soft"), grid: { stroke: ink("--rule"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+  box.uplot = new uPlot({
+    width: Math.max(box.clientWidth, 200), height: 180,
+    cursor: { y: false, points: { size: 6 } },
+    legend: { live: true },
+    scales: { x: { time }, y: zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
+    axes: [time ? { ...axis, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : axis, { ...axis, size: 68, values: (u, all) => all.map(value) }],
+    series: [{ label: label || (time ? "Time" : "Step"), value: (u, v) => (v == null ? "–" : time ? clock.format(new Date(v * 1000)) : plain(v)) },
+      ...lines.map(([name], i) => ({ label: name, stroke: colours[i % colours.length], width: 1.5, points: { show: points, size: 5 }, value: (u, v) => value(v), dash: i >= colours.length ? [4, 3] : undefined }))],
+  }, [at, ...lines.map(([, values]) => values)], box);
+};
+
+const joined = (replicas, pick) => {
+  const at = [...new Set(replicas.flatMap((r) => r.at))].sort((a, b) => a - b);
+  const place = new Map(at.map((t, i) => [t, i]));
+  const lines = replicas.flatMap((r) => pick(r).map(([name, values]) => {
+    const all = new Array(at.length).fill(undefined);
+    r.at.forEach((t, i) => { all[place.get(t)] = values[i]; });
+    return [name, all];
+  }));
+  return [at, lines];
+};
+
+const MOST_LINES = 16;
+const usage = () => {
+  const data = document.querySelector("[data-usage-data]");
+  if (!data) return;
+  const replicas = JSON.parse(data.dataset.usageData).slice(0, MOST_LINES);
+  const kinds = {
+    cpus: [(r) => [[r.task, r.cpus]], plain],
+    memory: [(r) => [[r.task, r.memory]], bytes],
+    disk: [(r) => [[r.task, r.disk]], bytes],
+    gpus: [(r) => r.gpus.map((g, i) => [`${r.task} GPU ${i}`, g]), share],
+  };
+  for (const [name, [pick, value]] of Object.entries(kinds)) {
+    const box = document.querySelector(`[data-chart="${name}"]`);
+    const [at, lines] = joined(replicas, pick);
+    box.closest("figure").hidden = name === "gpus" && !lines.length;
+    if (at.length) draw(box, at, lines, { value, zero: true });
+    else if (!box.firstChild) box.textContent = "Nothing was recorded yet.";
+  }
+};
+
+// Lines of values over steps: <div data-curves='{"at": […], "lines": [[name, […]], …]}'>
+const curves = () => {
+  for (const box of document.querySelectorAll("[data-curves]")) {
+    const { at, lines, points, label } = JSON.parse(box.dataset.curves);
+    draw(box, at, lines, { time: false, points, label });
+  }
+};
+
+const everything = () => { usage(); curves(); };
+document.addEventListener("part", everything);
+addEventListener("theme", everything);
+let resizing = 0;
+addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(everything, 150); });
+everything();

@@ -1,0 +1,173 @@
+// What all pages do: times that go on, keys, copying, and parts that change while they are looked at.
+"use strict";
+
+const seconds = (n) => {
+  n = Math.max(0, n);
+  if (n < 10) return `${n.toFixed(0)}s`;
+  for (const [unit, size, below, small] of [["d", 86400, 3600, "h"], ["h", 3600, 60, "m"], ["m", 60, 1, "s"]])
+    if (n >= size) return `${Math.floor(n / size)}${unit} ${String(Math.floor((n % size) / below)).padStart(2, "0")}${small}`;
+  return `${Math.floor(n)}s`;
+};
+
+const ages = (root = document) => {
+  const now = Date.now() / 1000;
+  for (const el of root.querySelectorAll("[data-age]")) {
+    const at = Number(el.dataset.age);
+    el.textContent = at ? seconds(now - at).replace(/ .*/, "") + (el.dataset.suffix || "") : "–";
+    el.title = at ? new Date(at * 1000).toLocaleString() : "";
+  }
+  for (const el of root.querySelectorAll("[data-since]")) {
+    const at = Date.parse(el.dataset.since) / 1000;
+    el.textContent = at ? seconds(now - at) : "–";
+  }
+  for (const el of root.querySelectorAll("[data-clock]")) {
+    const at = new Date(el.dataset.clock);
+    el.textContent = at.toLocaleTimeString([], { hourCycle: "h23" });
+    el.title = at.toLocaleString();
+    el.removeAttribute("data-clock");
+  }
+};
+
+const made = (html) => {
+  const box = document.createElement("template");
+  box.innerHTML = html;
+  return box.content.firstElementChild;
+};
+
+const put = (id, html) => {
+  const old = document.getElementById(id);
+  const fresh = made(html);
+  if (!fresh || !old || old.isEqualNode(fresh)) return;
+  // What somebody is about to use stays as it is until he is done.
+  if (old.querySelector("details.menu[open]")) return;
+  const kept = [...old.querySelectorAll("details")].map((d) => d.open);
+  [...fresh.querySelectorAll("details")].forEach((d, i) => { if (i in kept) d.open = kept[i]; });
+  const scrolled = [...old.querySelectorAll(".log, .table-frame, .code")].map((el) => el.scrollLeft);
+  if (old.classList.contains("is-selected")) fresh.classList.add("is-selected");
+  const focused = old.contains(document.activeElement) && document.activeElement;
+  const way = focused && (focused.getAttribute("href") || focused.name);
+  old.replaceWith(fresh);
+  [...fresh.querySelectorAll(".log, .table-frame, .code")].forEach((el, i) => { if (scrolled[i]) el.scrollLeft = scrolled[i]; });
+  if (way) [...fresh.querySelectorAll("a, button, select, input")].find((el) => (el.getAttribute("href") || el.name) === way)?.focus();
+  ages(fresh.parentElement);
+  fresh.dispatchEvent(new CustomEvent("part", { bubbles: true }));
+};
+
+const order = (id, wanted, parts) => {
+  const list = document.getElementById(id);
+  if (!list) return;
+  // New ones come first; those that were loaded by scrolling stay.
+  for (const name of [...wanted].reverse())
+    if (!document.getElementById(name) && parts[name]) {
+      const place = wanted.slice(wanted.indexOf(name) + 1).map((n) => document.getElementById(n)).find(Boolean);
+      const fresh = made(parts[name]);
+      place ? place.before(fresh) : wanted.indexOf(name) === 0 ? list.prepend(fresh) : list.append(fresh);
+      list.querySelector(":scope > .none")?.remove();
+    }
+  ages(list);
+};
+
+const follow = () => {
+  const address = document.body.dataset.events;
+  if (!address || !window.EventSource) return;
+  const told = document.querySelector("[data-live]");
+  let source = null, trouble = 0;
+  const open = () => {
+    if (source || document.hidden) return;
+    source = new EventSource(address);
+    source.addEventListener("parts", (e) => {
+      const { parts, lists, first } = JSON.parse(e.data);
+      if (!first && document.querySelector(".empty") && Object.values(lists).some((ids) => ids.length)) return location.reload();
+      for (const [id, ids] of Object.entries(lists)) order(id, ids, parts);
+      for (const [id, html] of Object.entries(parts)) put(id, html);
+    });
+    source.addEventListener("gone", () => source.close());
+    source.onopen = () => { clearTimeout(trouble); told.hidden = true; };
+    source.onerror = () => {
+      clearTimeout(trouble);
+      trouble = setTimeout(() => { told.textContent = "The service does not answer; trying again."; told.hidden = false; }, 4000);
+      if (source.readyState === EventSource.CLOSED) { source = null; setTimeout(open, 5000); }
+    };
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) open();
+    else if (source) { source.close(); source = null; }
+  });
+  addEventListener("pagehide", () => source?.close());
+  open();
+};
+
+const rows = () => [...document.querySelectorAll("[data-row]")];
+const select = (step) => {
+  const all = rows();
+  if (!all.length) return;
+  const at = all.findIndex((r) => r.classList.contains("is-selected"));
+  const next = all[Math.min(Math.max(at + step, 0), all.length - 1)];
+  all[at]?.classList.remove("is-selected");
+  next.classList.add("is-selected");
+  next.querySelector("a")?.focus({ preventScroll: true });
+  next.scrollIntoView({ block: "nearest" });
+};
+
+let prefix = 0;
+document.addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest("input, textarea, select, dialog, [contenteditable]")) {
+    if (e.key === "Escape" && e.target.closest("input")) e.target.blur();
+    return;
+  }
+  const behind = Date.now() - prefix < 1200;
+  prefix = 0;
+  if (behind) {
+    const link = document.querySelector(`[data-keys="g ${CSS.escape(e.key)}"]`);
+    if (link) { e.preventDefault(); link.click(); }
+    return;
+  }
+  const does = {
+    "/": () => { const s = document.querySelector("[data-search]"); s?.focus(); s?.select(); },
+    j: () => select(1),
+    k: () => select(-1),
+    g: () => { prefix = Date.now(); },
+    c: () => document.querySelector('[data-keys="c"]')?.click(),
+    t: () => switchTheme(),
+    "?": () => document.getElementById("help")?.showModal(),
+  }[e.key];
+  if (does) { e.preventDefault(); does(); }
+});
+
+document.addEventListener("click", async (e) => {
+  if (e.target.closest("[data-theme-switch]")) switchTheme();
+  if (e.target.closest("[data-help]")) document.getElementById("help").showModal();
+  const copy = e.target.closest("[data-copy]");
+  if (copy) {
+    const text = copy.parentElement.querySelector("code").textContent;
+    try { await navigator.clipboard.writeText(text); }
+    catch {
+      const box = document.createElement("textarea");
+      box.value = text; document.body.append(box); box.select(); document.execCommand("copy"); box.remove();
+    }
+    copy.textContent = "Copied";
+    setTimeout(() => { copy.textContent = "Copy"; }, 1600);
+  }
+  for (const menu of document.querySelectorAll("details.menu[open]"))
+    if (!menu.contains(e.target)) menu.open = false;
+});
+
+document.addEventListener("submit", (e) => {
+  const text = e.target.dataset.confirm;
+  if (text && !confirm(text)) e.preventDefault();
+});
+
+let typing = 0;
+document.addEventListener("input", (e) => {
+  const form = e.target.closest('form[role="search"]');
+  if (!form) return;
+  clearTimeout(typing);
+  typing = setTimeout(() => form.requestSubmit(), 500);
+});
+
+document.addEventListener("htmx:afterSwap", () => ages());
+ages();
+setInterval(ages, 1000);
+follow();
+const search = document.querySelector('form[role="search"] [data-search]');
+if (search?.value) { search.focus(); search.setSelectionRange(search.value.length, search.value.length); }

@@ -1,0 +1,107 @@
+"""The console over a real store, and as much of a browser as HTTP knows: cookies, forms, where a request
+comes from."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.contract.api.house import HOSTS, Answer, House, Lines
+from trainshed.access.sessions import Sessions
+from trainshed.api.inside import InsideCaller
+from trainshed.api.rest import ApiApplication
+from trainshed.console.application import FIRST_SEGMENTS, ConsoleApplication
+from trainshed.console.facts import Facts
+
+ADDRESS = "http://trainshed.example"
+HTML = ("accept", "text/html,*/*;q=0.8")
+
+
+class ConsoleHouse(House):
+    """A service without an engine, with its console."""
+
+    def __init__(self, directory: Path, *, first_uid: int = 1_000) -> None:
+        super().__init__(directory, first_uid=first_uid)
+        self.directory = directory
+        self.console = self.new_console()
+
+    def new_console(self, address: str = ADDRESS) -> ConsoleApplication:
+        """As a service has one that begins."""
+        sessions = Sessions(self.directory / "sessions.json", lambda: self.tokens, self.now)
+        console = ConsoleApplication(
+            sessions,
+            InsideCaller(self.services),
+            facts=Facts("0.0.1", "p1", "us-central1", "bucket", address),
+            now=self.now,
+            closing=self.services.closing,
+        )
+        mounts = dict.fromkeys(FIRST_SEGMENTS, console)
+        self.app = ApiApplication(self.services, self.tokens.authenticate, mounts, hosts=HOSTS)
+        self.console = console
+        return console
+
+    @asynccontextmanager
+    async def events(self, path: str, headers: list[tuple[str, str]]) -> AsyncGenerator["Events"]:
+        """An open event stream; leaving the context hangs up."""
+        events = Events()
+        scope = self._scope("GET", path, None, headers)
+        task = asyncio.create_task(self.app(scope, events.receive, events.send))
+        try:
+            yield events
+        finally:
+            events.hang_up()
+            await task
+
+
+class Events(Lines):
+    """The browser's end of an event stream."""
+
+    _text = b""
+
+    async def next(self, name: str = "") -> Any:
+        """The data of the next event of this name."""
+        while True:
+            while b"\n\n" in self._text:
+                event, _, self._text = self._text.partition(b"\n\n")
+                if event.startswith(f"event: {name}\n".encode()):
+                    return json.loads(event.partition(b"data: ")[2])
+            chunk = await asyncio.wait_for(self._arrived.get(), 10)
+            assert chunk is not None, "the stream has ended"
+            self._text += chunk
+
+
+class Browser:
+    """Keeps a cookie and follows no redirect."""
+
+    def __init__(self, house: ConsoleHouse) -> None:
+        self._house = house
+        self.cookie = ""
+
+    async def get(self, path: str, *more: tuple[str, str]) -> Answer:
+        """A page."""
+        return await self._send("GET", path, b"", [HTML, *more])
+
+    async def post(self, path: str, *more: tuple[str, str], **form: str) -> Answer:
+        """A form of a page of the console."""
+        headers = [HTML, ("origin", ADDRESS), *more]
+        kept = {name: value for name, value in dict(headers).items() if value}
+        return await self._send("POST", path, urlencode(form).encode(), list(kept.items()))
+
+    async def _send(
+        self, method: str, path: str, body: bytes, headers: list[tuple[str, str]]
+    ) -> Answer:
+        sent = [*headers, *([("cookie", self.cookie)] if self.cookie else [])]
+        answer = await self._house.call(method, path, body, token=None, headers=sent)
+        if given := answer.headers.get("set-cookie"):
+            self.cookie = given.partition(";")[0]
+        return answer
+
+
+def text_of(answer: Answer) -> str:
+    """What people read of a page: without tags, runs of white space as one."""
+    html = answer.body.decode()
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))

@@ -1,0 +1,188 @@
+"""What pages say of jobs, and that nothing of what programs print is taken for HTML."""
+
+import gzip
+import json
+import re
+
+import pytest
+
+from tests.contract.api.house import SECOND, START
+from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.console.test_sessions import JOB
+from trainshed.core.lifecycle.events import JobAdmitted
+
+pytestmark = pytest.mark.anyio
+CUSTOM_JOBS = "/v1/projects/p1/locations/us-central1/customJobs"
+EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+async def submit(house: ConsoleHouse, **changes: object) -> str:
+    """The uid of a new job."""
+    answer = await house.call("POST", CUSTOM_JOBS, {**JOB, **changes})
+    assert answer.status == 200, answer.body
+    return answer.json["name"].rpartition("/")[2]
+
+
+async def test_without_jobs_the_list_says_how_to_submit_one(browser: Browser) -> None:
+    page = await browser.get("/")
+    assert "No jobs yet" in text_of(page)
+    for name in ("gcloud ai custom-jobs create --region=us-central1", "curl -X POST", "aiplatform"):
+        assert name in text_of(page)
+
+
+async def test_snippets_are_right(browser: Browser) -> None:
+    page = (await browser.get("/")).body.decode()
+    found = re.search(r"-d &#39;(\{.*?\})&#39;", page)
+    assert found is not None
+    body = json.loads(found[1].replace("&#34;", '"'))
+    assert body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] == {"machineType": "n1-standard-4"}
+
+
+async def test_the_list_is_newest_first_filtered_and_searched(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    for number in range(3):
+        await submit(house, displayName=f"train-{number}", labels={"team": f"team{number}"})
+    page = text_of(await browser.get("/"))
+    assert page.index("train-2") < page.index("train-1") < page.index("train-0")
+    assert "Queued" in page
+    assert "train-1" not in text_of(await browser.get("/?search=train-2"))
+    assert "train-1" in text_of(await browser.get("/?search=TEAM=team1"))
+    assert "No job matches" in text_of(await browser.get("/?state=FAILED"))
+    assert "train-0" in text_of(await browser.get("/?state=QUEUED,PREPARING"))
+    assert (await browser.get("/?state=NONSENSE")).status == 400
+
+
+async def test_the_list_goes_on_page_by_page(house: ConsoleHouse, browser: Browser) -> None:
+    for number in range(60):
+        await submit(house, displayName=f"n{number:02}")
+    first = (await browser.get("/")).body.decode()
+    assert first.count("data-row") - 1 == 50
+    following = re.search(r'hx-get="([^"]+)"', first)
+    assert following is not None
+    rest = (await browser.get(following[1].replace("&amp;", "&"))).body.decode()
+    assert rest.count("data-row") == 10
+    assert "<html" not in rest
+    assert "hx-get" not in rest
+
+
+async def test_nothing_that_a_program_or_a_client_wrote_is_html(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    uid = await submit(house, displayName=EVIL[:120], labels={})
+    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
+    await house.happen(name, JobAdmitted(()))
+    printed = "\x1b[31mred\x1b[0m \u202eabc"
+    house.write_log(int(uid), "workerpool0-0", (START, EVIL), (START + SECOND, printed))
+    house.clock += 10 * SECOND
+    for path in (
+        "/",
+        f"/jobs/{uid}",
+        f"/jobs/{uid}/spec",
+        f"/jobs/{uid}/logs",
+        f"/jobs/{uid}/usage",
+    ):
+        page = await browser.get(path)
+        assert page.status == 200, page.body
+        assert b"<script>alert" not in page.body
+        assert b"<img src=x" not in page.body
+    text = text_of(await browser.get(f"/jobs/{uid}"))
+    assert "red \ufffdabc" in text
+    lines = (await browser.get(f"/jobs/{uid}/lines?limit=10")).json["lines"]
+    assert [line[3] for line in lines] == [EVIL, "red \ufffdabc"]
+
+
+async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house)
+    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+    house.write_log(
+        int(uid), "workerpool0-0", *((START + n * SECOND, f"line {n}") for n in range(100))
+    )
+    house.clock = START + 1_000 * SECOND
+
+    async def texts(query: str) -> tuple[list[str], dict[str, str]]:
+        answer = (await browser.get(f"/jobs/{uid}/lines?{query}")).json
+        return [line[3] for line in answer["lines"]], answer
+
+    last, page = await texts("limit=10")
+    assert last == [f"line {n}" for n in range(90, 100)]
+    before, earlier = await texts(f"limit=80&before={page['earlier']}")
+    assert before == [f"line {n}" for n in range(10, 90)]
+    begin, whole = await texts(f"limit=80&before={earlier['earlier']}")
+    assert begin == [f"line {n}" for n in range(10)]
+    assert whole["earlier"] == ""
+    on, _ = await texts(f"limit=5&after={whole['later']}")
+    assert on == [f"line {n}" for n in range(10, 15)]
+    found, _ = await texts("search=LINE+7")
+    assert found == ["line 7", *(f"line {n}" for n in range(70, 80))]
+    assert (await browser.get(f"/jobs/{uid}/lines?before=nonsense")).status == 400
+    text = (await browser.get(f"/jobs/{uid}/log.txt")).body.decode()
+    assert len(text.splitlines()) == 100
+
+
+async def test_a_job_that_is_not_there_is_told_so(browser: Browser) -> None:
+    answer = await browser.get("/jobs/123456")
+    assert answer.status == 404
+    assert "does not exist" in text_of(answer)
+
+
+async def test_a_job_is_cancelled_by_its_button(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house)
+    answer = await browser.post(f"/jobs/{uid}/cancel")
+    assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
+    assert house.woken[-1] == int(uid)
+
+
+async def test_files_are_kept_by_browsers_and_packed(browser: Browser) -> None:
+    page = (await browser.get("/")).body.decode()
+    addresses = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page)
+    assert len(addresses) > 4
+    for address in addresses:
+        plain = await browser.get(address)
+        packed = await browser.get(address, ("accept-encoding", "gzip, br"))
+        assert "immutable" in plain.headers["cache-control"]
+        assert gzip.decompress(packed.body) == plain.body
+    assert (await browser.get("/assets/../../access/tokens.py")).status == 404
+
+
+async def test_a_page_is_kept_up_to_date(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house, displayName="watched")
+    headers = [("cookie", browser.cookie)]
+    async with house.events(f"/events/jobs/{uid}", headers) as events:
+        first = await events.next("parts")
+        assert "Queued" in first["parts"]["head"]
+        await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+        second = await events.next("parts")
+        assert "Preparing" in second["parts"]["head"]
+        assert "tail" not in second["parts"], "only what changed is sent"
+    async with house.events("/events/jobs", headers) as events:
+        listed = await events.next("parts")
+        assert listed["lists"]["jobs"] == [f"job-{uid}"]
+        other = await submit(house, displayName="newer")
+        house.notices.publish(int(other))
+        more = await events.next("parts")
+        assert more["lists"]["jobs"] == [f"job-{other}", f"job-{uid}"]
+        assert list(more["parts"]) == [f"job-{other}"]
+
+
+async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house)
+    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
+    await house.happen(name, JobAdmitted(()))
+    house.write_log(int(uid), "workerpool0-0", (START, "one"), (START + 1, "two"))
+    path = f"/jobs/{uid}/follow?after=0/workerpool0-0/1/0"
+    async with house.events(path, [("cookie", browser.cookie)]) as events:
+        first = await events.next("lines")
+        assert [line[3] for line in first["lines"]] == ["two"]
+        house.write_log(int(uid), "workerpool0-0", (START + 2, "three"))
+        second = await events.next("lines")
+        assert [line[3] for line in second["lines"]] == ["three"]
+        assert not second["skipped"]
+        house.write_log(
+            int(uid), "workerpool0-0", *((START + 3 + n, f"flood {n}") for n in range(5_000))
+        )
+        last = [""]
+        while last[-1] != "flood 4999":
+            told = await events.next("lines")
+            assert len(told["lines"]) <= 400
+            last = [line[3] for line in told["lines"]] or last
