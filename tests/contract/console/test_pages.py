@@ -10,6 +10,7 @@ from tests.contract.api.house import SECOND, START
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_sessions import JOB
 from trainshed.core.lifecycle.events import JobAdmitted
+from trainshed.core.names import JobUid
 
 pytestmark = pytest.mark.anyio
 CUSTOM_JOBS = "/v1/projects/p1/locations/us-central1/customJobs"
@@ -159,7 +160,7 @@ async def test_a_page_is_kept_up_to_date(house: ConsoleHouse, browser: Browser) 
         listed = await events.next("parts")
         assert listed["lists"]["jobs"] == [f"job-{uid}"]
         other = await submit(house, displayName="newer")
-        house.notices.publish(int(other))
+        house.notices.publish(JobUid(int(other)))
         more = await events.next("parts")
         assert more["lists"]["jobs"] == [f"job-{other}", f"job-{uid}"]
         assert list(more["parts"]) == [f"job-{other}"]
