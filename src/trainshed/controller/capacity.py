@@ -25,6 +25,7 @@ from trainshed.core.catalog.quotas import metrics
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
+    FellBack,
     JobAdmitted,
     Preempted,
     ReplicaPlaced,
@@ -36,9 +37,11 @@ from trainshed.core.names import JobUid
 from trainshed.engines.port import Node, NodeState
 from trainshed.scheduler import explaining
 from trainshed.scheduler.fair_share import position
+from trainshed.scheduler.falling_back import fall_backs
 from trainshed.scheduler.model import (
     Admit,
     Decision,
+    FallBack,
     GangState,
     NodeCapacity,
     Place,
@@ -46,6 +49,7 @@ from trainshed.scheduler.model import (
     Preempt,
     StockOut,
     gang,
+    with_choice,
 )
 from trainshed.scheduler.planning import plan
 from trainshed.scheduler.snapshot import Snapshot
@@ -147,13 +151,16 @@ class CapacityTracker:
         if not self._changed:
             return ()
         self._changed = False
+        fallen, soonest = fall_backs(self._snapshot, now)
+        for decision in fallen:
+            self._count(decision)
         made = plan(self._snapshot, now)
         self._snapshot.set_reservations(made.reservations)
         for decision in made.decisions:
             self._count(decision)
-        if made.look_again:
-            self._wake_at(made.look_again)
-        return made.decisions
+        if moments := [at for at in (soonest, made.look_again) if at]:
+            self._wake_at(min(moments))
+        return (*fallen, *made.decisions)
 
     def counts(self, uid: JobUid, event: Event) -> bool:
         """Whether the decision that `event` reports still counts; True for events that report none. If not,
@@ -171,6 +178,8 @@ class CapacityTracker:
                 return state.leaving
             case CapacityRefused():
                 return state.not_before == _NEVER
+            case FellBack(choice):
+                return state.gang.choice == choice
             case _:
                 return True
 
@@ -257,6 +266,8 @@ class CapacityTracker:
                 state = replace(before, leaving=True)
             case StockOut():
                 state = replace(before, not_before=_NEVER)
+            case FallBack(_, choice):
+                state = replace(before, gang=with_choice(before.gang, choice), not_before=0)
         self._snapshot.put(state)
 
     def _refresh_nodes(self) -> None:
@@ -288,7 +299,8 @@ def _is_starting(job: Job, attempt: int) -> bool:
 
 def gang_state(job: Job, before: GangState | None) -> GangState:
     """A job as the scheduler sees it."""
-    asked = before.gang if before and job.memory_factor == 1.0 else gang(job)
+    is_same = before is not None and job.memory_factor == 1.0 and before.gang.choice == job.choice
+    asked = before.gang if before and is_same else gang(job)
     if not job.is_placed:
         return GangState(
             asked,
@@ -325,5 +337,7 @@ def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
             return Preempted(by)
         case StockOut(_, reason):
             return CapacityRefused(reason)
+        case FallBack(_, choice, reason):
+            return FellBack(choice, reason)
         case _:
             assert_never(decision)

@@ -1,10 +1,10 @@
 """What the scheduler looks at and what it decides: values only; and the gang that a stored job is to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog import quotas
-from trainshed.core.job.spec import Strategy, WorkerPool
+from trainshed.core.job.spec import JobSpec, Strategy, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
@@ -49,6 +49,12 @@ class Gang:
     spot: bool = False
     #: Nanoseconds that it runs at most from its admission on; 0 = its limits do not say.
     longest: int = 0
+    #: Which of its job's choices it is.
+    choice: int = 0
+    #: What it would be by its job's other choices, in their order; those have none themselves.
+    alternatives: tuple["Gang", ...] = ()
+    #: Nanoseconds that it waits before one of them is taken.
+    patience: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,16 @@ class StockOut:
     reason: str
 
 
-Decision = Admit | Place | Preempt | StockOut
+@dataclass(frozen=True, slots=True)
+class FallBack:
+    """A gang that waits takes another of its job's choices."""
+
+    uid: JobUid
+    choice: int
+    reason: str
+
+
+Decision = Admit | Place | Preempt | StockOut | FallBack
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +181,34 @@ class Plan:
 
 def gang(job: Job) -> Gang:
     """The job's gang, the same for the whole life of the job, but for the memory that the out-of-memory
-    escalation gives it.
+    escalation gives it, and for its choice.
 
     Only SPOT work is preemptible: FLEX_START waits longer for its place, and keeps it
     (facts/lifecycle#scheduling). `longest` is the limit that counts from the first RUNNING, in steps, so that
     jobs with slightly different limits have one shape; what comes before that is not in it.
     """
-    spec = job.spec
+    found = _gang(job, job.spec, job.choice)
+    if not job.spec.choices:
+        return found
+    others = tuple(
+        _gang(job, job.spec.chosen(choice), choice)
+        for choice in range(len(job.spec.choices))
+        if choice != job.choice
+    )
+    return replace(found, alternatives=others, patience=job.spec.patience)
+
+
+def with_choice(gang: Gang, choice: int) -> Gang:
+    """The gang by another of its job's choices."""
+    all_of_them = (replace(gang, alternatives=(), patience=0), *gang.alternatives)
+    others = tuple(
+        sorted((one for one in all_of_them if one.choice != choice), key=lambda one: one.choice)
+    )
+    taken = next(one for one in all_of_them if one.choice == choice)
+    return replace(taken, alternatives=others, patience=gang.patience)
+
+
+def _gang(job: Job, spec: JobSpec, choice: int) -> Gang:
     return Gang(
         uid=job.uid,
         name=str(job.name),
@@ -190,6 +226,7 @@ def gang(job: Job) -> Gang:
         quota=quotas.usage(spec),
         spot=spec.scheduling.strategy is Strategy.SPOT,
         longest=_in_steps(spec.scheduling.timeout),
+        choice=choice,
     )
 
 

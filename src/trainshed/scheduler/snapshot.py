@@ -231,6 +231,8 @@ class Snapshot:
         #: (when what it holds is free again, uid) of running gangs, soonest first.
         self.releases: list[tuple[int, JobUid]] = []
         self.leaving: dict[JobUid, Entry] = {}
+        #: Ages of waiting gangs that have a choice, oldest first.
+        self.flexible: list[Age] = []
         #: `cheapness` of the gangs that may be preempted, cheapest first.
         self.spot: list[tuple[int, int, int]] = []
         #: (minus priority, age) of gangs with a replica that lost its place.
@@ -357,6 +359,8 @@ class Snapshot:
         if not entry.is_placed:
             if entry.waits:
                 self.queue.add(entry)
+                if entry.gang.alternatives:
+                    insort(self.flexible, entry.age)
                 for meter, value in entry.meters:
                     meter.waiting += value
             return
@@ -381,6 +385,8 @@ class Snapshot:
         if not entry.is_placed:
             if entry.waits:
                 self.queue.drop(entry)
+                if entry.gang.alternatives:
+                    _remove(self.flexible, entry.age)
                 for meter, value in entry.meters:
                     meter.waiting -= value
             return

@@ -20,6 +20,7 @@ from trainshed.core.lifecycle.timeline import drill_ordered
 from trainshed.core.names import JobName, JobUid, public_replica_name
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.reduction import TLS_LABEL
+from trainshed.core.specs.fallbacks import with_fallbacks
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.specs.warnings import (
     bucket_elsewhere,
@@ -165,7 +166,10 @@ def _check_tls_label(work: Work) -> None:
 
 
 def _settled(services: Services, spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
-    """The spec with what its labels and this installation say of it."""
+    """The spec with what its labels and this installation say of it. Raises InvalidRequest: fall-backs that
+    there cannot be."""
+    labels = tuple(labels)
+    spec = with_fallbacks(spec, labels)
     wants_tls = services.settings.reduction_tls or dict(labels).get(TLS_LABEL) == _ON
     if wants_tls and has_reducers(spec):
         spec = replace(spec, reduction_tls=True)

@@ -30,9 +30,18 @@ from trainshed.wire.trainshed_v1 import capacity, timeline
 from trainshed.wire.trainshed_v1 import jobs as records
 
 _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
-    JobState.QUEUED: frozenset({"waiting"}),
+    JobState.QUEUED: frozenset({"waiting", "fallback"}),
     JobState.PREPARING: frozenset(
-        {"waiting", "admitted", "attempt", "preparing", "building", "launching", "delayed"}
+        {
+            "waiting",
+            "fallback",
+            "admitted",
+            "attempt",
+            "preparing",
+            "building",
+            "launching",
+            "delayed",
+        }
     ),
 }
 """Kinds of timeline entries that say what a job in this state waits for."""

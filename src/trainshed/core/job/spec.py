@@ -4,7 +4,7 @@ Built only by `core.specs.vertex` and `core.specs.ml`; whoever holds a `JobSpec`
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trainshed.core.datasets.plans import SplitPlan
@@ -101,6 +101,19 @@ class Scheduling:
     strategy: Strategy = Strategy.STANDARD
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way in which a job may run."""
+
+    region: str
+    #: Of each pool, in their order.
+    machines: tuple[Machine, ...]
+
+    def __str__(self) -> str:
+        types = dict.fromkeys(machine.type for machine in self.machines)
+        return f"{' and '.join(types)} in {self.region}"
+
+
 _SLASHES_OF_A_BUCKET: Final = 2
 """In `gs://BUCKET`."""
 
@@ -134,6 +147,20 @@ class JobSpec:
     reduction_tls: bool = False
     #: What of a dataset is to be written before the programs start; None = nothing.
     data: SplitPlan | None = None
+    #: Where it may run, in the order in which that is tried; the first is what was asked for. () = only as it
+    #: is.
+    choices: tuple["Choice", ...] = ()
+    #: Nanoseconds that it waits before another choice is taken that is free.
+    patience: int = 0
+
+    def chosen(self, choice: int) -> "JobSpec":
+        """As it is run by one of its choices, counted from 0."""
+        taken = self.choices[choice]
+        pools = tuple(
+            replace(pool, machine=machine)
+            for pool, machine in zip(self.pools, taken.machines, strict=True)
+        )
+        return replace(self, region=taken.region, pools=pools)
 
     def replicas(self) -> tuple[ReplicaId, ...]:
         return tuple(replica for pool in self.pools for replica in pool.replicas())

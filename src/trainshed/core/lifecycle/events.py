@@ -30,6 +30,16 @@ class CapacityRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class FellBack:
+    """The scheduler has taken another of the job's choices for it."""
+
+    #: Position in `JobSpec.choices`.
+    choice: int
+    #: Why not as before.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Preempted:
     """The job has to give its capacity to another one."""
 
@@ -222,6 +232,7 @@ ReplicaEvent = ReplicaStarted | ReplicaExited | ReplicaLost | ReplicaNoted
 Event = (
     JobAdmitted
     | CapacityRefused
+    | FellBack
     | Preempted
     | ReplicaPlaced
     | NodeLeft

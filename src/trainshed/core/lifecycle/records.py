@@ -123,6 +123,8 @@ class Job:
     retries: Counters = ()
     #: It is not admitted earlier (ns).
     not_before: int = 0
+    #: Which of its spec's choices it runs by; the spec is as that says.
+    choice: int = 0
     #: What the out-of-memory escalation has made of each replica's memory limit.
     memory_factor: float = 1.0
     drills: tuple[Drill, ...] = ()

@@ -1,0 +1,123 @@
+"""Where else a job may run: other machine types and regions, in the order in which its labels name them
+(spec/queue#fall-backs). From labels to the choices of its spec."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+from trainshed.core.catalog import accelerators
+from trainshed.core.catalog.machines import MachineType, closest, machine_types
+from trainshed.core.catalog.regions import regions
+from trainshed.core.job.spec import Accelerators, Choice, JobSpec, Machine
+from trainshed.core.requests import Faults
+from trainshed.core.specs.machines import (
+    accelerator_faults,
+    machine_named,
+    resolve,
+    unknown_machine,
+)
+
+REGIONS: Final = "trainshed-fallback-regions"
+"""Label of a job: regions, with `_` between them."""
+MACHINE_TYPES: Final = "trainshed-fallback-machine-types"
+"""Label of a job: machine types, with `_` between them."""
+AFTER: Final = "trainshed-fallback-after"
+"""Label of a job: whole seconds that it waits for what it asked for first."""
+DEFAULT_AFTER: Final = 300
+_SECOND: Final = 10**9
+
+
+def with_fallbacks(spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
+    """The spec with the choices that a job's labels give it. Raises InvalidRequest: everything that is wrong
+    with those labels."""
+    given = dict(labels)
+    faults = Faults()
+    places = [spec.region, *_regions(spec, given, faults)]
+    machines = [
+        tuple(pool.machine for pool in spec.pools),
+        *_machines(spec, given, faults),
+    ]
+    after = given.get(AFTER, str(DEFAULT_AFTER))
+    if not (after.isascii() and after.isdecimal() and len(after) <= len("31536000")):
+        faults.add(
+            f"labels.{AFTER}",
+            f"{after!r} is not a whole number of seconds, such as {DEFAULT_AFTER}.",
+        )
+    elif AFTER in given and REGIONS not in given and MACHINE_TYPES not in given:
+        faults.add(
+            f"labels.{AFTER}", f"It says nothing without the label {REGIONS} or {MACHINE_TYPES}."
+        )
+    faults.refuse()
+    choices = tuple(Choice(region, some) for region, some in product(places, machines))
+    if len(choices) == 1:
+        return spec
+    return replace(spec, choices=choices, patience=int(after) * _SECOND)
+
+
+def _named(given: Mapping[str, str], label: str) -> list[str]:
+    text = given.get(label)
+    return text.split("_") if text is not None else []
+
+
+def _regions(spec: JobSpec, given: Mapping[str, str], faults: Faults) -> Iterator[str]:
+    known = regions(spec.api)
+    names = _named(given, REGIONS)
+    for name in names:
+        if name not in known:
+            text = f"There is no region {name!r}.{closest(name, known)} Put one _ between regions."
+            faults.add(f"labels.{REGIONS}", text)
+        elif name == spec.region or names.count(name) > 1:
+            faults.add(
+                f"labels.{REGIONS}", f"The region {name} is named twice, or is the job's own."
+            )
+        else:
+            yield name
+
+
+def _machines(
+    spec: JobSpec, given: Mapping[str, str], faults: Faults
+) -> Iterator[tuple[Machine, ...]]:
+    """For each that is named the machines of all pools: those that have the first pool's type have it
+    instead."""
+    names = _named(given, MACHINE_TYPES)
+    first = spec.pools[0].machine.type
+    for name in names:
+        machine = machine_named(name, spec.api)
+        if machine is None:
+            text = f"{unknown_machine(name, spec.api)} Put one _ between machine types."
+            faults.add(f"labels.{MACHINE_TYPES}", text)
+            continue
+        if name == first or names.count(name) > 1:
+            text = f"The machine type {name} is named twice, or is the first pool's own."
+            faults.add(f"labels.{MACHINE_TYPES}", text)
+            continue
+        found: list[Machine] = []
+        for pool in spec.pools:
+            if pool.machine.type != first:
+                found.append(pool.machine)
+                continue
+            devices, fault = _devices(machine, pool.machine, spec)
+            if fault:
+                faults.add(f"labels.{MACHINE_TYPES}", fault)
+            found.append(resolve(machine, devices))
+        yield tuple(found)
+
+
+def _devices(
+    machine: MachineType, asked: Machine, spec: JobSpec
+) -> tuple[Accelerators | None, str]:
+    """What devices a pool has on another machine: its own; where those do not go with it, the machine's, if
+    it comes with one sort alone. And what is wrong."""
+    own = None if machine_types()[asked.type].is_legacy else asked.accelerators
+    wrong = accelerator_faults(machine, own.type if own else "", own.count if own else 0, spec.api)
+    if not any(wrong):
+        return own, ""
+    choices = [
+        Accelerators(name, count)
+        for name, counts in accelerators.allowed(machine, spec.api).items()
+        for count in counts
+    ]
+    if machine.needs_accelerators and len(choices) == 1:
+        return choices[0], ""
+    return own, " ".join(filter(None, wrong))

@@ -1,0 +1,87 @@
+"""Which waiting gangs take another of their choices: one that can never start as it is, or has waited for as
+long as its job says while another of its choices is free. Looked at before each plan."""
+
+from trainshed.core.names import JobUid
+from trainshed.scheduler.entries import Entry, Meter
+from trainshed.scheduler.explaining import SECOND, why
+from trainshed.scheduler.feasibility import assess
+from trainshed.scheduler.model import FallBack, GangState, with_choice
+from trainshed.scheduler.resources import Placement, find_placements
+from trainshed.scheduler.snapshot import Snapshot
+
+MOST = 256
+"""So many are looked at for one plan, the oldest first: a plan's cost must not grow with all that wait."""
+
+
+def fall_backs(snapshot: Snapshot, now: int) -> tuple[tuple[FallBack, ...], int]:
+    """Who takes what instead, and when the passing of time alone may have another one do so (ns, 0 = never).
+    The snapshot is afterwards as it was."""
+    pass_ = _Pass(snapshot, now)
+    try:
+        for _, uid in snapshot.flexible[:MOST]:
+            pass_.look_at(uid)
+    finally:
+        snapshot.free.give_back(pass_.taken)
+    return tuple(pass_.found), pass_.look_again
+
+
+class _Pass:
+    def __init__(self, snapshot: Snapshot, now: int) -> None:
+        self.found: list[FallBack] = []
+        self.look_again = 0
+        #: Places that those have now who fall back: nobody else falls back because of them.
+        self.taken: list[Placement] = []
+        self._snapshot = snapshot
+        self._now = now
+        self._used: dict[Meter, int] = {}
+
+    def look_at(self, uid: JobUid) -> None:
+        entry = self._snapshot.entries[uid]
+        missing, _ = assess(self._snapshot, entry.shape.request)
+        due = entry.eligible_at + entry.gang.patience
+        if missing:
+            self._take_another(entry, missing)
+        elif due > self._now:
+            self.look_again = min(self.look_again or due, due)
+        elif self._places(entry) is None:
+            self._take_another(entry, "")
+
+    def _take_another(self, entry: Entry, missing: str) -> None:
+        """The first in order that is free now; for one that can never start as it is, else the first that may
+        ever be."""
+        others = [
+            self._snapshot.entry(GangState(with_choice(entry.gang, other.choice)))
+            for other in entry.gang.alternatives
+        ]
+        possible = [one for one in others if not assess(self._snapshot, one.shape.request)[0]]
+        for other in possible:
+            places = self._places(other)
+            if places is not None:
+                for part in places:
+                    self._snapshot.free.take(part.node, part.kind, part.count)
+                self.taken += places
+                for meter, amount in other.meters:
+                    self._used[meter] = self._used.get(meter, 0) + amount
+                self._decide(entry, other, missing)
+                return
+        if missing and possible:
+            self._decide(entry, possible[0], missing)
+
+    def _decide(self, entry: Entry, other: Entry, missing: str) -> None:
+        reason = missing
+        if not reason:
+            waiting = why(self._snapshot, entry.gang.uid, self._now)
+            seconds = (self._now - entry.eligible_at) // SECOND
+            told = f": {waiting.message}" if waiting else ""
+            reason = f"has waited {seconds} s{told}"
+        self.found.append(FallBack(entry.gang.uid, other.gang.choice, reason))
+
+    def _places(self, entry: Entry) -> list[Placement] | None:
+        """Where it would go now, whosever turn it is; None if it cannot start now."""
+        for meter, amount in entry.meters:
+            used = meter.used + self._used.get(meter, 0)
+            if meter.limit is not None and not meter.allows(amount, meter.limit - used, used):
+                return None
+        if not self._snapshot.policy.strict:
+            return [] if self._snapshot.loads else None
+        return find_placements(self._snapshot.free, entry.shape.kinds)
