@@ -12,9 +12,12 @@ from typing import Any
 
 from tests.engines.process_cluster import ProcessCluster, end
 from trainshed.engines.conformance.lab import LabWithNodes
+from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.engines.remote.agents import Agents
+from trainshed.engines.remote.autopsies import CollectorOptions
 from trainshed.engines.remote.credentials import Issuer
 from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.hub import Hub
@@ -23,6 +26,8 @@ from trainshed.engines.remote.options import RemoteOptions, module_command
 from trainshed.engines.streams import FileStreams
 
 LEASE = 4.0
+AUTOPSY_LIMIT = 90_000
+"""Bytes."""
 
 
 def new_engine(
@@ -30,17 +35,19 @@ def new_engine(
 ) -> RemoteEngine:
     """`more`: options, and `preflight`."""
     preflight = bool(more.pop("preflight", False))
+    nodes = str(directory / "nodes")
     options = RemoteOptions(
         identity="labs",
         directory=directory / "engine",
         lease=LEASE,
         agent=partial(
             AgentDocument,
-            directory=str(directory / "nodes"),
+            directory=nodes,
             read_only=(sys.prefix, sys.base_prefix),
             preflight=preflight,
         ),
         command=module_command,
+        autopsies=CollectorOptions(limit=AUTOPSY_LIMIT, nodes_directory=nodes),
         **more,
     )
 
@@ -65,10 +72,18 @@ def new_engine(
     )
 
 
-class RemoteLab(LabWithNodes):
-    """`port`: for the hub."""
+def new_engine_that_keeps(directory: Path, port: int) -> RemoteEngine:
+    """One that brings home what failed replicas left."""
+    own = (Path(sys.prefix), Path(sys.base_prefix))
+    options = Options(keeping=Keeping(3600 * 10**9), read_only=own)
+    return new_engine(directory, port, LocalEngine(directory / "here", options))
 
-    def __init__(self, directory: Path, port: int) -> None:
+
+class RemoteLab(LabWithNodes):
+    """`port`: for the hub. `keeps`: what failed replicas left is brought home."""
+
+    def __init__(self, directory: Path, port: int, *, keeps: bool = False) -> None:
+        self._new_engine = new_engine_that_keeps if keeps else new_engine
         self._directory = directory
         self._port = port
         self._cluster = ProcessCluster(directory / "cluster")
@@ -77,7 +92,7 @@ class RemoteLab(LabWithNodes):
         return self.elsewhere()()
 
     def elsewhere(self) -> Callable[[], Engine]:
-        return partial(new_engine, self._directory, self._port)
+        return partial(self._new_engine, self._directory, self._port)
 
     async def cut_off(self, engine: Engine, node: str) -> None:
         self._signal(node, signal.SIGSTOP)

@@ -12,11 +12,14 @@ from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.engines.toy import ToyLab
 from trainshed.engines.conformance.lab import Lab, LabWithNodes
 from trainshed.engines.conformance.suite import Conformance
+from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.testing.engine.lab import SimLab
+
+HOUR = 3600 * 10**9
 
 
 class LocalLab(LabWithNodes):
@@ -26,7 +29,9 @@ class LocalLab(LabWithNodes):
         self._data = data
         # The interpreter that tests run may lie where only its owner can go.
         own = (Path(sys.prefix), Path(sys.base_prefix))
-        self._options = Options(level=level, nodes=2, lease=3.0, read_only=own)
+        self._options = Options(
+            level=level, nodes=2, lease=3.0, read_only=own, keeping=Keeping(HOUR)
+        )
 
     def engine(self) -> Engine:
         return self.elsewhere()()

@@ -17,14 +17,17 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.port import StartWaits
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 class TestRemote(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        return RemoteLab(tmp_path, port)
+        return RemoteLab(tmp_path, free_port())
 
     @staged
     async def test_what_the_cluster_has_an_attempt_wait_for_is_told(self, stage: Stage) -> None:

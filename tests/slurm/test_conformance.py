@@ -33,7 +33,9 @@ def context(directory: Path, settings: dict[str, Any]) -> EngineContext:
         kept_ports=(),
         access=ServiceAccess(),
         zygote=None,
-        rules=ProgramRules(visible=(Path(sys.prefix), Path(sys.base_prefix))),
+        rules=ProgramRules(
+            visible=(Path(sys.prefix), Path(sys.base_prefix)), autopsy_ttl=3600 * 10**9
+        ),
     )
 
 

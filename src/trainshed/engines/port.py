@@ -56,6 +56,8 @@ class Capabilities:
     memory_limit: str = "kernel"
     #: It offers `engines.terminals`.
     terminals: bool = False
+    #: What replicas leave that fail is kept (`engines.terminals`).
+    autopsies: bool = False
     #: How far programs are kept apart, a level of the engine's.
     isolation: str = ""
     #: (level, why it does not work here) of those that would keep them further apart.

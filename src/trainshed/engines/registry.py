@@ -37,6 +37,10 @@ class ProgramRules:
     enforce_disk: bool = False
     #: What programs may read even inside of directories that are hidden from them.
     visible: tuple[Path, ...] = ()
+    #: For how long what failed replicas left is kept, in ns; 0 = nothing is.
+    autopsy_ttl: int = 0
+    #: Bytes of all that is kept of them.
+    autopsy_limit: int = 10 << 30
 
 
 @dataclass(frozen=True, slots=True)

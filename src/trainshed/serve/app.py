@@ -220,6 +220,8 @@ def _engine(bootstrap: Bootstrap) -> Engine:
             settings.usage_every,
             settings.enforce_disk,
             tuple(Path(path) for path in settings.visible_paths.split(":") if path),
+            autopsy_ttl=round(settings.autopsy_ttl * 3600e9),
+            autopsy_limit=round(settings.autopsy_limit * 2**30),
         ),
         cache=settings.cache,
         interpreters=_interpreter_prefixes(settings),

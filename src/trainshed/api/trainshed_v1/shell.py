@@ -133,8 +133,8 @@ def _kept(shells: Shells, job: Job, replica: ReplicaId | None, attempt: int) -> 
         return next(autopsy for autopsy in fitting if autopsy.attempt == latest)
     if not kept:
         raise NotFound(
-            f"Nothing is kept of {job.name}: no replica of it has failed, or its time is over (setting "
-            "`autopsy_ttl`)."
+            f"Nothing is kept of {job.name}: no replica of it has failed, its time is over (setting "
+            "`autopsy_ttl`), or what it left on its node could not be fetched (the service's log says why)."
         )
     there = ", ".join(
         f"{log_task_name(job.name.api, autopsy.replica)} of attempt {autopsy.attempt}"

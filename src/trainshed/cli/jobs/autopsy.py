@@ -88,7 +88,8 @@ def _list(client: Client, uid: str, form: str) -> None:
     autopsies = read(answer, AutopsyList).autopsies
     if not autopsies:
         click.echo(
-            "Nothing is kept of this job: no replica of it has failed, or its time is over.",
+            "Nothing is kept of this job: no replica of it has failed, its time is over, or what it left on "
+            "its node could not be fetched.",
             err=True,
         )
         return

@@ -44,6 +44,8 @@ class Program:
     eats_memory: bool = False
     on_term: OnTerm = OnTerm.DIE
     term_code: int = 0
+    #: Text that it writes into the file `left` of its working directory; "": it writes none.
+    leaves: str = ""
     #: Word in the command line of a child that it leaves running; "": it has none.
     child: str = ""
 
@@ -57,6 +59,8 @@ class Program:
         if self.child:
             sleeps = ["-c", "import time; time.sleep(600)", self.child]
             lines.append(f"subprocess.Popen([sys.executable, *{sleeps!r}])")
+        if self.leaves:
+            lines.append(f"open('left', 'w').write({self.leaves!r})")
         lines.append(f"for n in range({self.prints}): print('line', n)")
         if self.eats_memory:
             lines += ["eaten = []", "while True: eaten.append(b'x' * (1 << 20)); time.sleep(0.002)"]

@@ -11,7 +11,9 @@ it: those tests say that they are skipped.
 """
 
 import asyncio
+import io
 import signal
+import tarfile
 import time
 from collections.abc import Awaitable, Callable
 
@@ -41,7 +43,7 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.engines.terminals import Terminals
+from trainshed.engines.terminals import Terminal, Terminals
 
 FOREVER = Program(prints=1, runs=None)
 STEPS = (0, 1, 2, 4, 8, 16)
@@ -533,13 +535,50 @@ class Conformance:
         await stage.printed(uid, 1)
         request = TerminalRequest(is_terminal=False, command="echo here; exit 3")
         shell = await shells.open_terminal(uid, 1, PRIMARY, 1, request)
-        shown = b""
-        async with asyncio.timeout(stage.lab.patience):
-            while data := await shell.read():
-                shown += data
-        assert (shown, shell.status) == (b"here\n", 3)
-        shell.close()
+        assert (await shown(stage, shell), shell.status) == (b"here\n", 3)
         assert not stage.ends(uid)
+
+    # --- what failed replicas leave ---
+
+    @staged
+    async def test_what_a_failed_replica_left_is_kept_and_shown(self, stage: Stage) -> None:
+        if not stage.engine.capabilities().autopsies:
+            pytest.skip("the engine does not declare `autopsies`")
+        uid = stage.job()
+        await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
+        failing = Program(prints=1, leaves="a checkpoint", code=3)
+        plans = [stage.plan(uid, failing), stage.plan(uid, Program(), SECOND_REPLICA)]
+        await stage.engine.launch(plans)
+        for replica in (PRIMARY, SECOND_REPLICA):
+            await stage.exited(uid, replica)
+        await stage.engine.release(uid, 1)
+        stage.forget(uid)
+        for _ in range(2):
+            [kept] = terminals_of(stage.engine).autopsies(uid)
+            assert (kept.attempt, kept.replica, kept.incarnation) == (1, PRIMARY, 1)
+            assert (kept.exit_code, kept.signal, kept.tail) == (3, None, "line 0")
+            await stage.restart()
+        shells = terminals_of(stage.engine)
+        archive = b"".join([part async for part in shells.autopsy_files(uid, 1, PRIMARY)])
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            left = files.extractfile("work/left")
+            assert left is not None and left.read() == b"a checkpoint"
+        request = TerminalRequest(is_terminal=False, command="cat left; exit 4")
+        shell = await shells.open_autopsy(uid, 1, PRIMARY, request)
+        assert await shown(stage, shell) == b"a checkpoint" and shell.status == 4
+        assert await shells.delete_autopsy(uid, 1, PRIMARY)
+        assert shells.autopsies(uid) == ()
+        assert not await shells.delete_autopsy(uid, 1, PRIMARY)
+
+
+async def shown(stage: Stage, shell: Terminal) -> bytes:
+    """All that a shell shows."""
+    seen = b""
+    async with asyncio.timeout(stage.lab.patience):
+        while data := await shell.read():
+            seen += data
+    shell.close()
+    return seen
 
 
 def moved_to(slot: Slot, node: str) -> SlotRequest:

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from trainshed.access.redaction import REDACTED, redacted
+from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
 from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.layout import Layout
+from trainshed.engines.port import Slot
 from trainshed.eventloop.background import Crew, in_turns
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
@@ -36,7 +38,8 @@ Key = tuple[JobUid, int, ReplicaId]
 PLAN = "plan.json"
 """In a slot: the launch document of its latest incarnation, without secrets, and where its files lay."""
 REPORT = "autopsy.json"
-"""In what is kept: when that was, what it is, how much. Made anew if it is not there."""
+"""In what is kept: when that was, what it is, how much; of what failed elsewhere also how it ended, which no
+journal says then. Made anew if it is not there."""
 _IN_A_TURN = 8
 """Slots that are looked into before others have their turn on the loop."""
 _HOUR = 3600.0
@@ -56,6 +59,22 @@ class Keeping:
 
 
 NOTHING = Keeping()
+
+
+@dataclass(frozen=True, slots=True)
+class Foundling:
+    """What a replica left that failed on another machine, and what this one knows of it."""
+
+    #: By which it was started, without its secrets.
+    plan: LaunchPlan
+    #: As its engine gave it.
+    slot: Slot
+    #: How it ended, as in a journal (`replica.protocol`).
+    record: protocol.Message
+    #: Its files, in a directory of their own beside nothing else, on this file system: both are moved.
+    draft: Path
+    #: Where it had its files, which is where they are shown.
+    place: Path
 
 
 class Autopsies:
@@ -108,6 +127,31 @@ class Autopsies:
             for replica, slot in some:
                 if (slot / PLAN).exists() and _failed(slot):
                     self._keep(JobUid(job_uid), attempt, replica, slot)
+        self._tidy()
+
+    async def take_in(self, found: Foundling, document: protocol.Message) -> None:
+        """Keep what failed elsewhere, by the launch document that it would have had here. Whatever was kept
+        under its name is replaced. Raises OSError."""
+        plan = found.plan
+        key = (plan.job_uid, plan.attempt, plan.replica)
+        directory = self._directory(key)
+        capture = {"files": str(found.place), "plan": _without_secrets(document)}
+        report = {
+            "kept": self._now(),
+            "size": -1,
+            "incarnation": plan.incarnation,
+            "record": found.record,
+        }
+
+        def move() -> None:
+            durable.write(str(found.draft / PLAN), json.dumps(capture), sync=False)
+            durable.write(str(found.draft / REPORT), json.dumps(report), sync=False)
+            directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found.draft.rename(directory)
+
+        self.discard(key)
+        await asyncio.to_thread(move)
+        self._take_up(key, directory)
         self._tidy()
 
     def of(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
@@ -222,13 +266,15 @@ def _failed(slot: Path) -> bool:
 
 def _autopsy(key: Key, directory: Path, report: Mapping[str, Any], ttl: int) -> Autopsy:
     entries = journal.Entries(str(directory))
-    record = entries.record(entries.latest) or journal.lost_record("nothing more is known of it")
+    incarnation: int = report.get("incarnation", entries.latest)
+    record: Mapping[str, Any] | None = report.get("record", entries.record(incarnation))
+    record = record or journal.lost_record("nothing more is known of it")
     plan: dict[str, Any] = (durable.read_document(str(directory / PLAN)) or {}).get("plan", {})
     return Autopsy(
         job_uid=key[0],
         attempt=key[1],
         replica=key[2],
-        incarnation=entries.latest,
+        incarnation=incarnation,
         kept=report["kept"],
         expires=report["kept"] + ttl,
         size=report["size"],

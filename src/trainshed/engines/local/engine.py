@@ -10,15 +10,22 @@ from collections.abc import (
     Collection,
     Sequence,
 )
+from dataclasses import replace
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.launch.documents import BuildPlace, HostFacts, Revealed, revealed
-from trainshed.engines.local import machine, spawner
-from trainshed.engines.local.autopsies import Autopsies
+from trainshed.engines.launch.documents import (
+    BuildPlace,
+    HostFacts,
+    Revealed,
+    launch_document,
+    revealed,
+)
+from trainshed.engines.local import machine, places, spawner
+from trainshed.engines.local.autopsies import Autopsies, Foundling
 from trainshed.engines.local.findings import disown_copies, probe_all
 from trainshed.engines.local.gangs import Gangs, PaceLimit, Shims
 from trainshed.engines.local.host_probe import HostProbe
@@ -69,7 +76,8 @@ class LocalEngine:
         self._probe = HostProbe(options, identity)
         self._secrets = options.secrets
         self._spawner = Spawner(zygote)
-        shared = options.shared(self._layout)
+        shared = self._shared = options.shared(self._layout)
+        self._keeping = options.keeping
         self._hidden = shared.hidden
         self._visible = shared.visible
         self._shims = Shims(self._layout, self._streams, self._probe, shared, self._spawner)
@@ -126,7 +134,7 @@ class LocalEngine:
 
     def capabilities(self) -> Capabilities:
         """Known after `start`."""
-        return self._probe.capabilities()
+        return replace(self._probe.capabilities(), autopsies=self.keeps_autopsies)
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
@@ -326,6 +334,39 @@ class LocalEngine:
         request: TerminalRequest,
     ) -> Terminal:
         return await open_in(self._gangs.of(job_uid, attempt).get(replica), incarnation, request)
+
+    def files_left(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> Path:
+        """Directory of what a replica's programs left in its slot. Raises EngineUnavailable: something of it
+        lives, or there is no slot."""
+        slot_handle = self._gangs.of(job_uid, attempt).get(replica)
+        if slot_handle is None or slot_handle.is_live:
+            raise EngineUnavailable(f"{replica} is not over, or its slot was given back")
+        return slot_handle.directory / protocol.FILES
+
+    @property
+    def keeps_autopsies(self) -> bool:
+        """Whether anything is kept of replicas that fail."""
+        return self._keeping.ttl > 0
+
+    async def take_in(self, found: Foundling) -> None:
+        """Keep what a replica left that failed on another machine, as if it had failed here. Raises
+        OSError."""
+        users = (
+            places.choose_users("", found.plan.job_uid, found.plan.replica, ())
+            if self._probe.host.level == protocol.LEVEL_OWN
+            else 0
+        )
+        document = launch_document(
+            plan=found.plan,
+            # Nothing listens for it here.
+            slot=replace(found.slot, users=users, devices=None, endpoint="127.0.0.1"),
+            host=self._probe.host,
+            shared=self._shared,
+            directory=found.place.parent,
+            hosts=self._layout.slots / protocol.HOSTS,
+            logs=self._layout.logs,
+        )
+        await self._autopsies.take_in(found, document.to_message())
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         return self._autopsies.of(job_uid)

@@ -37,6 +37,7 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.launch.documents import Revealed
+from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.machine import NAME as THIS_NODE
 from trainshed.engines.local.options import Options
@@ -280,7 +281,7 @@ class Agent:
         if answer == messages.Answer(order.number) and isinstance(order, messages.Leave):
             self._leaving.set()
 
-    async def _obey(self, order: messages.Call) -> messages.Answer | messages.Slots:
+    async def _obey(self, order: messages.Call) -> messages.AnyAnswer:
         engine, uid, attempt = self._engine, self._document.job_uid, self._document.attempt
         match order:
             case messages.Allocate(requests=requests):
@@ -303,6 +304,8 @@ class Agent:
                 await engine.write_log(uid, attempt, replica, lines)
             case messages.OpenTerminal():
                 await self._open_terminal(order)
+            case messages.SendFiles():
+                return await self._send_files(order)
             case messages.Leave():
                 await engine.release(uid, attempt)
             case _:
@@ -350,6 +353,23 @@ class Agent:
             terminal.close()
             raise EngineUnavailable(f"no stream can be opened for it: {error}") from error
         self._shells.begin(carry(terminal, streams), "carrying a shell")
+
+    async def _send_files(self, order: messages.SendFiles) -> messages.FilesAt:
+        """Whole or not at all: whoever reads them sees whether they end as they should."""
+        replica = order.replica
+        files = self._engine.files_left(self._document.job_uid, self._document.attempt, replica)
+        size = await asyncio.to_thread(autopsy_files.size, files)
+        if size > order.limit:
+            raise EngineUnavailable(
+                f"{replica} left {size / 1e6:,.1f} MB, more than the {order.limit / 1e6:,.1f} MB that are "
+                "taken"
+            )
+        try:
+            streams = await self._dialer.open(f"{STREAM}{order.stream}")
+        except OSError as error:
+            raise EngineUnavailable(f"no stream can be opened for it: {error}") from error
+        self._shells.begin(_pour(files, streams[1]), f"sending what {replica} left")
+        return messages.FilesAt(order.number, str(files))
 
     def _begin_logs(self, plans: Sequence[LaunchPlan], lines: Sequence[int]) -> None:
         try:
@@ -482,6 +502,20 @@ async def _serve(document: AgentDocument, directory: Path) -> None:
             signal.signal(number, signal.SIG_IGN)
         for server in listening:
             server.close()
+
+
+async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
+    """All of a directory as a tar."""
+    try:
+        async with contextlib.aclosing(autopsy_files.archive(files)) as packed:
+            async for chunk in packed:
+                writer.write(chunk)
+                await writer.drain()
+    except OSError as error:
+        log.warning("what a replica left is not sent: %s", error)
+        writer.transport.abort()
+    finally:
+        writer.close()
 
 
 def _address(document: AgentDocument) -> str:

@@ -56,7 +56,7 @@ class AgentHandle:
         #: The cluster is asked to start it just now.
         self.is_starting = False
         self._connection: Connection | None = None
-        self._answers: dict[int, asyncio.Future[messages.Answer | messages.Slots]] = {}
+        self._answers: dict[int, asyncio.Future[messages.AnyAnswer]] = {}
         self._number = 0
         self._changed = asyncio.Event()
 
@@ -127,7 +127,7 @@ class AgentHandle:
             self._changed.clear()
             await self._changed.wait()
 
-    async def call(self, make: Callable[[int], AnyCall]) -> messages.Answer | messages.Slots:
+    async def call(self, make: Callable[[int], AnyCall]) -> messages.AnyAnswer:
         """Ask it for something; `make` is given the call's number. Waits a while for one that is not
         connected: after a restart of the service all of them dial anew. Raises EngineUnavailable (nobody
         knows whether it was done), LaunchRejected."""
@@ -155,7 +155,7 @@ class AgentHandle:
             raise kind(f"node {self.node}: {answer.message}")
         return answer
 
-    def answered(self, answer: messages.Answer | messages.Slots) -> None:
+    def answered(self, answer: messages.AnyAnswer) -> None:
         """Nothing if nobody waits for it any more."""
         waiting = self._answers.get(answer.number)
         if waiting is not None and not waiting.done():

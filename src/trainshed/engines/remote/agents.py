@@ -191,7 +191,7 @@ class Agents:
                     if all(seat.replica != news.replica for seat in gang.seats_of(agent)):
                         raise TornStream(f"{news.replica} is not on node {agent.node}")
                     await asyncio.to_thread(copies.append, news)
-                case messages.Answer() | messages.Slots():
+                case messages.Answer() | messages.Slots() | messages.FilesAt():
                     agent.answered(news)
                 case _:
                     self._learn(gang, agent, news)

@@ -8,7 +8,7 @@ and how it ended, only agents know, who tell it again after each new connection.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +17,7 @@ import msgspec
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import TerminalRequest
+from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.engines.launch.documents import BuildPlace, Revealed, identity, revealed
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import (
@@ -34,6 +34,7 @@ from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentGone, AgentHandle
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts, never_started
+from trainshed.engines.remote.autopsies import AutopsyCollector
 from trainshed.engines.remote.cluster import Cluster, ClusterUnavailable
 from trainshed.engines.remote.gang import Gang, new_record
 from trainshed.engines.remote.hub import Hub
@@ -44,7 +45,7 @@ from trainshed.engines.remote.records import place
 from trainshed.engines.remote.slots import SlotMaker
 from trainshed.engines.remote.terminals import RemoteTerminal
 from trainshed.engines.streams import FileStreams
-from trainshed.engines.terminals import NoTerminals, Terminal, TerminalRefused
+from trainshed.engines.terminals import Terminal, TerminalRefused
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed.replica.system import durable
 
@@ -54,7 +55,7 @@ _SHELL_PATIENCE = 5.0
 """Seconds that a shell may take to open."""
 
 
-class RemoteEngine(NoTerminals):
+class RemoteEngine:
     """`streams`: where copies of what replicas write are kept. `new_hub`: makes the hub, which asks whom it
     admits. `here`: a local engine that runs no job; it knows what this machine is to builds. The engine owns
     all of them."""
@@ -84,6 +85,11 @@ class RemoteEngine(NoTerminals):
             new_hub=new_hub,
         )
         self._slots = SlotMaker(self._attempts, self._agents, cluster, options)
+        self._autopsies = (
+            AutopsyCollector(here, self._agents.hub, options.directory, options.autopsies)
+            if here is not None and here.keeps_autopsies
+            else None
+        )
 
     def build_place(self) -> BuildPlace:
         """As `engines.launch.documents.HasBuildPlace` says: packages are installed on this machine."""
@@ -98,7 +104,7 @@ class RemoteEngine(NoTerminals):
         return self._streams
 
     def capabilities(self) -> Capabilities:
-        return self._agents.capabilities
+        return replace(self._agents.capabilities, autopsies=self._autopsies is not None)
 
     async def start(self) -> None:
         await self._attempts.load()
@@ -111,6 +117,8 @@ class RemoteEngine(NoTerminals):
             await self._here.start()
             # Nodes are like this machine, until one has told of itself.
             self._agents.capabilities = self._here.capabilities()
+        if self._autopsies is not None:
+            await self._autopsies.start()
         self._slots.begin()
         self._agents.begin()
         await self._listen()
@@ -256,6 +264,8 @@ class RemoteEngine(NoTerminals):
             return
         if not gang.record.released:
             await self._require_over(gang)
+            if self._autopsies is not None:
+                await self._autopsies.collect(gang)
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
             if self._attempts.gangs.get(gang.key) is not gang:
@@ -267,6 +277,8 @@ class RemoteEngine(NoTerminals):
                 await self._slots.give_back(gang.record, part)
             await self._attempts.delete(gang)
         self._attempts.forget_lock(gang)
+        if self._autopsies is not None:
+            await self._autopsies.forget(*gang.key)
 
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
@@ -313,10 +325,37 @@ class RemoteEngine(NoTerminals):
             opened.cancel()
             raise TerminalRefused(f"no shell can be had there now: {failure}") from failure
 
+    # What was brought home is kept, shown and thrown away as what failed on this machine.
+
+    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
+        return self._here.autopsies(job_uid) if self._here is not None else ()
+
+    async def open_autopsy(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
+    ) -> Terminal:
+        return await self._keeper().open_autopsy(job_uid, attempt, replica, request)
+
+    async def autopsy_files(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId
+    ) -> AsyncGenerator[bytes]:
+        files = self._keeper().autopsy_files(job_uid, attempt, replica)
+        async with contextlib.aclosing(files):
+            async for chunk in files:
+                yield chunk
+
+    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
+        return await self._keeper().delete_autopsy(job_uid, attempt, replica)
+
     def watch(self) -> AsyncIterator[EngineEvent]:
         return self._attempts.watch()
 
     # --- inside ---
+
+    def _keeper(self) -> LocalEngine:
+        """Raises TerminalRefused."""
+        if self._here is None:
+            raise TerminalRefused("this service keeps nothing of replicas that fail")
+        return self._here
 
     def _agent(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> AgentHandle | None:
         """The one that has the replica's slot; None: nobody has it, or that one is gone."""
@@ -361,6 +400,8 @@ class RemoteEngine(NoTerminals):
             lambda: {plan.replica: copies.next_line(plan.replica) for plan in starting}
         )
         await self._slots.provide(gang, starting)
+        if self._autopsies is not None:
+            await self._autopsies.note(starting)
         async with self._attempts.lock(gang.key):
             record = gang.record
             for plan in starting:

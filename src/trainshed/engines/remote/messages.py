@@ -157,6 +157,17 @@ class OpenTerminal(Call, frozen=True, tag=True):
     stream: str
 
 
+class SendFiles(Call, frozen=True, tag=True):
+    """What a replica left that has failed, as a tar on a stream that the agent opens (`hub.expect`); nothing
+    of it lives. Answered by `FilesAt`, before they are sent."""
+
+    replica: ReplicaId
+    #: The stream's name.
+    stream: str
+    #: Bytes that are taken at most: more are not sent at all.
+    limit: int
+
+
 class Leave(Call, frozen=True, tag=True):
     """Nothing lives there any more: remove what is left, and end."""
 
@@ -171,6 +182,7 @@ AnyCall = (
     | DropReducers
     | WriteLog
     | OpenTerminal
+    | SendFiles
     | Leave
 )
 """All that a service asks for."""
@@ -187,6 +199,7 @@ Order = (
     | DropReducers
     | WriteLog
     | OpenTerminal
+    | SendFiles
     | Leave
 )
 """All that a service says."""
@@ -219,6 +232,14 @@ class Slots(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     slots: tuple[Slot, ...]
+
+
+class FilesAt(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `SendFiles`."""
+
+    number: int
+    #: Where the program had its files, on the node.
+    path: str
 
 
 class Appended(msgspec.Struct, frozen=True, tag=True):
@@ -269,10 +290,14 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     """It lives. Said as often as the service says `Alive`, and in answer to it."""
 
 
+AnyAnswer = Answer | Slots | FilesAt
+"""To a call, by its number."""
+
 News = (
     Hello
     | Answer
     | Slots
+    | FilesAt
     | Appended
     | Started
     | Exited

@@ -3,10 +3,11 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainshed.engines.port import SecretSource
+from trainshed.engines.remote.autopsies import CollectorOptions
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.messages import AgentDocument
 
@@ -29,6 +30,8 @@ class RemoteOptions:
     secrets: SecretSource | None = None
     #: Seconds for which a node is left alone whose preflight failed.
     quarantine: float = 3600.0
+    #: Of what failed replicas left.
+    autopsies: CollectorOptions = field(default_factory=CollectorOptions)
     #: Seconds since the epoch.
     now: Callable[[], float] = time.time
     #: What nodes are sent that do not see the service's files; None = they see them.

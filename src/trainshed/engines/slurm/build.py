@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from trainshed.engines.local import machine
+from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.agents import Agents
+from trainshed.engines.remote.autopsies import CollectorOptions
 from trainshed.engines.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.credentials import Issuer
@@ -46,6 +48,9 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
         quarantine=settings.quarantine_minutes * 60,
+        autopsies=CollectorOptions(
+            round(settings.autopsy_size * 2**30), nodes_directory=settings.node_directory
+        ),
     )
 
     def new_hub(agents: Agents) -> Hub[Order, News]:
@@ -67,6 +72,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         hidden=context.hidden,
         visible=context.rules.visible,
         level=context.rules.isolation,
+        keeping=Keeping(context.rules.autopsy_ttl, context.rules.autopsy_limit),
         now=context.now,
     )
     return RemoteEngine(

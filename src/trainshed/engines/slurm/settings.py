@@ -99,6 +99,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preflight: bool = False
     #: For how long a node is left alone that was found unfit.
     quarantine_minutes: Annotated[float, msgspec.Meta(ge=1, le=10080)] = 60.0
+    #: GiB of what a failed replica left on its node, whose files are fetched from there; of one that left
+    #: more nothing is kept.
+    autopsy_size: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
     #: Directory of Slurm's commands; "" = on the PATH.
     commands: _Directory = ""
 

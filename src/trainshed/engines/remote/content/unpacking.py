@@ -12,7 +12,7 @@ import shutil
 import sys
 import tarfile
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from trainshed.engines.remote.content import shelf as shelves
 from trainshed.engines.remote.content.frames import PIECE, FrameReader, Torn
@@ -31,6 +31,14 @@ _ON_DISK = 4096
 """Bytes that a file takes on the disk are a multiple of this."""
 
 
+class ByteSource(Protocol):
+    """Where a tar is read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Fewer than `size` only at the end."""
+        ...
+
+
 class Unpacking:
     """A tar on its way into the directory `root`, which it makes. Only what the same tar has made before is
     written into: no link leads anything elsewhere."""
@@ -43,7 +51,7 @@ class Unpacking:
         self._files: set[str] = set()
         self._is_root = os.geteuid() == 0
 
-    def take(self, stream: FrameReader) -> None:
+    def take(self, stream: ByteSource) -> None:
         """Raises Torn, OSError."""
         self._root.mkdir(mode=0o700)
         while (member := next_member(stream)) is not None:
@@ -54,7 +62,7 @@ class Unpacking:
                 self._finish(f"{self._root}/{name}", member)
         self._root.chmod(0o555)
 
-    def _make(self, member: tarfile.TarInfo, stream: FrameReader) -> None:
+    def _make(self, member: tarfile.TarInfo, stream: ByteSource) -> None:
         name = member.name
         parent = name.rpartition("/")[0]
         is_new = name not in self._directories and name not in self._files
@@ -83,7 +91,7 @@ class Unpacking:
         else:
             raise Torn(f"what came has {name!r}, which is neither file, directory nor link")
 
-    def _write(self, path: str, size: int, stream: FrameReader) -> None:
+    def _write(self, path: str, size: int, stream: ByteSource) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
         try:
@@ -107,7 +115,7 @@ class Unpacking:
         os.utime(path, (member.mtime, member.mtime))
 
 
-def next_member(stream: FrameReader) -> tarfile.TarInfo | None:
+def next_member(stream: ByteSource) -> tarfile.TarInfo | None:
     """The header of what comes next, with what an extended one before it says; None at the end. The module
     for tars would read the stream in small pieces, or copy large ones again and again. Raises Torn."""
     more: dict[str, str] = {}
@@ -144,7 +152,7 @@ def _records(content: bytes) -> dict[str, str]:
     return found
 
 
-def _exactly(stream: FrameReader, size: int) -> bytes:
+def _exactly(stream: ByteSource, size: int) -> bytes:
     data = stream.read(size)
     if len(data) < size:
         raise Torn("what came ends too early")
@@ -164,7 +172,7 @@ def fetch(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> None:
         )
     draft = shelf.draft(unit.path)
     try:
-        _tell("need")
+        tell("need")
         reader = FrameReader(stream.read)
         unpacking = Unpacking(draft)
         unpacking.take(reader)
@@ -209,7 +217,7 @@ def main() -> None:
     try:
         with shelf.locked(unit.path):
             word = put(shelf, unit, limit, stream)
-            _tell(word)
+            tell(word)
             while stream.read(_BLOCK):
                 pass
         if word == "done":
@@ -218,13 +226,14 @@ def main() -> None:
         told = failure.strerror if isinstance(failure, OSError) and failure.strerror else failure
         named = getattr(failure, "filename", None)
         advice = _WHERE if isinstance(failure, PermissionError) else ""
-        _tell(f"failed {told}{f': {named}' if named else ''}{advice}")
+        tell(f"failed {told}{f': {named}' if named else ''}{advice}")
     except Exception as failure:  # It has no other way to say so.
-        _tell(f"failed {failure!r}")
+        tell(f"failed {failure!r}")
         raise
 
 
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
+    """Write a line to whoever has started this process; without him it is of no use."""
     try:
         os.write(1, " ".join(line.split()).encode(errors="replace") + b"\n")
     except BrokenPipeError:
