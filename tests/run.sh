@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `./dev test` and CI run: the static checks, then every test: unit, contract, golden, and end to end with the
-# real clients. Arguments go to pytest, and then the static checks are left out.
+# What `./dev test` runs: every test: unit, contract, golden, and end to end with the real clients. Arguments go to
+# pytest. The static checks are `./dev check`; CI runs both.
 # Optional commands it uses where they are there: gcloud (its tests skip loudly without it).
 set -eu
 cd "$(dirname "$0")/.."
@@ -44,11 +44,6 @@ fi
 # used: seconds in which one of this machine's processors computed, by whomever.
 used() { awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { printf "%d", ($2 + $3 + $4 + $7 + $8) / hertz }' /proc/stat 2>/dev/null || echo 0; }
 began=$(date +%s) used=$(used)
-# The static checks are one processor's work for a minute or two; they go on beside the tests.
-checks=$(mktemp)
-trap 'rm -f "$checks"' EXIT
-TRAINSHED_CHECK_TYPES=${TRAINSHED_TEST_SOAKS:+all} ./dev check >"$checks" 2>&1 &
-checking=$!
 # Each worker would rewrite the assertions of all the tests for itself; once is enough, half of it on each processor.
 if ! ls tests/unit/__pycache__/*-pytest-*.pyc >/dev/null 2>&1; then
     .venv/bin/python -m pytest --collect-only -qq tests/unit >/dev/null 2>&1 &
@@ -63,15 +58,10 @@ workers=$((processors + 2))
 marks='not runtimes and not programs and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs'
 .venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --dist loadfile --no-loadscope-reorder --durations 20 && code=0 || code=$?
-wait "$checking" && checked=0 || checked=$?
-printf '\nThe static checks (./dev check):\n' >&2
-cat "$checks" >&2
 took=$(($(date +%s) - began)) busy=$(($(used) - used))
 printf '\n%s s, in which the processors of this machine computed for %s s: %s of %s all the time.\n' \
     "$took" "$busy" "$(awk "BEGIN { printf \"%.1f\", $busy / ($took + 0.01) }")" "$processors" >&2
-if [ "$code" -eq 0 ] || [ "$checked" -ne 0 ]; then
-    exit $((code > checked ? code : checked))
-fi
+[ "$code" -ne 0 ] || exit 0
 # Real processes beside each other on a busy machine: what fails is asked once more, alone (docs/adr/0029).
 # What has no "::" in it is no test: nothing could be collected.
 failed=$(.venv/bin/python -c 'import json
