@@ -6,12 +6,13 @@ Virtual time brings a loop of its own (`tests.sim.virtual`). Programs that tests
 import asyncio
 import gc
 import importlib
-import os
 from typing import Any
 
 import hypothesis
 import pytest
 import uvloop
+
+from tests.soaks import SOAKS
 
 # The only way to reach the loops that pytest plug-ins and libraries make; until Python 3.16.
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - see above
@@ -20,9 +21,9 @@ asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[repor
 # Where nothing else is said, half of the usual number finds what ./dev mutants plants.
 hypothesis.settings.register_profile("all", hypothesis.settings(), deadline=None)
 hypothesis.settings.register_profile("some", hypothesis.settings(), deadline=None, max_examples=50)
-hypothesis.settings.load_profile("all" if os.environ.get("TRAINSHED_TEST_SOAKS") else "some")
+hypothesis.settings.load_profile("all" if SOAKS else "some")
 
-LONGEST = ("reduction/test_torch.py", "programs/", "e2e/", "reduction/", "contract/")
+LONGEST = ("reduction/test_torch.py", "e2e/", "reduction/", "contract/")
 """Tests in the order in which they begin: the longest first, so that at the end of a run none of several
 workers is left alone with one of them. The first one builds the environment that others would wait for. All
 else comes after these."""

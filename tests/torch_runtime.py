@@ -1,17 +1,28 @@
-"""A Python with PyTorch for tests: the service's own runtime, built once in the tests' cache.
+"""A Python with PyTorch for tests, built once in the tests' cache: PyTorch and NumPy alone, as the lock of
+the service's own runtime has them. `./dev test-all` takes that runtime itself, a minute of a processor more.
 
 TRAINSHED_TEST_TORCH_PYTHON names another one, with torch 2.13.0 and NumPy.
 """
 
 import asyncio
+import contextlib
 import fcntl
+import hashlib
 import os
+import shutil
+import subprocess
+import sys
 import time
+import venv
+from collections.abc import Generator
 from pathlib import Path
 
 from tests.contract.runtimes.conftest import Objects
 from tests.e2e.running import CACHE
+from tests.soaks import SOAKS
 from trainshed.core.runtime import RuntimeChoice
+from trainshed.runtimes.families import PYTORCH
+from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.service import LocalRuntimes
 
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
@@ -19,13 +30,18 @@ IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
 
 
 def torch_python() -> Path:
-    """The interpreter. The first of several test processes builds it, in about a minute, and the others
-    wait."""
+    """The interpreter. The first of several test processes builds it, and the others wait."""
     if given := os.environ.get("TRAINSHED_TEST_TORCH_PYTHON"):
         return Path(given)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "torch.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    if SOAKS:
+        return service_python()
+    with _locked():
+        return _alone()
+
+
+def service_python() -> Path:
+    """That of the runtime in which the service runs jobs that ask for `IMAGE`."""
+    with _locked():
         runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
         try:
             choice = runtimes.catalog.for_image(IMAGE)
@@ -33,4 +49,33 @@ def torch_python() -> Path:
             prepared = asyncio.run(runtimes.prepare(choice, ()))
         finally:
             runtimes.close()
-    return Path(prepared.template) / "bin" / "python3"
+        return Path(prepared.template) / "bin" / "python3"
+
+
+@contextlib.contextmanager
+def _locked() -> Generator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "torch.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _alone() -> Path:
+    release = PYTORCH.releases[0]
+    pins = PYTORCH.lock(release)
+    version = "{}.{}".format(*sys.version_info[:2])
+    name = f"{version}-{hashlib.sha256(pins.read_bytes()).hexdigest()[:16]}"
+    place, draft = CACHE / "torch" / name, CACHE / "torch" / "draft"
+    python = place / "bin" / "python3"
+    if not place.exists():
+        shutil.rmtree(draft, ignore_errors=True)
+        venv.create(draft, symlinks=True)
+        installer = Installer(CACHE / "uv")
+        first = () if installer.has_indexes else release.first
+        what = (*first, "--constraint", str(pins), "torch", "numpy")
+        site = draft / "lib" / f"python{version}" / "site-packages"
+        installer.install(draft / "bin" / "python3", site, what, print, linked=True)
+        draft.rename(place)
+        # Ranks that begin at once would each compile it for themselves.
+        subprocess.run([python, "-c", "import numpy, torch.distributed"], check=True)
+    return python

@@ -15,10 +15,24 @@ from tests.e2e.stories import make_pipe
 
 NODE_CLIENT = "@google-cloud/aiplatform@6.11.0"
 
+RUNTIME_VERSION = ("--runtime-version=2.11", "--python-version=3.7")
+"""Of `ml` jobs on the service that the files share. It runs them in the environment that the other jobs have:
+what the real ones hold is gigabytes, and the subject of `./dev test-runtimes`."""
+
+_MAPPED = """
+[[images]]
+pattern = "runtimeVersion:2.11"
+runtime = "scikit-learn 1.6+slim"
+python = "3.10"
+"""
+
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("service")) as started:
+    place = tmp_path_factory.mktemp("service")
+    config = place / "service.toml"
+    config.write_text(_MAPPED)
+    with running(place / "data", "--config", str(config)) as started:
         yield started
 
 

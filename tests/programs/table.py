@@ -28,8 +28,6 @@ class Program:
     """It is a tuning job: each of its trials must have a final measurement."""
     small: bool = False
     """Part of `./dev test-all`: needs only the small runtimes."""
-    quick: bool = False
-    """Part of `./dev test`, too: tests/e2e has the stories of all clients, this one is the public's."""
     own_image: bool = False
     """Runs in an image of its own, which the runner makes of its Dockerfile's files."""
     fails: str = ""
@@ -84,7 +82,7 @@ PROGRAMS = (
     ),
     Program(
         "apiclient_iris", "API client", "none", "iris/out/model.pkl", "pickled_model",
-        script="submit.py", data=("iris.csv",), small=True, quick=True,
+        script="submit.py", data=("iris.csv",), small=True,
     ),
     Program(
         "absl_json", _SDK_GRPC, _SCIKIT_LEARN, "clusters/model/model.pkl", "pickled_model",

@@ -1,7 +1,7 @@
 """Programs as the public writes them end well, and the models that they leave can be loaded again.
 
-`./dev test` runs some that need small runtimes only, `./dev test-all` all of those, `./dev test-programs`
-all: see docs/programs.md.
+`./dev test-all` runs those that need small runtimes only, `./dev test-programs` all: see docs/programs.md.
+`./dev test` has the stories of all clients (tests/e2e).
 """
 
 from collections.abc import Callable
@@ -15,9 +15,7 @@ from tests.programs.table import PROGRAMS, Program
 
 
 def _parameter(program: Program) -> Any:
-    marks: list[pytest.MarkDecorator] = []
-    if not program.quick:
-        marks.append(pytest.mark.soak if program.small else pytest.mark.programs)
+    marks = [pytest.mark.soak if program.small else pytest.mark.programs]
     if program.client.startswith("gcloud"):
         marks += [pytest.mark.gcloud, needs_gcloud]
     if program.fails:

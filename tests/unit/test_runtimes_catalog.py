@@ -266,7 +266,9 @@ def test_no_runtime_version_is_the_default_with_a_notice() -> None:
     """spec/submit#defaults."""
     choice = _chosen(LocalCatalog(Pythons((3, 11))).for_runtime_version("", ""))
     assert (choice.family, choice.version, choice.python_version) == ("scikit-learn", "1.9", "3.11")
-    assert "default" in choice.notices[0]
+    assert choice.notices[0].startswith(
+        "No runtime version was asked for: the service's default is used, scikit-learn 1.9"
+    )
 
 
 def test_exact_refuses_substitutes_but_not_the_default() -> None:
