@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.process_cluster import ProcessCluster, end
+from tests.soaks import KILLS
 from trainshed.engines.conformance.lab import LabWithNodes
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
@@ -81,6 +82,8 @@ def new_engine_that_keeps(directory: Path, port: int) -> RemoteEngine:
 
 class RemoteLab(LabWithNodes):
     """`port`: for the hub. `keeps`: what failed replicas left is brought home."""
+
+    kills = KILLS
 
     def __init__(self, directory: Path, port: int, *, keeps: bool = False) -> None:
         self._new_engine = new_engine_that_keeps if keeps else new_engine

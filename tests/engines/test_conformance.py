@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.engines.toy import ToyLab
+from tests.soaks import KILLS
 from trainshed.engines.conformance.lab import Lab, LabWithNodes
 from trainshed.engines.conformance.suite import Conformance
 from trainshed.engines.local.autopsies import Keeping
@@ -57,7 +58,9 @@ class TestLocal(Conformance):
 class TestLocalWithoutNamespaces(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:
-        return LocalLab(tmp_path / "data", LEVEL_SESSION)
+        lab = LocalLab(tmp_path / "data", LEVEL_SESSION)
+        lab.kills = KILLS
+        return lab
 
 
 class TestSimulated(Conformance):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.lab import SlurmLab
+from tests.soaks import KILLS
 from trainshed.core.secrets import SecretRef
 from trainshed.engines.conformance.lab import Lab, LabWithNodes
 from trainshed.engines.conformance.suite import Conformance
@@ -45,6 +46,7 @@ def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
 
 class SlurmEngineLab(LabWithNodes):
     patience = 40.0
+    kills = KILLS
 
     def __init__(self, lab: SlurmLab, directory: Path) -> None:
         self._lab = lab

@@ -80,7 +80,8 @@ class Lab(abc.ABC):
 
     #: Seconds (real ones) that anything may take until it is seen.
     patience: float = 20.0
-    #: At how many of its steps, spread over all of a call, a process is killed (`elsewhere`); None: at each.
+    #: At how many of its steps, spread over all of a call, the service, or a process that holds the engine
+    #: (`elsewhere`), is killed; None: at each.
     kills: int | None = 6
 
     @abc.abstractmethod
