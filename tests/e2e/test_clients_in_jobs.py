@@ -73,11 +73,8 @@ def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -
     assert entry == {"message": "said by the API", "loss": 0.5}
 
 
-@pytest.mark.parametrize(
-    # In a job REST works for models, above, and with experiments outside (test_experiments_sdk.py).
-    "transport",
-    ["grpc", pytest.param("rest", marks=pytest.mark.soak)],
-)
+@pytest.mark.soak  # In a job: above; a run and its job: test_experiments_sdk.py.
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
 def test_a_program_logs_to_the_run_of_its_job_while_a_notebook_does(
     service: Service, commons: Path, transport: str
 ) -> None:

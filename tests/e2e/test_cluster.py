@@ -221,6 +221,7 @@ print("NOW", pip.__version__, joblib.__version__, importlib.util.find_spec("trai
 """
 
 
+@pytest.mark.soak  # tests/contract/runtimes/test_runtimes_built.py
 def test_what_a_job_installs_stays_in_that_job(service: Service) -> None:
     """spec/runtimes#packages: `pip install --user`, `--upgrade pip` and replaced packages never touch the
     shared runtime."""

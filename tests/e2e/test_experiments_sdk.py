@@ -220,6 +220,7 @@ def test_a_job_of_a_run(service: Service, tmp_path: Path) -> None:
 
 @pytest.mark.gcloud
 @needs_gcloud
+@pytest.mark.soak  # For all clients: tests/contract/api/test_tensorboards.py.
 def test_gcloud_keeps_tensorboards(service: Service, tmp_path: Path) -> None:
     """facts/experiments#tensorboards: on v1, what is below them on v1beta1."""
     gcloud = Gcloud(service, tmp_path)

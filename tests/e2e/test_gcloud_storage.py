@@ -47,26 +47,34 @@ def bucket(gcloud: Gcloud, tree: Path) -> str:
     return BUCKET
 
 
-def test_a_bucket_is_described_and_made_once(bucket: str, gcloud: Gcloud) -> None:
+def test_a_bucket_is_described(bucket: str, gcloud: Gcloud) -> None:
     described = gcloud.run(
         *("storage", "buckets", "describe", bucket, "--format", "value(name,location)")
     )
     assert described.stdout.split() == ["gcloud-storage", "US-CENTRAL1"]
+
+
+@pytest.mark.soak  # For all clients: tests/unit/test_buckets_http.py.
+def test_a_bucket_is_made_once(bucket: str, gcloud: Gcloud) -> None:
     again = gcloud.run("storage", "buckets", "create", bucket, fails=True)
     assert "409" in again.stderr
 
 
-def test_a_tree_is_listed_read_and_weighed(bucket: str, gcloud: Gcloud) -> None:
+def test_a_tree_is_listed_and_read(bucket: str, gcloud: Gcloud) -> None:
     listed = gcloud.run("storage", "ls", f"{bucket}/tree/**").stdout.splitlines()
     names = ["a.txt", "empty", "sub/b c#1%.txt"]
     assert listed == [f"{bucket}/tree/{name}" for name in names]
+    read = gcloud.run("storage", "cat", f"{bucket}/tree/a.txt", f"{bucket}/tree/sub/b c#1%.txt")
+    assert read.stdout == "alpha\nbeta\n"
+
+
+@pytest.mark.soak  # For all clients: tests/unit/test_buckets_objects.py.
+def test_a_tree_is_listed_by_directory_and_weighed(bucket: str, gcloud: Gcloud) -> None:
     assert gcloud.run("storage", "ls", f"{bucket}/tree/").stdout.splitlines() == [
         f"{bucket}/tree/a.txt",
         f"{bucket}/tree/empty",
         f"{bucket}/tree/sub/",
     ]
-    read = gcloud.run("storage", "cat", f"{bucket}/tree/a.txt", f"{bucket}/tree/sub/b c#1%.txt")
-    assert read.stdout == "alpha\nbeta\n"
     weighed = gcloud.run("storage", "du", "-s", bucket).stdout.split()
     assert weighed == [str(len("alpha\nbeta\n")), bucket]
 
@@ -79,6 +87,7 @@ def test_a_large_file_goes_and_comes_back(bucket: str, gcloud: Gcloud, tree: Pat
     assert gcloud.run("storage", "cat", "-r", f"{BIG - 4}-", f"{bucket}/big").stdout == "tail"
 
 
+@pytest.mark.soak  # For all clients: tests/unit/test_buckets_copies.py.
 def test_objects_move_and_directories_sync(bucket: str, gcloud: Gcloud, tree: Path) -> None:
     gcloud.run("storage", "rsync", "-r", str(tree / "tree"), f"{bucket}/synced")
     gcloud.run("storage", "mv", f"{bucket}/synced/a.txt", f"{bucket}/synced/moved.txt")

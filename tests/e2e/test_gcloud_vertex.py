@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from tests.e2e.gcloud import Gcloud, Output, needs_gcloud
-from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    SKLEARN,
+    Service,
+    container_job,
+    submit,
+)
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
 
@@ -226,17 +234,15 @@ def test_create_by_config_in_beta(gcloud: Gcloud, service: Service, tmp_path: Pa
     assert len(job["jobSpec"]["workerPoolSpecs"]) == 2
 
 
-def test_gcloud_storage_inside_a_job(gcloud: Gcloud, service: Service) -> None:
+def test_gcloud_storage_inside_a_job(service: Service) -> None:
     """spec/clients#inside-jobs: samples copy with gcloud from inside; spec/program#storage: with nothing set
     up."""
-    job_id = create(
-        gcloud,
-        "--display-name=inside",
-        f"--worker-pool-spec={CONTAINER}",
-        "--command=sh,-c",
-        f"--args=echo weights > w && gcloud storage cp w gs://{BUCKET}/inside/w"
-        f" && gcloud storage cat gs://{BUCKET}/inside/w",
-    )
+    script = f"echo weights > w && gcloud storage cp w gs://{BUCKET}/inside/w"
+    script += f" && gcloud storage cat gs://{BUCKET}/inside/w"
+    container = {"imageUri": SKLEARN, "command": ["sh", "-c", script]}
+    pool = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 1}
+    pools = [{**pool, "containerSpec": container}]
+    job_id = submit(service, {"displayName": "inside", "jobSpec": {"workerPoolSpecs": pools}})
     view = service.finish(job_id)
     said = service.lines(job_id)
     assert view["state"] == "SUCCEEDED", (view.get("error"), said)
@@ -245,13 +251,7 @@ def test_gcloud_storage_inside_a_job(gcloud: Gcloud, service: Service) -> None:
 
 def test_cancel(gcloud: Gcloud, service: Service) -> None:
     """spec/lifecycle#cancel: an accepted cancel ends in CANCELLED."""
-    job_id = create(
-        gcloud,
-        "--display-name=cancelled",
-        f"--worker-pool-spec={CONTAINER}",
-        "--command=sleep",
-        "--args=600",
-    )
+    job_id = submit(service, container_job("import signal; signal.pause()"))
     asked = gcloud.run(*JOBS, "cancel", job_id)
     assert "has been sent" in asked.stderr
     service.finish(job_id)

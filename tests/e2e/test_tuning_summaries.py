@@ -70,6 +70,7 @@ trainingInput:
 """
 
 
+@pytest.mark.soak  # gcloud: test_tuning_gcloud.py; summaries: below.
 @pytest.mark.gcloud
 @needs_gcloud
 def test_gcloud_tunes_by_the_tag_of_an_evaluation(service: Service, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ print(json.dumps({"made": made, "study": study.name, "same": first.name == again
 """
 
 
+@pytest.mark.soak  # Two clients: tests/contract/api/test_trials.py.
 def test_two_processes_share_a_study(service: Service, tmp_path: Path) -> None:
     """Issue 4: no trial is given to both; a client that asks again gets what it has; together they find the
     best."""
