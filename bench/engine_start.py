@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan, Limits
-from trainshed.core.lifecycle.events import ReplicaExited
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.spawner import ZygoteHandle, start

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.remote_lab import RemoteLab, new_engine
-from trainshed.core.lifecycle.events import ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import SECOND, Stage, staged
 from trainshed.engines.conformance.suite import FOREVER, Conformance

@@ -16,7 +16,12 @@ from pathlib import Path
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaStarted,
+)
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
 from trainshed.engines.conformance.lab import Lab

@@ -17,10 +17,9 @@ from trainshed.core.lifecycle.events import (
     NodeLeft,
     Preempted,
     PreparationFailed,
-    ReplicaExited,
-    ReplicaLost,
 )
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, ReplicaId
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from trainshed.core.datasets.plans import Split, SplitPlan
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.datasets.port import Account, SplitCounts, Written

@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 
 from trainshed.core.launch import LaunchPlan, Limits
-from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaStarted,
+)
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineEvent,

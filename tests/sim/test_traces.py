@@ -12,14 +12,9 @@ from tests.sim.traces import Life
 from tests.unit.jobs import CREATED, SECOND, exited, job
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.exits import ExitRecord
-from trainshed.core.lifecycle.events import (
-    JobAdmitted,
-    Preempted,
-    ReplicaExited,
-    ReplicaStarted,
-    RuntimePrepared,
-)
+from trainshed.core.lifecycle.events import JobAdmitted, Preempted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import ReplicaId

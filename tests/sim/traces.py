@@ -27,14 +27,12 @@ from trainshed.core.lifecycle.events import (
     NodeLeft,
     Preempted,
     PreparationFailed,
-    ReplicaExited,
-    ReplicaLost,
     ReplicaPlaced,
-    ReplicaStarted,
     RuntimePrepared,
 )
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
 

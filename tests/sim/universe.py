@@ -24,12 +24,10 @@ from tests.unit.jobs import CREATED
 from trainshed.controller import controller
 from trainshed.controller.controller import Controller
 from trainshed.controller.parents import ParentStores
-from trainshed.core.lifecycle.events import (
-    Event,
-    ReplicaExited,
-)
+from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid
 from trainshed.core.tuning.records import TuningJob

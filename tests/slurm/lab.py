@@ -51,22 +51,34 @@ def enforces() -> bool:
 
 
 class SlurmLab(Machines):
-    """Nodes node1, node2, ..., each with `CPUS`, `MEMORY_MB` and `GPUS`, as declared. Partitions: main (the
-    default), hi (goes before it), short (10 minutes at most), tiny (node1 alone)."""
+    """Nodes node1, node2, ..., each with `CPUS`, `MEMORY_MB` and `GPUS` unless asked otherwise, as declared.
+    Partitions: main (the default), hi (goes before it), short (10 minutes at most), tiny (node1 alone)."""
 
     @staticmethod
     def open(
-        directory: Path, *, nodes: int = 3, shown: Sequence[Path] = (), extra: str = ""
+        directory: Path,
+        *,
+        nodes: int = 3,
+        shown: Sequence[Path] = (),
+        extra: str = "",
+        size: tuple[int, int] = (CPUS, MEMORY_MB),
     ) -> "SlurmLab":
         """Use as a context manager. `shown`: directories below /tmp that nodes share with the hub, as by a
-        shared file system. `extra`: lines of slurm.conf."""
-        return SlurmLab(directory, [f"node{n}" for n in range(1, nodes + 1)], shown, extra)
+        shared file system. `extra`: lines of slurm.conf. `size`: CPUs and MB of memory that each node is
+        declared to have."""
+        return SlurmLab(directory, [f"node{n}" for n in range(1, nodes + 1)], shown, extra, size)
 
     def __init__(
-        self, directory: Path, nodes: Sequence[str], shown: Sequence[Path], extra: str
+        self,
+        directory: Path,
+        nodes: Sequence[str],
+        shown: Sequence[Path],
+        extra: str,
+        size: tuple[int, int] = (CPUS, MEMORY_MB),
     ) -> None:
         super().__init__(directory, nodes, shown)
         self._extra = extra
+        self._cpus, self._memory = size
         #: Directory of Slurm's commands that a process outside of the lab can run, as if on the hub.
         self.commands = directory / "commands"
         self._controller: subprocess.Popen[bytes] | None = None
@@ -242,7 +254,7 @@ class SlurmLab(Machines):
         for name in self.nodes:
             feature = "old" if name == "node1" else "new"
             lines.append(
-                f"NodeName={name} NodeAddr={self.address(name)} CPUs={CPUS} RealMemory={MEMORY_MB} "
+                f"NodeName={name} NodeAddr={self.address(name)} CPUs={self._cpus} RealMemory={self._memory} "
                 f"Gres=gpu:t4:{GPUS} Feature={feature} State=UNKNOWN"
             )
         every = ",".join(self.nodes)

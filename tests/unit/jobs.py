@@ -11,10 +11,7 @@ from trainshed.core.lifecycle.events import (
     JobAdmitted,
     PauseOver,
     PrepareRuntime,
-    ReplicaExited,
-    ReplicaLost,
     ReplicaPlaced,
-    ReplicaStarted,
     RuntimePrepared,
     StartReplicas,
     StopReplica,
@@ -23,6 +20,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, instructions
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId

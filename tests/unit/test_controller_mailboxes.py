@@ -8,7 +8,8 @@ import pytest
 from trainshed.controller import controller
 from trainshed.controller.controller import Mailbox, Mailboxes
 from trainshed.core.errors import Unavailable
-from trainshed.core.lifecycle.events import Event, ReplicaLost
+from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 
 pytestmark = pytest.mark.anyio

@@ -10,11 +10,10 @@ from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     JobAdmitted,
-    ReplicaExited,
-    ReplicaStarted,
     RuntimePrepared,
     StartDelayed,
 )
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 

@@ -4,8 +4,9 @@ import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
 from trainshed.core.lifecycle import notes
-from trainshed.core.lifecycle.events import JobAdmitted, ReplicaNoted
+from trainshed.core.lifecycle.events import JobAdmitted
 from trainshed.core.lifecycle.notes import NO_ROOM, ROOM_AGAIN
+from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ReplicaId
 from trainshed.replica.observe import disk

@@ -19,14 +19,13 @@ from trainshed.core.lifecycle.events import (
     Preempted,
     PreparationFailed,
     ReleaseSlots,
-    ReplicaExited,
-    ReplicaStarted,
     RuntimePrepared,
     StartReplicas,
     StopReplica,
     StopReplicas,
 )
 from trainshed.core.lifecycle.machine import deadlines, give_up, step
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, instructions
 from trainshed.core.names import ReplicaId

@@ -18,13 +18,12 @@ from trainshed.core.lifecycle.events import (
     PreparationFailed,
     PrepareRuntime,
     ReleaseSlots,
-    ReplicaExited,
-    ReplicaStarted,
     RuntimePrepared,
     StartReplicas,
     StopReplicas,
 )
 from trainshed.core.lifecycle.machine import deadlines, step
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import Api

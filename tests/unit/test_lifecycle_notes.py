@@ -3,9 +3,10 @@
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, WORKER, Life, job
-from trainshed.core.lifecycle.events import PauseOver, ReplicaNoted
+from trainshed.core.lifecycle.events import PauseOver
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.notes import GATHER
+from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ReplicaId
 

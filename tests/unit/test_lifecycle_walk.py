@@ -29,15 +29,13 @@ from trainshed.core.lifecycle.events import (
     Preempted,
     PreparationFailed,
     ReleaseSlots,
-    ReplicaExited,
-    ReplicaLost,
     ReplicaPlaced,
-    ReplicaStarted,
     RuntimePrepared,
     StopReplicas,
 )
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import (
     FINAL_STATES,
     AttemptState,

@@ -29,7 +29,14 @@ from trainshed.core.cluster import Endpoint
 from trainshed.core.environment import Gang, arguments, environment
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, ReductionPart, Software
+from trainshed.core.launch import (
+    LOST_REDUCERS,
+    ImageRoot,
+    LaunchPlan,
+    Limits,
+    ReductionPart,
+    Software,
+)
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.ml import parse_job
@@ -360,9 +367,9 @@ def test_the_list_of_lost_reducers_is_where_the_program_is_told(level: str) -> N
     assert (lost, lost, True) in shown.isolation.mounts
     assert "/cache/reduction/1" in shown.isolation.read_only
     contained = document(level, plan(THREE, WORKER, ImageRoot("/image")))
-    assert contained.program.environ[reduction.LOST_FILE] == reduction.LOST
+    assert contained.program.environ[reduction.LOST_FILE] == LOST_REDUCERS
     assert {
-        (lost, reduction.LOST, True),
+        (lost, LOST_REDUCERS, True),
         ("/cache/reduction/1", "/opt/trainshed/reduction", True),
     } <= set(contained.isolation.mounts)
 

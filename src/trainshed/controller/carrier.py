@@ -34,7 +34,6 @@ from trainshed.core.lifecycle.events import (
     PreparationFailed,
     PrepareRuntime,
     ReleaseSlots,
-    ReplicaLost,
     RuntimePrepared,
     StartDelayed,
     StartReplicas,
@@ -42,6 +41,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
 )
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import JobUid
 from trainshed.core.runtime import CONTAINER, RuntimeChoice

@@ -33,13 +33,13 @@ from trainshed.core.lifecycle.events import (
     CheckpointDue,
     Event,
     NodeLeft,
-    ReplicaStarted,
     RuntimePrepared,
     StartDelayed,
     TimelineEntry,
 )
 from trainshed.core.lifecycle.machine import Deadline, deadlines, give_up, step
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid

@@ -10,6 +10,7 @@ from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import (
+    REDUCTION_PACKAGES,
     STALL_LABEL,
     Account,
     ImageRoot,
@@ -150,7 +151,7 @@ def _plan(
         gang,
         replica.id,
         image=dict(image.environ) if image else None,
-        packages=reduction.IMAGE_PACKAGES if image and part.packages else part.packages,
+        packages=REDUCTION_PACKAGES if image and part.packages else part.packages,
     )
     return LaunchPlan(
         job_uid=job.uid,

@@ -4,13 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from trainshed.core.lifecycle.events import (
-    Event,
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Engine, EngineUnavailable

@@ -4,6 +4,12 @@ from dataclasses import dataclass
 
 from trainshed.core.names import JobUid, ReplicaId
 
+REDUCTION_PACKAGES = "/opt/trainshed/reduction"
+"""Where programs in container images find the package `trainshed_reduction`."""
+LOST_REDUCERS = "/opt/trainshed/lost-reducers"
+"""What the variable LOST_FILE of `core.reduction` says. An engine that cannot show a file there puts the path
+of another one in its place."""
+
 STALL_LABEL = "trainshed-stall-after"
 """Label of a job: whole seconds without progress after which its programs are ended, 0 = never."""
 
@@ -63,7 +69,7 @@ class Account:
 class ReductionPart:
     """A replica's part in a Reduction Server (spec/reduction#reports); all defaults: it has none."""
 
-    #: Directory of the package that it reduces by, in an image shown at `core.reduction.IMAGE_PACKAGES`.
+    #: Directory of the package that it reduces by, in an image shown at `REDUCTION_PACKAGES`.
     packages: str = ""
     #: How many reducers the job has; what the replica reports of them is taken down. 0 = nothing is.
     reducers: int = 0

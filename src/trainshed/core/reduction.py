@@ -7,6 +7,7 @@ read too.
 from trainshed.core import secrets
 from trainshed.core.cluster import PS_POOL, Endpoints, has_reducers, is_reducer
 from trainshed.core.job.spec import JobSpec
+from trainshed.core.launch import LOST_REDUCERS
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.reducers import bandwidth
 from trainshed.core.secrets import Made
@@ -35,11 +36,6 @@ PROCESSES = known.PROCESSES
 """Set by engines, which know how many processors there are."""
 MOST_PROCESSES = known.MOST_PROCESSES
 
-IMAGE_PACKAGES = "/opt/trainshed/reduction"
-"""Where programs in container images find the package `trainshed_reduction`."""
-LOST = "/opt/trainshed/lost-reducers"
-"""What LOST_FILE says. An engine that cannot show a file there puts the path of another one in its place."""
-
 
 def takes_part(spec: JobSpec, replica: ReplicaId) -> bool:
     """Whether a replica reduces, or can have its sums made: the primary and the workers of a job with
@@ -61,7 +57,12 @@ def variables(
     if is_reducer(spec, replica.pool):
         return {LISTEN: str(endpoints[replica])}
     places = ",".join(str(endpoints[reducer]) for reducer in reducers(spec))
-    told = {REDUCERS: places, ATTEMPT: str(attempt), REPLICA: str(replica), LOST_FILE: LOST}
+    told = {
+        REDUCERS: places,
+        ATTEMPT: str(attempt),
+        REPLICA: str(replica),
+        LOST_FILE: LOST_REDUCERS,
+    }
     return told | _bandwidths(spec)
 
 

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from trainshed.core.capacity import NOBODY_ELSE, Delay, OthersUse
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaEvent
+from trainshed.core.lifecycle.replica_events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
 from trainshed.core.secrets import SecretRef

@@ -14,8 +14,9 @@ from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.rest import ApiApplication
 from trainshed.core.errors import FailedPrecondition, Unauthenticated
-from trainshed.core.lifecycle.events import JobAdmitted, ReplicaStarted, RuntimePrepared
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
 

@@ -16,12 +16,8 @@ import pytest
 from tests.contract.api.serving import Served, serve
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import ml_job
-from trainshed.core.lifecycle.events import (
-    JobAdmitted,
-    ReplicaExited,
-    ReplicaStarted,
-    RuntimePrepared,
-)
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import ReplicaId
 
 SECOND = 10**9

@@ -13,13 +13,8 @@ from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
-from trainshed.core.lifecycle.events import (
-    DrillLanded,
-    JobAdmitted,
-    ReplicaExited,
-    ReplicaStarted,
-    RuntimePrepared,
-)
+from trainshed.core.lifecycle.events import DrillLanded, JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.resume.traffic import Access
 

@@ -10,12 +10,8 @@ import pytest
 from tests.contract.api.house import LOCATION, SECOND, START, Answer, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
-from trainshed.core.lifecycle.events import (
-    JobAdmitted,
-    ReplicaExited,
-    ReplicaStarted,
-    RuntimePrepared,
-)
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import SERVICE_TASK, ReplicaId
 
 pytestmark = pytest.mark.anyio

@@ -12,14 +12,9 @@ from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, cust
 from trainshed.api.calls.services import ApiSettings
 from trainshed.api.rest import ApiApplication
 from trainshed.core import reduction
-from trainshed.core.lifecycle.events import (
-    JobAdmitted,
-    PauseOver,
-    ReplicaNoted,
-    ReplicaStarted,
-    RuntimePrepared,
-)
+from trainshed.core.lifecycle.events import JobAdmitted, PauseOver, RuntimePrepared
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaNoted, ReplicaStarted
 from trainshed.core.names import Api, JobName, ReplicaId
 
 pytestmark = pytest.mark.anyio

@@ -15,11 +15,9 @@ from trainshed.core.lifecycle.events import (
     CancelRequested,
     JobAdmitted,
     NodeLeft,
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaStarted,
     RuntimePrepared,
 )
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 
 pytestmark = pytest.mark.anyio

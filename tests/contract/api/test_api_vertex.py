@@ -16,10 +16,9 @@ from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     JobAdmitted,
-    ReplicaExited,
-    ReplicaStarted,
     RuntimePrepared,
 )
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import JobName, ReplicaId
 
 pytestmark = pytest.mark.anyio

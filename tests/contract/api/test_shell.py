@@ -16,7 +16,7 @@ from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
 from trainshed.api.calls.tickets import LIFETIME, Ticket
 from trainshed.api.rest import ApiApplication
-from trainshed.core.lifecycle.events import ReplicaExited
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
 

@@ -15,8 +15,9 @@ from tests.unit.test_specs_pipeline import TUNING, inputs, pipeline, tuning_inpu
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.job.exits import JobError
-from trainshed.core.lifecycle.events import JobAdmitted, ReplicaStarted, RuntimePrepared
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.records import Outcome
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState

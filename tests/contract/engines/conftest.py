@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaStarted,
+)
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options

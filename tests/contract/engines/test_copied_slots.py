@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run
-from trainshed.core.lifecycle.events import ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.replica.protocol import process_start
 
 SLEEPS = "import time; print('up', flush=True); time.sleep(60)"

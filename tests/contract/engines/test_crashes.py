@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
-from trainshed.core.lifecycle.events import ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, reconciler, spawner
 from trainshed.engines.local.spawner import Spawner

@@ -8,7 +8,7 @@ import pytest
 from tests.contract.engines.conftest import PYTHON, House, Run
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.launch import ImageRoot, Limits, Software
-from trainshed.core.lifecycle.events import ReplicaExited, ReplicaNoted
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted
 from trainshed.core.names import JobUid
 from trainshed.replica.observe.disk import EXCEEDED, FULL
 

@@ -5,7 +5,7 @@ import signal
 
 from tests.contract.engines.conftest import House, Run
 from trainshed.core.launch import Limits, Software
-from trainshed.core.lifecycle.events import ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 
 
 def test_a_command_that_is_not_there_ends_like_in_a_shell(house: Run) -> None:

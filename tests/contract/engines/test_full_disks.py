@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run
-from trainshed.core.lifecycle.events import ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.engines.local import layout, reconciler
 from trainshed.replica import protocol
 from trainshed.replica.system import kernel

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import House, Run
-from trainshed.core.lifecycle.events import ReplicaNoted
+from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.engines.port import ServiceAccess
 from trainshed.replica.endpoint import storage_failures
 from trainshed.replica.protocol import LEVEL_SESSION

@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, processes_marked
 from tests.contract.engines.test_stock import stocked
-from trainshed.core.lifecycle.events import ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, link, reconciler
 from trainshed.engines.port import (

@@ -1,7 +1,7 @@
 """Every line of every program, in order, complete (spec/logs#order)."""
 
 from tests.contract.engines.conftest import House, Run
-from trainshed.core.lifecycle.events import ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.engines.port import (
     LinesWritten,
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
 from trainshed.core.environment import METRIC_FILE
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.study.records import Measurement
 from trainshed.engines.local.engine import LocalEngine

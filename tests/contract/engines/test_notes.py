@@ -9,7 +9,12 @@ import time
 from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
 from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
 from trainshed.core.launch import ReductionPart
-from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaNoted, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaNoted,
+    ReplicaStarted,
+)
 from trainshed.core.names import JobUid
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options

@@ -9,7 +9,14 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core import reduction
-from trainshed.core.launch import ImageRoot, Limits, ReductionPart, Software
+from trainshed.core.launch import (
+    LOST_REDUCERS,
+    REDUCTION_PACKAGES,
+    ImageRoot,
+    Limits,
+    ReductionPart,
+    Software,
+)
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.replica.protocol import LEVEL_SESSION
 
@@ -44,7 +51,7 @@ async def gang(house: House, *replicas: ReplicaId) -> tuple[JobUid, list[str]]:
 
 def part(package: Path, image: ImageRoot | None = None, **variables: str) -> dict[str, object]:
     """What a plan says of a replica that has to do with reducers."""
-    environ = {reduction.LOST_FILE: reduction.LOST, **variables}
+    environ = {reduction.LOST_FILE: LOST_REDUCERS, **variables}
     return {
         "environ": tuple(environ.items()),
         "reduction": ReductionPart(str(package)),
@@ -132,7 +139,7 @@ def test_programs_of_an_image_find_both_at_fixed_places(
         await house.exit(uid)
         await house.engine.drop_reducers(uid, 1, (FIRST,))
         program = (
-            f"cat {reduction.IMAGE_PACKAGES}/mine; echo; cat ${reduction.LOST_FILE}; (echo x > "
+            f"cat {REDUCTION_PACKAGES}/mine; echo; cat ${reduction.LOST_FILE}; (echo x > "
             f"${reduction.LOST_FILE}) 2>/dev/null || echo refused"
         )
         second = house.plan(uid, "sh", "-c", program, incarnation=2, **told)

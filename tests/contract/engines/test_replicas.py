@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, SECOND, House, Run
 from trainshed.core.launch import Limits
-from trainshed.core.lifecycle.events import ReplicaExited
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import (
     Fault,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.contract.engines.conftest import House, Run
-from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.spawner import STOCK
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.contract.engines.conftest import SECOND, House, Run, processes_marked
-from trainshed.core.lifecycle.events import ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import (

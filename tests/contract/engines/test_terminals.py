@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from trainshed.core.launch import Limits
-from trainshed.core.lifecycle.events import ReplicaExited
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.terminals import Terminal, TerminalRefused

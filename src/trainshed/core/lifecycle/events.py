@@ -6,8 +6,13 @@ from typing import Any
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause
-from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaNoted,
+    ReplicaStarted,
+)
 from trainshed.core.names import ReplicaId
 
 
@@ -112,55 +117,6 @@ class PauseOver:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStarted:
-    """The replica's main process was started."""
-
-    attempt: int
-    replica: ReplicaId
-    incarnation: int
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaExited:
-    """The replica's main process ended and its log and attempt record are sealed."""
-
-    attempt: int
-    replica: ReplicaId
-    incarnation: int
-    exit: ExitRecord
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaLost:
-    """The replica is gone without an attempt record, or never came up and never will."""
-
-    attempt: int
-    replica: ReplicaId
-    incarnation: int
-    cause: str
-    #: Because the service itself failed.
-    by_service: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaNoted:
-    """A replica's program, or its shim, has something to say to people (spec/reduction#reports)."""
-
-    attempt: int
-    replica: ReplicaId
-    incarnation: int
-    #: Counts the incarnation's notes from 1.
-    number: int
-    at: int
-    #: What kind of note it is.
-    name: str
-    #: INFO, WARNING or ERROR.
-    severity: str
-    text: str
-
-
 class CancelCause(enum.StrEnum):
     """EARLY_STOP: the job's trial was told to stop early. PARENT: the tuning job or pipeline that made it is
     to end."""
@@ -225,9 +181,6 @@ class CheckpointLooked:
     #: When it was last written to, nanoseconds since the epoch; 0 = never, -1 = it cannot be known.
     written: int
 
-
-ReplicaEvent = ReplicaStarted | ReplicaExited | ReplicaLost | ReplicaNoted
-"""What engines see of replicas."""
 
 Event = (
     JobAdmitted

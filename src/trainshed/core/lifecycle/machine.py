@@ -39,16 +39,18 @@ from trainshed.core.lifecycle.events import (
     Preempted,
     PreparationAdvanced,
     PreparationFailed,
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaNoted,
     ReplicaPlaced,
-    ReplicaStarted,
     RuntimePrepared,
     StartDelayed,
     TimelineEntry,
 )
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaNoted,
+    ReplicaStarted,
+)
 from trainshed.core.lifecycle.states import (
     AttemptState,
     AttemptTrigger,

@@ -13,8 +13,9 @@ from typing import Final
 from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.job.exits import ExitRecord
-from trainshed.core.lifecycle.events import Event, PauseOver, ReplicaNoted, TimelineEntry
+from trainshed.core.lifecycle.events import Event, PauseOver, TimelineEntry
 from trainshed.core.lifecycle.records import Job, Note, Replica
+from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.lifecycle.timeline import REDUCTION_KINDS, STORAGE_KINDS
 from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.names import public_replica_name

@@ -11,8 +11,9 @@ from trainshed.core.failure.rules import Effect, Verdict
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.drills import Drill
-from trainshed.core.lifecycle.events import CancelCause, ReplicaLost, TimelineEntry
+from trainshed.core.lifecycle.events import CancelCause, TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import public_replica_name
 
 REDUCTION_KINDS = ("reduction", "reduction_warning")

@@ -7,7 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from trainshed.core.launch import LaunchPlan, Limits
-from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaStarted,
+)
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.engines.conformance.holder import Call, Holder

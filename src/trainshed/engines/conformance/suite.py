@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.conformance.holder import Holder

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from trainshed.core import reduction
 from trainshed.core.catalog import regions
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import LOST_REDUCERS, REDUCTION_PACKAGES, LaunchPlan
 from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Device
@@ -286,8 +285,8 @@ def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tupl
     if plan.software.image is None:
         return [(str(lost_reducers), str(lost_reducers), True)]
     return [
-        (plan.reduction.packages, reduction.IMAGE_PACKAGES, True),
-        (str(lost_reducers), reduction.LOST, True),
+        (plan.reduction.packages, REDUCTION_PACKAGES, True),
+        (str(lost_reducers), LOST_REDUCERS, True),
     ]
 
 

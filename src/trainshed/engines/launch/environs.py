@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainshed.core import reduction
 from trainshed.core.environment import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.port import Slot
+from trainshed.reduction.trainshed_reduction import variables as reduction
 from trainshed.replica.observe import metrics, reduction_reports
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import roots

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaNoted
+from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.engines.launch.documents import (

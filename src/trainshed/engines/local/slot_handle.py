@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trainshed.core.job.exits import ExitRecord
-from trainshed.core.lifecycle.events import (
+from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
     ReplicaExited,
     ReplicaLost,

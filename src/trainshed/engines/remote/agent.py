@@ -1,8 +1,6 @@
 """What runs on a node of an attempt: the local engine over a directory of the node, and a connection to the
 service, which the agent dials (docs/adr/0061).
 
-    python -m trainshed.engines.remote.agent < DOCUMENT
-
 Programs and their lines outlive the connection. What the service was told it is told again on the next one. A
 service that is silent for a whole lease may have given the replicas to other nodes: then they are ended.
 """
@@ -27,7 +25,7 @@ from pathlib import Path
 from typing import TypeVar, assert_never
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import (
+from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
     ReplicaExited,
     ReplicaLost,
@@ -41,6 +39,7 @@ from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.machine import NAME as THIS_NODE
 from trainshed.engines.local.options import Options
+from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import (
     CapacityChanged,
     EngineEvent,
@@ -66,7 +65,7 @@ from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
-from trainshed.eventloop.background import Crew, begin, keep
+from trainshed.eventloop.background import Crew, begin, joined, keep
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -156,10 +155,14 @@ class Agent:
         #: Why nothing can be run here; "" = it can.
         self._failure = ""
         self._heard = time.monotonic()
+        #: The first call of the service; None = it was taken.
+        self._dialled: asyncio.Task[Connection] | None = None
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
         """Until the service lets it go, or its lease is over."""
+        # The way to the service is found while the node is looked at.
+        self._dialled = joined(self._dialer.dial())
         try:
             await self._engine.start()
         except (EngineUnavailable, LevelUnavailable, OSError) as failure:
@@ -184,16 +187,22 @@ class Agent:
             for task in (*tasks, leaving):
                 task.cancel()
             await asyncio.gather(leaving, *tasks, return_exceptions=True)
+            if (unused := self._take_dialled()) is not None:
+                unused.cancel()
             await self._shells.close()
             await self._engine.close()
 
     # --- connections ---
 
+    def _take_dialled(self) -> "asyncio.Task[Connection] | None":
+        dialled, self._dialled = self._dialled, None
+        return dialled
+
     async def _talk(self) -> None:
         pause = _FIRST_PAUSE
         while True:
             try:
-                connection = await self._dialer.dial()
+                connection = await (self._take_dialled() or self._dialer.dial())
             except NotAdmitted:
                 # Its replicas run elsewhere by now, or are over: they must not run here as well.
                 log.warning("the service knows this agent no more: programs are ended")
@@ -473,7 +482,7 @@ def options(document: AgentDocument, access: ServiceAccess, address: str) -> Opt
     )
 
 
-async def _serve(document: AgentDocument, directory: Path) -> None:
+async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle) -> None:
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     sockets = directory / "doors"
     sockets.mkdir(mode=0o700)
@@ -487,7 +496,7 @@ async def _serve(document: AgentDocument, directory: Path) -> None:
         trust=_written(directory / "trust.pem", document.trust),
     )
     address = await asyncio.to_thread(_address, document)
-    engine = LocalEngine(directory, options(document, access, address))
+    engine = LocalEngine(directory, options(document, access, address), zygote=zygote)
     agent = begin(Agent(document, engine, dialer).run(), "the agent")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -538,8 +547,9 @@ def _written(path: Path, text: str) -> Path | None:
     return path
 
 
-def main() -> None:
-    """Read the document, run, leave nothing."""
+def main(zygote: int, connection: socket.socket) -> None:
+    """Read the document, run, leave nothing. `zygote`: a process that is one, and is spoken to by
+    `connection`."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     document = messages.read_document(sys.stdin.buffer.read())
     parent = Path(document.directory)
@@ -548,7 +558,7 @@ def main() -> None:
     directory, left = _own_directory(parent, name)
     threading.Thread(target=_remove, args=(left,), daemon=True).start()
     try:
-        asyncio.run(_serve(document, directory))
+        asyncio.run(_serve(document, directory, ZygoteHandle(zygote, connection)))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -602,7 +612,3 @@ def _is_locked(directory: Path) -> bool:
 def _remove(directories: Sequence[Path]) -> None:
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from trainshed.core.lifecycle.events import ReplicaEvent
+from trainshed.core.lifecycle.replica_events import ReplicaEvent
 from trainshed.engines.port import (
     Capabilities,
     EngineUnavailable,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from trainshed.core.capacity import Delay
-from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaEvent, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineEvent,

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.engines.launch.documents import BuildPlace, Revealed, identity, revealed

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trainshed.core.capacity import Delay
-from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Node, Slot, SlotRequest
 from trainshed.engines.remote.agent_handle import AgentHandle

@@ -8,7 +8,7 @@ readable. Both sides may repeat anything: after a new connection the agent tells
 import msgspec
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import (
+from trainshed.core.lifecycle.replica_events import (
     ReplicaExited,
     ReplicaLost,
     ReplicaNoted,

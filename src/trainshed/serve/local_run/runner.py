@@ -19,8 +19,8 @@ from trainshed.cli.text.printable import coloured
 from trainshed.controller.launch_plans import LaunchDefaults, launch_plans, slot_requests
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaExited, ReplicaLost
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs import warnings
 from trainshed.core.streams import Streams, StreamSource

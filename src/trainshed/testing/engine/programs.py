@@ -10,7 +10,12 @@ from typing import Protocol
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaEvent, ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaStarted,
+)
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineEvent,

@@ -19,7 +19,7 @@ from pathlib import Path
 import trainshed
 from trainshed.engines.remote.content import loader
 
-AGENT = "trainshed.engines.remote.agent"
+AGENT = "trainshed.engines.remote.start"
 PACKAGES = (
     "access",
     "core",

@@ -1,0 +1,59 @@
+"""What engines see of replicas: the part of `events` that agents on nodes load as well."""
+
+from dataclasses import dataclass
+
+from trainshed.core.job.exits import ExitRecord
+from trainshed.core.names import ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStarted:
+    """The replica's main process was started."""
+
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaExited:
+    """The replica's main process ended and its log and attempt record are sealed."""
+
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
+    exit: ExitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLost:
+    """The replica is gone without an attempt record, or never came up and never will."""
+
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
+    cause: str
+    #: Because the service itself failed.
+    by_service: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaNoted:
+    """A replica's program, or its shim, has something to say to people (spec/reduction#reports)."""
+
+    attempt: int
+    replica: ReplicaId
+    incarnation: int
+    #: Counts the incarnation's notes from 1.
+    number: int
+    at: int
+    #: What kind of note it is.
+    name: str
+    #: INFO, WARNING or ERROR.
+    severity: str
+    text: str
+
+
+ReplicaEvent = ReplicaStarted | ReplicaExited | ReplicaLost | ReplicaNoted
+"""What engines see of replicas."""

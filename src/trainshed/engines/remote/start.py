@@ -1,0 +1,40 @@
+"""Where an agent's process begins: the zygote is forked off before all else is loaded.
+
+    python -m trainshed.engines.remote.start < DOCUMENT
+
+It needs little, is ready while the rest is loaded, and pays for no second interpreter. Nothing of the
+document has been read by then, and there is one thread.
+"""
+
+import os
+import socket
+
+from trainshed.replica import zygote
+
+
+def main() -> None:
+    """Be an agent, with a zygote of its own."""
+    pid, connection = _fork_zygote()
+    from trainshed.engines.remote import agent
+
+    agent.main(pid, connection)
+
+
+def _fork_zygote() -> tuple[int, socket.socket]:
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            # Nothing of the cluster's: programs begin with what their plan says.
+            os.environ.clear()
+            os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8")
+            ours.close()
+            zygote.run(theirs.fileno())
+        finally:
+            os._exit(1)
+    theirs.close()
+    return pid, ours
+
+
+if __name__ == "__main__":
+    main()
