@@ -14,6 +14,7 @@ from trainshed.core.lifecycle.replica_events import (
 )
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
+    CapacityChanged,
     EngineEvent,
     EngineUnavailable,
     Fault,
@@ -25,6 +26,7 @@ from trainshed.engines.port import (
     NodeState,
     ReplicaReport,
     SlotRequest,
+    StartWaits,
 )
 from trainshed.testing.engine.clock import Clock
 from trainshed.testing.engine.events import Delays, FaultyEventBus
@@ -56,6 +58,7 @@ class Stage:
         self.world.attach(self._hear)
 
     def _hear(self, event: EngineEvent) -> None:
+        assert not isinstance(event, CapacityChanged | StartWaits)
         self.heard.append(event.event if isinstance(event, ReplicaReport) else event)
 
     def up(self, *replicas: ReplicaId, node: str = "node-0") -> None:

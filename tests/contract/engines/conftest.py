@@ -32,6 +32,7 @@ from trainshed.engines.port import (
     ReplicaReport,
     Slot,
     SlotRequest,
+    StartWaits,
 )
 from trainshed.replica.protocol import LEVEL_SESSION
 
@@ -153,7 +154,7 @@ class House:
     async def python(self, program: str, **fields: object) -> JobUid:
         return await self.run(PYTHON, "-u", "-c", program, **fields)
 
-    def seen(self, uid: JobUid) -> list[ReplicaEvent | LinesWritten | MetricsWritten]:
+    def seen(self, uid: JobUid) -> list[ReplicaEvent | LinesWritten | MetricsWritten | StartWaits]:
         """What was heard of a job, in order."""
         of_jobs = (e for e in self.events if not isinstance(e, NodeChanged | CapacityChanged))
         mine = [e for e in of_jobs if e.job_uid == uid]
