@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.running import common_place
 from tests.slurm.lab import SlurmLab, why_not
 
 
@@ -13,5 +14,5 @@ def slurm_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
     reason = why_not()
     if reason:
         pytest.skip(f"NOT TESTED: the Slurm engine: {reason}")
-    with SlurmLab.open(tmp_path_factory.mktemp("slurm")) as lab:
+    with SlurmLab.open(tmp_path_factory.mktemp("slurm"), shown=[common_place()]) as lab:
         yield lab

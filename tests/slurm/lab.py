@@ -9,7 +9,7 @@ import shutil
 import signal
 import stat
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.slurm.nodes import HUB, Machines, until
@@ -116,7 +116,7 @@ class SlurmLab(Machines):
             return {}
         return dict(line.split() for line in found.splitlines())
 
-    def await_states(self, wanted: dict[str, Iterable[str]], seconds: float = 30) -> None:
+    def await_states(self, wanted: Mapping[str, Iterable[str]], seconds: float = 30) -> None:
         """Until each node's state is one of those."""
         found: dict[str, str] = {}
         try:

@@ -184,6 +184,20 @@ class Machines:
         init = self._machines[name].init
         return [pid for pid in _of_namespace(init) if not command or _command(pid) == command]
 
+    def outer(self, name: str, pid: int) -> int:
+        """A process of a machine, as the real machine numbers it. Raises ProcessLookupError."""
+        for found in self.processes(name):
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{found}/status").read_text()
+                (numbers,) = re.findall(r"^NSpid:\t(.*)$", status, re.MULTILINE)
+                if numbers.split()[-1] == str(pid):
+                    return found
+        raise ProcessLookupError(f"{name} has no process {pid}")
+
+    def on_disk(self, name: str, path: str) -> Path:
+        """Where a node's own file or directory in /tmp is found from outside."""
+        return self.directory / f"{name}.tmp" / Path(path).relative_to("/tmp")
+
     def start(self, names: Sequence[str]) -> None:
         """Power on, and plugged in."""
         for name in names:
@@ -206,8 +220,13 @@ class Machines:
         self._ip(HUB, f"link set port{self._machines[name].port} up")
 
     def cut(self, name: str, other: str) -> None:
-        """Nothing passes any more between a node and `other`: "controller" (the hub's first address) or
-        "service" (its second one, and the real machine's)."""
+        """Nothing passes any more between a node and `other`: "controller" (the hub's first address),
+        "service" (its second one, and the real machine's) or another node."""
+        if other in self.nodes:
+            for one, peer in ((name, other), (other, name)):
+                away = f"lladdr {_NOBODYS} dev eth0 nud permanent"
+                self._ip(one, f"neigh replace {self.address(peer)} {away}")
+            return
         for peer in self._peers(other):
             self._ip(name, f"neigh replace {peer} lladdr {_NOBODYS} dev eth0 nud permanent")
             if peer == self.outside:
@@ -218,6 +237,10 @@ class Machines:
 
     def heal(self, name: str, other: str) -> None:
         """What `cut` cut."""
+        if other in self.nodes:
+            self._ip(name, f"neigh del {self.address(other)} dev eth0")
+            self._ip(other, f"neigh del {self.address(name)} dev eth0")
+            return
         for peer in self._peers(other):
             self._ip(name, f"neigh del {peer} dev eth0")
             if peer == self.outside:

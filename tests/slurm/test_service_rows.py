@@ -1,0 +1,87 @@
+"""The failure table's rows on a Slurm cluster: the very tests of the local engine (e2e/test_failure_rows.py),
+over a service whose replicas run on the lab's nodes."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e import test_failure_rows as rows
+from tests.e2e.conftest import commons, gate
+from tests.e2e.running import Service
+from tests.e2e.stories import Verdict, run, story
+from tests.slurm.adopting import adopt
+from tests.slurm.lab import SlurmLab
+from tests.slurm.whole import AGENTS, configure, service_on
+
+__all__ = ["commons", "gate"]
+
+AT_LENGTH = {
+    "test_a_reducer_that_never_comes_up_is_given_up_and_the_workers_are_told",
+    "test_crashes_are_tried_three_times_more",
+    "test_a_gang_that_crashes_together_is_retried_once_for_all",
+    "test_crashes_of_packages_are_published_as_bare_signals",
+    "test_any_other_end_of_the_program_s_own_is_final",
+    "test_what_is_lost_again_and_again_fails_the_job_in_the_end",
+    "test_the_running_limit_counts_from_the_first_start_over_all_attempts",
+    "test_disable_retries",
+    "test_restart_job_on_worker_restart",
+}
+"""Many attempts each, of which the engine learns nothing that others do not show."""
+NOT_HERE = {
+    # The engine has no place for a log: agents keep it, and bring it later. Instead of it: the one below.
+    "test_what_the_service_fails_at_is_tried_three_times_in_all",
+    # Of the table alone.
+    "test_every_row_of_the_table_has_a_scripted_run",
+}
+
+
+@pytest.fixture(scope="module")
+def service(slurm_lab: SlurmLab) -> Iterator[Service]:
+    directory = configure(
+        slurm_lab,
+        "rows",
+        f"capacity = 'relaxed'\ngrace = {rows.GRACE}\nmemory_per_replica = {rows.MEMORY_MIB}\n"
+        "[[failure_rules]]\nname = 'internal_error'\nback_off = [0.1, 0.2]\n"
+        "[[failure_rules]]\nname = 'reducer_lost'\nspacing = [0, 0.1]\n",
+    )
+    with service_on(slurm_lab, directory) as started:
+        yield started
+
+
+@pytest.fixture
+def shim_of(slurm_lab: SlurmLab) -> Callable[[str, str], int]:
+    """The process of a job's replica that holds its program, on whichever node it is."""
+
+    def find(job_id: str, replica: str) -> int:
+        for node in slurm_lab.nodes:
+            agents = slurm_lab.on_disk(node, AGENTS)
+            for journal in agents.glob(f"*/slots/{job_id}/1/{replica}/journal"):
+                shim: Any = json.loads(journal.read_text().splitlines()[1])["shim"]
+                return slurm_lab.outer(node, shim)
+        raise AssertionError(f"{replica} of {job_id} is on no node")
+
+    return find
+
+
+adopt(globals(), rows, at_length=AT_LENGTH, left_out=NOT_HERE)
+
+
+def test_what_slurm_will_never_give_is_tried_three_times_in_all(
+    slurm_lab: SlurmLab, service: Service
+) -> None:
+    """The row `internal_error`, by a partition that an operator has made too small."""
+    slurm_lab.slurm("scontrol", "update", "partitionname=main", "maxnodes=0")
+    try:
+        told = story(service, run(service, "print('never')"))
+    finally:
+        slurm_lab.slurm("scontrol", "update", "partitionname=main", "maxnodes=unlimited")
+    assert (told.state, told.code) == ("FAILED", 13)
+    assert told.verdicts == [
+        Verdict("internal_error", "job_retries", "", "1/2"),
+        Verdict("internal_error", "job_retries", "", "2/2"),
+        Verdict("internal_error", "job_fails", ""),
+    ]
+    assert "Slurm would never start this" in told.view["failure"]["reason"]
+    assert not told.begun
