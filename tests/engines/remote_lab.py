@@ -49,6 +49,7 @@ def new_engine(
         ),
         command=module_command,
         autopsies=CollectorOptions(limit=AUTOPSY_LIMIT, nodes_directory=nodes),
+        preflight=preflight,
         **more,
     )
 

@@ -33,7 +33,9 @@ async def test_an_agent_that_the_service_knows_no_more_ends_at_once(tmp_path: Pa
         directory=str(tmp_path),
         lease=600.0,
     )
-    ran = agent.Agent(document, LocalEngine(tmp_path / "own"), cast("Any", _Refusing()))
+    ran = agent.Agent(
+        document, LocalEngine(tmp_path / "own"), cast("Any", _Refusing()), "127.0.0.1"
+    )
     async with asyncio.timeout(30):
         await ran.run()
 

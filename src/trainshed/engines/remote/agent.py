@@ -63,6 +63,7 @@ from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.preflight import PreflightFailed
+from trainshed.engines.remote.reachability import Beacon, reach
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, joined, keep
@@ -132,14 +133,20 @@ class Untold:
 
 
 class Agent:
-    """`engine`: over the agent's own directory; not started."""
+    """`engine`: over the agent's own directory; not started. `address`: the node's, for other nodes."""
 
     def __init__(
-        self, document: AgentDocument, engine: LocalEngine, dialer: Dialer[News, Order]
+        self,
+        document: AgentDocument,
+        engine: LocalEngine,
+        dialer: Dialer[News, Order],
+        address: str,
     ) -> None:
         self._document = document
         self._engine = engine
         self._dialer = dialer
+        self._address = address
+        self._beacon = Beacon()
         self._sender = StreamSender(engine.streams, document.job_uid, document.attempt)
         self._known = Known()
         #: What is to be told on the connection that there is.
@@ -189,6 +196,7 @@ class Agent:
             await asyncio.gather(leaving, *tasks, return_exceptions=True)
             if (unused := self._take_dialled()) is not None:
                 unused.cancel()
+            self._beacon.close()
             await self._shells.close()
             await self._engine.close()
 
@@ -318,7 +326,7 @@ class Agent:
             case messages.Leave():
                 await engine.release(uid, attempt)
             case _:
-                raise EngineUnavailable(f"this agent does not know {type(order).__name__}")
+                return await self._probe(order)
         return messages.Answer(order.number)
 
     async def _allocate(
@@ -347,6 +355,20 @@ class Agent:
         memory = sum(request.memory_bytes for request in requests)
         if wrong := preflight.failures(found, memory_bytes=memory, gpus=gpus):
             raise PreflightFailed("; ".join(wrong))
+
+    async def _probe(self, order: messages.Call) -> messages.AnyAnswer:
+        """Whether the nodes of the gang reach each other."""
+        match order:
+            case messages.Listen(word=word):
+                try:
+                    port = await self._beacon.light(word)
+                except OSError as error:
+                    raise PreflightFailed(f"no port can be listened at: {error}") from error
+                return messages.Listening(order.number, self._address, port)
+            case messages.Reach(places=places, word=word):
+                return messages.Reached(order.number, await reach(places, word))
+            case _:
+                raise EngineUnavailable(f"this agent does not know {type(order).__name__}")
 
     async def _open_terminal(self, order: messages.OpenTerminal) -> None:
         terminal = await self._engine.open_terminal(
@@ -497,7 +519,7 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
     )
     address = await asyncio.to_thread(_address, document)
     engine = LocalEngine(directory, options(document, access, address), zygote=zygote)
-    agent = begin(Agent(document, engine, dialer).run(), "the agent")
+    agent = begin(Agent(document, engine, dialer, address).run(), "the agent")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         # Whoever cancels the allocation ends the programs as well: there is nothing to be told any more.

@@ -191,7 +191,13 @@ class Agents:
                     if all(seat.replica != news.replica for seat in gang.seats_of(agent)):
                         raise TornStream(f"{news.replica} is not on node {agent.node}")
                     await asyncio.to_thread(copies.append, news)
-                case messages.Answer() | messages.Slots() | messages.FilesAt():
+                case (
+                    messages.Answer()
+                    | messages.Slots()
+                    | messages.FilesAt()
+                    | messages.Listening()
+                    | messages.Reached()
+                ):
                     agent.answered(news)
                 case _:
                     self._learn(gang, agent, news)

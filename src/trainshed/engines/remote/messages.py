@@ -168,6 +168,19 @@ class SendFiles(Call, frozen=True, tag=True):
     limit: int
 
 
+class Listen(Call, frozen=True, tag=True):
+    """For a moment, and tell whoever connects the word. Answered by `Listening`."""
+
+    word: str
+
+
+class Reach(Call, frozen=True, tag=True):
+    """Connect to each of these, who know the word. Answered by `Reached`."""
+
+    places: tuple[tuple[str, int], ...]
+    word: str
+
+
 class Leave(Call, frozen=True, tag=True):
     """Nothing lives there any more: remove what is left, and end."""
 
@@ -183,6 +196,8 @@ AnyCall = (
     | WriteLog
     | OpenTerminal
     | SendFiles
+    | Listen
+    | Reach
     | Leave
 )
 """All that a service asks for."""
@@ -200,6 +215,8 @@ Order = (
     | WriteLog
     | OpenTerminal
     | SendFiles
+    | Listen
+    | Reach
     | Leave
 )
 """All that a service says."""
@@ -240,6 +257,21 @@ class FilesAt(msgspec.Struct, frozen=True, tag=True):
     number: int
     #: Where the program had its files, on the node.
     path: str
+
+
+class Listening(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Listen`: where."""
+
+    number: int
+    address: str
+    port: int
+
+
+class Reached(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Reach`: for each place why it was not; "" = it was."""
+
+    number: int
+    failures: tuple[str, ...]
 
 
 class Appended(msgspec.Struct, frozen=True, tag=True):
@@ -290,7 +322,7 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     """It lives. Said as often as the service says `Alive`, and in answer to it."""
 
 
-AnyAnswer = Answer | Slots | FilesAt
+AnyAnswer = Answer | Slots | FilesAt | Listening | Reached
 """To a call, by its number."""
 
 News = (
@@ -298,6 +330,8 @@ News = (
     | Answer
     | Slots
     | FilesAt
+    | Listening
+    | Reached
     | Appended
     | Started
     | Exited

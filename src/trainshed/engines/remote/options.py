@@ -28,6 +28,8 @@ class RemoteOptions:
     command: Callable[[bytes], tuple[Sequence[str], bytes]]
     #: What launch plans refer to; None = they may name none.
     secrets: SecretSource | None = None
+    #: Nodes of a gang have to reach each other before something is started there; the rest is in `agent`.
+    preflight: bool = False
     #: Seconds for which a node is left alone whose preflight failed.
     quarantine: float = 3600.0
     #: Of what failed replicas left.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import secrets
@@ -45,6 +46,7 @@ from trainshed.engines.remote.gang import Gang, hold_name, moved
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.remote.quarantine import Quarantine
+from trainshed.engines.remote.reachability import Break, judge
 from trainshed.engines.remote.records import GangRecord, place
 from trainshed.eventloop.background import Crew, joined
 
@@ -267,16 +269,20 @@ class SlotMaker:
 
     async def _start_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> None:
         starting: list[asyncio.Task[None]] = []
-        for part, some in gang.record.parts.items():
-            for need in some:
-                agent = gang.agents.get(place(part, need.node))
-                if agent is None or agent.is_gone or agent.failure:
-                    agent = await self._new_agent(gang, part, need.node)
-                    starting.append(joined(self._start_agent(agent, holds[part])))
+        agents: list[AgentHandle] = []
+        # Nodes of a hold that all replicas have left, dead ones perhaps, need none.
+        for part, node in dict.fromkeys(
+            (seat.part, seat.request.node) for seat in gang.record.seats
+        ):
+            agent = gang.agents.get(place(part, node))
+            if agent is None or agent.is_gone or agent.failure:
+                agent = await self._new_agent(gang, part, node)
+                starting.append(joined(self._start_agent(agent, holds[part])))
+            agents.append(agent)
         await asyncio.gather(*starting)
-        await asyncio.gather(
-            *(self._get_slots(gang, agent) for agent in tuple(gang.agents.values()))
-        )
+        if self._options.preflight:
+            await self._require_links(agents)
+        await asyncio.gather(*(self._get_slots(gang, agent) for agent in agents))
 
     async def _new_agent(self, gang: Gang, part: int, node: str) -> AgentHandle:
         """In the place of one that is gone; what that one had begun is lost by now."""
@@ -317,6 +323,35 @@ class SlotMaker:
             agent.is_starting = False
             if not agent.is_connected:
                 agent.silent_since = time.monotonic()
+
+    async def _require_links(self, agents: Sequence[AgentHandle]) -> None:
+        """Each node reaches all others. Raises PreflightFailed, with the unfit left alone from now on, and
+        LaunchRejected: no node is to blame."""
+        if len({agent.node for agent in agents}) < 2:
+            return
+        word = secrets.token_hex(8)
+        await asyncio.gather(*(agent.connected() for agent in agents))
+        listening = await asyncio.gather(
+            *(
+                agent.call(lambda number: messages.Listen(number=number, word=word))
+                for agent in agents
+            )
+        )
+        places = [
+            (agent.node, (one.address, one.port))
+            for agent, one in zip(agents, listening, strict=True)
+            if isinstance(one, messages.Listening)
+        ]
+        breaks = await asyncio.gather(*(_breaks(agent, places, word) for agent in agents))
+        nodes = list(dict.fromkeys(node for node, _ in places))
+        judgement = judge(nodes, itertools.chain(*breaks))
+        if judgement.network:
+            raise LaunchRejected(judgement.network)
+        for node, cause in judgement.unfit.items():
+            await self._leave_alone(node, cause)
+        if judgement.unfit:
+            node, cause = next(iter(judgement.unfit.items()))
+            raise PreflightFailed(f"node {node}: {cause}")
 
     async def _get_slots(self, gang: Gang, agent: AgentHandle) -> None:
         seats = [seat for seat in gang.seats_of(agent) if seat.slot is None]
@@ -426,6 +461,22 @@ class SlotMaker:
             raise EngineUnavailable(
                 f"it cannot be written down which nodes are unfit ({error}); make room and try again"
             ) from error
+
+
+async def _breaks(
+    agent: AgentHandle, places: Sequence[tuple[str, tuple[str, int]]], word: str
+) -> list[Break]:
+    """What is not reached from an agent's node."""
+    others = [one for one in places if one[0] != agent.node]
+    asked = tuple(place for _, place in others)
+    answer = await agent.call(lambda number: messages.Reach(number=number, places=asked, word=word))
+    if not isinstance(answer, messages.Reached):
+        raise EngineUnavailable(f"the agent on node {agent.node} does not say whom it reaches")
+    return [
+        Break(agent.node, node, why)
+        for (node, _), why in zip(others, answer.failures, strict=True)
+        if why
+    ]
 
 
 def _provide_call(content: Manifest, number: int) -> messages.Provide:

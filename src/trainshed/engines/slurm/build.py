@@ -47,6 +47,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         command=_shared_command(settings) if settings.shared else _sent_along(settings),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
+        preflight=settings.preflight,
         quarantine=settings.quarantine_minutes * 60,
         autopsies=CollectorOptions(
             round(settings.autopsy_size * 2**30), nodes_directory=settings.node_directory

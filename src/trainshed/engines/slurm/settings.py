@@ -95,7 +95,8 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease: Annotated[float, msgspec.Meta(ge=5, le=86400)] = 300.0
     #: Seconds between two looks at the cluster.
     look_every: Annotated[float, msgspec.Meta(ge=5, le=600)] = 8.0
-    #: Each node's disk, memory, clock and GPUs are looked at before something is started there.
+    #: Each node's disk, memory, clock and GPUs are looked at before something is started there, and whether
+    #: the nodes of a job reach each other.
     preflight: bool = False
     #: For how long a node is left alone that was found unfit.
     quarantine_minutes: Annotated[float, msgspec.Meta(ge=1, le=10080)] = 60.0

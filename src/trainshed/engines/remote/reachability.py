@@ -1,0 +1,115 @@
+"""Whether the nodes of a gang reach each other, looked at by their agents before slots are given out: each
+listens for a moment, and each connects to all others, by the addresses that hostnames stand for."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+_PATIENCE = 3.0
+"""Seconds that one node may take to reach another one."""
+_OPEN_SECONDS = 60.0
+"""For which an agent listens at most; the service asks all of them within less."""
+_NAMED = 4
+"""Nodes that a cause names at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """From one node another one was not reached."""
+
+    source: str
+    target: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Who is to blame for what was not reached."""
+
+    #: Why each node is unfit that the others can do without.
+    unfit: Mapping[str, str]
+    #: What is wrong with all of them alike, so that no node is to blame; "" = nothing is.
+    network: str = ""
+
+
+def judge(nodes: Sequence[str], breaks: Iterable[Break]) -> Judgement:
+    """As few nodes as it takes for the rest to reach each other: the one with the most broken links first; of
+    equals the one that fewer others reach, then the last by name. Pure."""
+    told = tuple(breaks)
+    left: set[frozenset[str]] = {frozenset((one.source, one.target)) for one in told}
+    if len(nodes) > 2 and 2 * len(left) == len(nodes) * (len(nodes) - 1):
+        return Judgement(
+            {},
+            f"none of {_names(nodes)} reaches another one ({told[0].why} from {told[0].source} to "
+            f"{told[0].target}); look at the nodes' firewalls",
+        )
+    unfit: dict[str, str] = {}
+    while left:
+        worst = max(
+            {node for pair in left for node in pair},
+            key=lambda node: (
+                sum(node in pair for pair in left),
+                sum(one.target == node for one in told),
+                node,
+            ),
+        )
+        unfit[worst] = _cause(worst, told)
+        left = {pair for pair in left if worst not in pair}
+    return Judgement(unfit)
+
+
+def _cause(node: str, breaks: Sequence[Break]) -> str:
+    inward = [one for one in breaks if one.target == node]
+    outward = [one for one in breaks if one.source == node]
+    if inward:
+        return f"it is not reached from {_names([one.source for one in inward])} ({inward[0].why})"
+    return f"it does not reach {_names([one.target for one in outward])} ({outward[0].why})"
+
+
+def _names(nodes: Sequence[str]) -> str:
+    first = sorted(nodes)[:_NAMED]
+    more = len(nodes) - len(first)
+    return ", ".join(first) + (f" and {more} more" if more else "")
+
+
+class Beacon:
+    """Tells whoever connects a word that only the service's agents know, and nothing else."""
+
+    def __init__(self) -> None:
+        self._server: asyncio.Server | None = None
+
+    async def light(self, word: str) -> int:
+        """The port, for a minute; the one before is closed. Raises OSError."""
+        self.close()
+
+        def tell(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(word.encode())
+            writer.close()
+
+        server = self._server = await asyncio.start_server(tell, "0.0.0.0", 0)
+        asyncio.get_running_loop().call_later(_OPEN_SECONDS, server.close)
+        return server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+async def reach(places: Sequence[tuple[str, int]], word: str) -> tuple[str, ...]:
+    """For each address and port why it was not reached; "" = it was, and knew the word."""
+    return tuple(await asyncio.gather(*(_reach(host, port, word) for host, port in places)))
+
+
+async def _reach(host: str, port: int, word: str) -> str:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                said = await reader.read(len(word) + 1)
+            finally:
+                writer.close()
+    except TimeoutError:
+        return f"no answer within {_PATIENCE:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if said == word.encode() else "another one answers at its address"
