@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from trainshed.console.pages import job, jobs, logs
+from trainshed.console.pages import capacity, collections, job, jobs, logs, submit, tuning
 from trainshed.console.visits import Action, Page, Visit
 from trainshed.httpd.messages import Response
 
@@ -14,11 +14,26 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/jobs/{job}/logs"): logs.page,
     ("GET", "/jobs/{job}/usage"): job.usage,
     ("GET", "/jobs/{job}/spec"): job.spec,
+    ("GET", "/jobs/{job}/trials"): tuning.trials,
+    ("GET", "/submit"): submit.page,
+    ("GET", "/queue"): capacity.queue,
+    ("GET", "/nodes"): capacity.nodes,
+    ("GET", "/experiments"): collections.experiments,
+    ("GET", "/experiments/{experiment}"): collections.experiment,
+    ("GET", "/models"): collections.models,
+    ("GET", "/models/{model}"): collections.model,
+    ("GET", "/datasets"): collections.datasets,
+    ("GET", "/studies"): collections.studies,
+    ("GET", "/settings"): collections.settings,
 }
 """Each can also be followed, at `/events` and its address."""
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/jobs/{job}/cancel"): job.cancel,
     ("POST", "/jobs/{job}/drill"): job.drill,
+    ("POST", "/submit"): submit.create,
+    ("POST", "/submit/check"): submit.check,
+    ("POST", "/nodes/{node}/drain"): capacity.drain,
+    ("POST", "/nodes/{node}/undrain"): capacity.undrain,
 }
 STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]] = {
     ("GET", "/jobs/{job}/lines"): logs.lines,

@@ -48,6 +48,10 @@ class Visit:
         """A parameter of the address, "" if it is not there."""
         return self.request.query.get(name, "")
 
+    def quoted(self, name: str) -> str:
+        """A variable of the path, as a method's path takes it."""
+        return quote(self.variables[name], safe="")
+
     async def get(self, record: type[R], path: str, **query: str | Sequence[str]) -> R:
         """What a method of ours answers. Raises Refused."""
         asked = {

@@ -1,0 +1,96 @@
+"""Who holds what, who waits and why, and what nodes there are."""
+
+from typing import Final
+
+from trainshed.console.rendering import epoch
+from trainshed.console.visits import Part, View, Visit, of_job, redirect
+from trainshed.httpd.messages import Response
+from trainshed.wire.status import Refused
+from trainshed.wire.trainshed_v1.capacity import NodeList, QuotaList
+from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
+
+_WAITING: Final = 50
+_RUNNING: Final = 100
+
+
+async def queue(visit: Visit) -> View:
+    """`/queue`: the jobs that wait, each with why and what would let it start; those that run; the quotas."""
+    waiting = await visit.get(
+        JobList, "jobs", project=visit.project, state="QUEUED,PREPARING", limit=str(_WAITING)
+    )
+    found: list[JobDescription] = []
+    for job in waiting.jobs:
+        try:
+            found.append(await visit.get(JobDescription, of_job(job.uid)))
+        except Refused:
+            continue  # It was deleted a moment ago.
+    found.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
+    running = await visit.get(
+        JobList,
+        "jobs",
+        project=visit.project,
+        state="RUNNING",
+        glance="true",
+        limit=str(_RUNNING),
+    )
+    nodes = await visit.get(NodeList, "nodes")
+    held: dict[str, int] = {}
+    for node in nodes.nodes:
+        for replica in node.replicas or ():
+            held[replica.job] = held.get(replica.job, 0) + 1
+    quotas = await _quotas(visit)
+    return View(
+        "Queue",
+        "queue.html",
+        parts={
+            "waiting": Part(
+                "_queue_waiting.html",
+                {"jobs": found, "more": bool(waiting.next_page_token), "epoch": epoch},
+            ),
+            "running": Part(
+                "_queue_running.html", {"jobs": running.jobs, "held": held, "epoch": epoch}
+            ),
+            "quotas": Part("_queue_quotas.html", {"quotas": quotas}),
+        },
+        lives=True,
+        place="queue",
+    )
+
+
+async def _quotas(visit: Visit) -> QuotaList:
+    """Of the project that is looked at, else of the service's own; none without one."""
+    project = visit.project if visit.project != "-" else visit.facts.project
+    if not project or not visit.facts.region:
+        return QuotaList()
+    return await visit.get(QuotaList, "quotas", project=project, region=visit.facts.region)
+
+
+async def nodes(visit: Visit) -> View:
+    """`/nodes`: what each has, what of it is used, and by whom."""
+    found = await visit.get(NodeList, "nodes")
+    parts = {
+        f"node-{place}": Part("_node.html", {"node": node})
+        for place, node in enumerate(found.nodes)
+    }
+    return View(
+        "Nodes",
+        "nodes.html",
+        {"count": len(found.nodes)},
+        parts=parts,
+        lists={"nodes": tuple(parts)},
+        lives=True,
+        place="nodes",
+    )
+
+
+async def drain(visit: Visit) -> Response:
+    """`POST /nodes/N/drain`."""
+    body = {"reason": visit.form.get("reason", "")}
+    await visit.do("POST", f"nodes/{visit.quoted('node')}:drain", body)
+    return redirect("/nodes")
+
+
+async def undrain(visit: Visit) -> Response:
+    """`POST /nodes/N/undrain`."""
+    await visit.do("POST", f"nodes/{visit.quoted('node')}:undrain")
+    return redirect("/nodes")

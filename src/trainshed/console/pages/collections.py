@@ -1,0 +1,174 @@
+"""What else there is: models, datasets, studies, experiments, secrets; what the service says of itself."""
+
+import json
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from trainshed.console.visits import View, Visit
+from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.experiments import Curve, ExperimentList, ExperimentRuns
+from trainshed.wire.trainshed_v1.jobs import Status
+from trainshed.wire.trainshed_v1.models import ModelDescription, ModelList
+from trainshed.wire.trainshed_v1.secrets import SecretList
+
+_PAGE: Final = 100
+_CURVES: Final = 12
+
+
+def place_of(visit: Visit) -> tuple[str, str]:
+    """The project and region that lists of one project are of."""
+    project = visit.query("project") or visit.principal.project or visit.facts.project
+    return project, visit.query("region") or visit.facts.region
+
+
+async def models(visit: Visit) -> View:
+    """`/models`."""
+    project, region = place_of(visit)
+    found = await visit.get(ModelList, "models", project=project, region=region)
+    return View("Models", "models.html", {"found": found}, place="models")
+
+
+async def model(visit: Visit) -> View:
+    """`/models/M`: its versions and what each was made of."""
+    project, region = place_of(visit)
+    path = f"models/{visit.quoted('model')}"
+    found = await visit.get(ModelDescription, path, project=project, region=region)
+    title = found.versions[0].display_name if found.versions else found.model_id
+    return View(title, "model.html", {"found": found, "title": title}, place="models")
+
+
+async def listed(visit: Visit, collection: str, *, token: str = "") -> Any:
+    """A page of a collection of the Vertex API."""
+    project, region = place_of(visit)
+    query = urlencode({"pageSize": str(_PAGE), **({"pageToken": token} if token else {})})
+    path = f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{collection}"
+    return await visit.backend.call(visit.principal, "GET", f"{path}?{query}")
+
+
+async def datasets(visit: Visit) -> View:
+    """`/datasets`."""
+    answer = await listed(visit, "datasets", token=visit.query("page"))
+    rows = [
+        (
+            each.get("displayName", ""),
+            each["name"].rpartition("/")[2],
+            str(each.get("metadataSchemaUri", "")).rpartition("/")[2].partition("_1")[0],
+            each.get("dataItemCount", ""),
+            each.get("createTime", ""),
+        )
+        for each in answer.get("datasets", ())
+    ]
+    values = {
+        "columns": ("Dataset", "Kind", "Items", "Created"),
+        "nothing": "No dataset yet. aiplatform.TabularDataset.create makes one.",
+        "rows": rows,
+        "following": _next(visit, answer),
+    }
+    return View("Datasets", "table.html", values, place="datasets")
+
+
+async def studies(visit: Visit) -> View:
+    """`/studies`."""
+    answer = await listed(visit, "studies", token=visit.query("page"))
+    rows = [
+        (
+            each.get("displayName", ""),
+            each["name"].rpartition("/")[2],
+            each.get("state", ""),
+            ", ".join(
+                f"{metric.get('goal', '').lower()} {metric.get('metricId', '')}"
+                for metric in each.get("studySpec", {}).get("metrics", ())
+            ),
+            each.get("createTime", ""),
+        )
+        for each in answer.get("studies", ())
+    ]
+    values = {
+        "columns": ("Study", "State", "Searches", "Created"),
+        "nothing": "No study yet. The trials of a tuning job are on its own page.",
+        "rows": rows,
+        "following": _next(visit, answer),
+    }
+    return View("Studies", "table.html", values, place="studies")
+
+
+def _next(visit: Visit, answer: Any) -> str:
+    """Where the next page is; "" on the last one."""
+    token = answer.get("nextPageToken", "")
+    return visit.with_query(page=token) if token else ""
+
+
+async def experiments(visit: Visit) -> View:
+    """`/experiments`."""
+    project, region = place_of(visit)
+    found = await visit.get(
+        ExperimentList,
+        "experiments",
+        project=project,
+        region=region,
+        pageToken=visit.query("page"),
+    )
+    return View(
+        "Experiments",
+        "experiments.html",
+        {
+            "found": found,
+            "following": visit.with_query(page=found.next_page_token)
+            if found.next_page_token
+            else "",
+        },
+        place="experiments",
+    )
+
+
+async def experiment(visit: Visit) -> View:
+    """`/experiments/E`: its runs beside each other, and their curves."""
+    project, region = place_of(visit)
+    path = f"experiments/{visit.quoted('experiment')}"
+    found = await visit.get(
+        ExperimentRuns, path, project=project, region=region, curves="true", limit=str(_PAGE)
+    )
+    return View(
+        found.experiment.display_name or found.experiment.name,
+        "experiment.html",
+        {
+            "found": found,
+            "parameters": list(dict.fromkeys(n for run in found.runs for n in run.parameters)),
+            "metrics": list(dict.fromkeys(n for run in found.runs for n in run.metrics)),
+            "curves": curves_of(found),
+        },
+        place="experiments",
+    )
+
+
+def curves_of(found: ExperimentRuns) -> list[tuple[str, str]]:
+    """Name of a time series, and its lines of all runs over their steps, as charts take them."""
+    by_name: dict[str, list[tuple[str, Curve]]] = {}
+    for run in found.runs:
+        for curve in run.curves:
+            by_name.setdefault(curve.name, []).append((run.name, curve))
+    charts: list[tuple[str, str]] = []
+    for name, runs in list(by_name.items())[:_CURVES]:
+        steps = sorted({step for _, curve in runs for step in curve.steps})
+        lines = [
+            [run, [dict(zip(curve.steps, curve.values, strict=True)).get(step) for step in steps]]
+            for run, curve in runs
+        ]
+        charts.append((name, json.dumps({"at": steps, "lines": lines, "label": "Step"})))
+    return charts
+
+
+async def settings(visit: Visit) -> View:
+    """`/settings`: the service, its engine's promises, names of secrets."""
+    status = await visit.get(Status, "status")
+    project, _ = place_of(visit)
+    secrets = SecretList()
+    try:
+        if project:
+            secrets = await visit.get(SecretList, "secrets", project=project)
+    except Refused as refused:
+        if refused.code is not StatusCode.PERMISSION_DENIED:
+            raise
+    return View(
+        "Settings", "settings.html", {"status": status, "secrets": secrets}, place="settings"
+    )

@@ -1,0 +1,108 @@
+"""Jobs from a form: what is wrong stands beside its field, and what is right becomes the API's own job."""
+
+import json
+import re
+
+import pytest
+
+from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from trainshed.console.pages.submit import draft_of, form_of
+
+pytestmark = pytest.mark.anyio
+FORM = {
+    "name": "mine",
+    "kind": "script",
+    "script": "print('<hello>')\r\nprint(2)",
+    "image": "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest",
+    "machine": "n1-standard-4",
+    "replicas": "3",
+    "env": "A=1\nB=two words",
+    "labels": "team=vision",
+    "project": "p1",
+    "region": "us-central1",
+}
+
+
+def fault(html: str, name: str) -> str:
+    """What is said beside a field."""
+    found = re.search(rf'id="fault-{name}"[^>]*>([^<]*)<', html)
+    assert found is not None, name
+    return found[1].strip()
+
+
+def test_a_form_and_its_job_mean_the_same() -> None:
+    body = draft_of(FORM).body
+    again = form_of(body)
+    assert draft_of(again).body == body
+    first, second = body["jobSpec"]["workerPoolSpecs"]
+    assert (first["replicaCount"], second["replicaCount"]) == (1, 2)
+    assert first["containerSpec"]["command"][-1] == "print('<hello>')\nprint(2)"
+    assert first["containerSpec"]["env"][1] == {"name": "B", "value": "two words"}
+
+
+async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browser) -> None:
+    assert (await browser.get("/submit")).status == 200
+    answer = await browser.post("/submit", **FORM)
+    assert answer.status == 303
+    page = text_of(await browser.get(answer.headers["location"]))
+    assert "mine" in page
+    assert "team=vision" in page
+    again = await browser.get(f"/submit?from={answer.headers['location'].rpartition('/')[2]}")
+    assert "print(&#39;&lt;hello&gt;&#39;)" in again.body.decode()
+
+
+async def test_everything_wrong_is_told_at_its_field(house: ConsoleHouse, browser: Browser) -> None:
+    wrong = {**FORM, "machine": "n1-standard-5", "labels": "Team", "replicas": "none"}
+    answer = await browser.post("/submit/check", **wrong)
+    html = answer.body.decode()
+    assert "Team" in fault(html, "labels")
+    assert "whole number" in fault(html, "replicas")
+    assert fault(html, "image") == ""
+    answer = await browser.post("/submit/check", **{**FORM, "machine": "n1-standard-5"})
+    assert "n1-standard-5" in fault(answer.body.decode(), "machine")
+    stored = await browser.post("/submit", **wrong)
+    assert stored.status == 400
+    assert "No jobs yet" in text_of(await browser.get("/"))
+
+
+async def test_the_same_job_is_shown_for_other_clients(browser: Browser) -> None:
+    text = text_of(await browser.post("/submit/check", **FORM))
+    assert "Would start now" in text
+    assert "gcloud ai custom-jobs create" in text
+    assert "aiplatform" in text
+
+
+async def test_other_pages_answer(house: ConsoleHouse, browser: Browser) -> None:
+    for path in ("queue", "nodes", "models", "datasets", "studies", "experiments", "settings"):
+        page = await browser.get(f"/{path}?project=p1")
+        assert page.status == 200, (path, text_of(page))
+    nodes = text_of(await browser.get("/nodes"))
+    assert "node-1" in nodes
+    assert (await browser.post("/nodes/node-1/drain", reason="new disk")).status == 303
+    assert (await house.store.reader.drained_nodes())[0].reason == "new disk"
+    assert (await browser.post("/nodes/nothing/drain")).status == 404
+    assert (await browser.post("/nodes/node-1/undrain")).status == 303
+    assert await house.store.reader.drained_nodes() == ()
+
+
+async def test_a_tuning_job_has_charts(house: ConsoleHouse, browser: Browser) -> None:
+    body = {
+        "displayName": "search",
+        "maxTrialCount": 4,
+        "parallelTrialCount": 1,
+        "studySpec": {
+            "metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}],
+            "parameters": [
+                {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
+            ],
+        },
+        "trialJobSpec": draft_of(FORM).body["jobSpec"],
+    }
+    path = "/v1/projects/p1/locations/us-central1/hyperparameterTuningJobs"
+    made = (await house.call("POST", path, body)).json
+    uid = made["name"].rpartition("/")[2]
+    assert "0 of 4" in text_of(await browser.get(f"/jobs/{uid}"))
+    assert "No trial has begun yet" in text_of(await browser.get(f"/jobs/{uid}/trials"))
+    assert json.dumps("search") in (await browser.get(f"/jobs/{uid}/spec")).body.decode().replace(
+        "&#34;", '"'
+    )
