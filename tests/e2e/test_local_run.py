@@ -93,7 +93,7 @@ def test_its_lines_and_its_exit_status_are_ours(ground: SharedPaths) -> None:
     ground.write("task.sh", 'echo "out $1 $2"; echo wrong >&2; exit 3')
     ground.write("beside.txt", "")
     status, lines, errors = ground.run(
-        "--executor-image-uri=python", "--script=task.sh", "--", "-a", "b c"
+        "--executor-image-uri=scikit-learn=1.6+slim", "--script=task.sh", "--", "-a", "b c"
     )
     assert (status, lines) == (3, ["out -a b c"])
     assert errors.splitlines()[-1] == "wrong"
@@ -151,7 +151,7 @@ def test_buckets_and_credentials_are_there_without_a_service(ground: SharedPaths
         "print(blob.download_as_text(), os.environ['AIP_MODEL_DIR'])\n",
     )
     status, lines, errors = ground.run(
-        "--executor-image-uri=python",
+        "--executor-image-uri=scikit-learn=1.6+slim",
         "--script=task.py",
         "--project=mine",
         "--base-output-dir=gs://trainshed/out",
@@ -177,7 +177,7 @@ def test_a_running_services_buckets_are_used_and_outlive_it(ground: SharedPaths)
         "    print('read', flush=True)\n"
         "    time.sleep(0.05)\n",
     )
-    process = ground.start("--executor-image-uri=python", "--script=task.py")
+    process = ground.start("--executor-image-uri=scikit-learn=1.6+slim", "--script=task.py")
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "read\n", process.stderr
@@ -212,7 +212,12 @@ def test_a_package_with_requirements_is_installed_once(ground: SharedPaths) -> N
         "from setuptools import setup\n"
         "setup(name='own', version='1', packages=['trainer'], install_requires=['six==1.17.0'])\n",
     )
-    wanted = ("--executor-image-uri=python", "--python-module=trainer.task", "--", "1")
+    wanted = (
+        "--executor-image-uri=scikit-learn=1.6+slim",
+        "--python-module=trainer.task",
+        "--",
+        "1",
+    )
     status, lines, errors = ground.run(*wanted)
     assert (status, lines) == (0, ["1.17.0 [] ['1']"]), errors
     assert ground.run(*wanted) == (0, lines, "")
@@ -222,7 +227,9 @@ def test_a_requirement_that_nobody_has_is_told(ground: SharedPaths) -> None:
     """spec/operations#errors: the installer's words; our own exit status, since nothing ran."""
     ground.write("task.py", "print('never')")
     ground.write("requirements.txt", "no-such-package-of-trainshed==9")
-    status, lines, errors = ground.run("--executor-image-uri=python", "--script=task.py")
+    status, lines, errors = ground.run(
+        "--executor-image-uri=scikit-learn=1.6+slim", "--script=task.py"
+    )
     assert (status, lines) == (125, [])
     assert "no-such-package-of-trainshed" in errors
     assert ground.rooms == []
@@ -232,7 +239,7 @@ def test_all_that_is_wrong_is_told_by_option(ground: SharedPaths) -> None:
     """spec/submit#refusals: the rules of a job, in the words of the command line."""
     ground.write("task.py", "")
     status, _, errors = ground.run(
-        "--executor-image-uri=python",
+        "--executor-image-uri=scikit-learn=1.6+slim",
         "--script=task.py",
         "--machine-type=n1-large",
         "--base-output-dir=out",
@@ -245,7 +252,11 @@ def test_all_that_is_wrong_is_told_by_option(ground: SharedPaths) -> None:
 def test_a_secret_reaches_the_program_and_not_the_output(ground: SharedPaths) -> None:
     """spec/program#local-runs: named in env as in a job, its value from a variable of the caller's."""
     ground.write("task.sh", 'echo "$PASSWORD"; test "$PASSWORD" = "a-value-of-mine" && echo same')
-    secret = ("--executor-image-uri=python", "--script=task.sh", "--env=PASSWORD=$(secret:db)")
+    secret = (
+        "--executor-image-uri=scikit-learn=1.6+slim",
+        "--script=task.sh",
+        "--env=PASSWORD=$(secret:db)",
+    )
     status, lines, errors = ground.run(*secret, "--secret=db=MY_VALUE", MY_VALUE="a-value-of-mine")
     assert (status, lines) == (0, ["***", "same"]), errors
     status, _, errors = ground.run(*secret)
@@ -259,7 +270,7 @@ def test_a_program_beyond_its_memory_is_killed_and_that_is_told(ground: SharedPa
     config = ground.directory / "settings.toml"
     config.write_text("memory_per_replica = 200")
     status, _, errors = ground.run(
-        "--executor-image-uri=python", "--script=task.py", f"--config={config}"
+        "--executor-image-uri=scikit-learn=1.6+slim", "--script=task.py", f"--config={config}"
     )
     assert status == 137, errors
     assert "ran out of memory and was killed: its limit is 0.2 GiB" in errors
@@ -275,7 +286,7 @@ def test_the_first_interrupt_asks_and_the_second_kills(ground: SharedPaths) -> N
         "print('up', flush=True)\n"
         "while True: time.sleep(0.1)\n",
     )
-    wanted = ("--executor-image-uri=python", "--script=task.py")
+    wanted = ("--executor-image-uri=scikit-learn=1.6+slim", "--script=task.py")
     for args, statuses in ((wanted, (7,)), ((*wanted, "--", "patient"), (137,))):
         process = ground.start(*args)
         assert process.stdout is not None
@@ -293,7 +304,9 @@ def test_whoever_reads_no_further_ends_the_program(ground: SharedPaths) -> None:
     """spec/program#local-runs: as with any command in a pipe; nothing runs on unseen."""
     mark = new_mark()
     ground.write("task.sh", "while :; do echo y; sleep 0.05; done")
-    process = ground.start("--executor-image-uri=python", "--script=task.sh", f"--env=MARK={mark}")
+    process = ground.start(
+        "--executor-image-uri=scikit-learn=1.6+slim", "--script=task.sh", f"--env=MARK={mark}"
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "y\n"
     process.stdout.close()
@@ -308,7 +321,7 @@ def test_the_program_is_run_also_if_nobody_reads_what_is_said_beside_it(
 ) -> None:
     """spec/program#local-runs: the exit status is the program's."""
     ground.write("task.sh", "echo y; kill -9 $$")
-    process = ground.start("--executor-image-uri=python", "--script=task.sh")
+    process = ground.start("--executor-image-uri=scikit-learn=1.6+slim", "--script=task.sh")
     assert process.stderr is not None
     process.stderr.close()
     assert process.stdout is not None
@@ -338,7 +351,10 @@ def test_what_even_its_caretaker_left_goes_with_the_next_run(ground: SharedPaths
     process.wait()
     assert len(ground.rooms) == 1
     ground.write("quick.sh", "echo next")
-    assert ground.run("--executor-image-uri=python", "--script=quick.sh")[:2] == (0, ["next"])
+    assert ground.run("--executor-image-uri=scikit-learn=1.6+slim", "--script=quick.sh")[:2] == (
+        0,
+        ["next"],
+    )
     wait_until_gone(programs)
     _until(lambda: ground.rooms == [])
 
@@ -347,7 +363,9 @@ def _killable(ground: SharedPaths) -> tuple["subprocess.Popen[str]", list[int]]:
     """A run whose program runs, and that program's processes."""
     mark = new_mark()
     ground.write("task.sh", "echo up; exec sleep 300")
-    process = ground.start("--executor-image-uri=python", "--script=task.sh", f"--env=MARK={mark}")
+    process = ground.start(
+        "--executor-image-uri=scikit-learn=1.6+slim", "--script=task.sh", f"--env=MARK={mark}"
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     # It says so right before it becomes what it is found by.
@@ -383,7 +401,7 @@ def test_files_are_kept_if_that_is_wanted(ground: SharedPaths) -> None:
     """spec/program#local-runs: what a program has left in its working directory, until somebody deletes
     it."""
     ground.write("task.sh", "echo made > result.txt")
-    wanted = ("--executor-image-uri=python", "--script=task.sh")
+    wanted = ("--executor-image-uri=scikit-learn=1.6+slim", "--script=task.sh")
     _, _, errors = ground.run(*wanted, "--keep")
     place = Path(errors.strip().rpartition(" ")[2])
     assert (place / "result.txt").read_text() == "made\n"
