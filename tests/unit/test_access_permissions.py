@@ -63,6 +63,7 @@ def test_every_role_may_ask_what_it_may_do() -> None:
         "ml.jobs.update",
         "aiplatform.persistentResources.create",
         "trainshed.jobs.cancel",
+        "trainshed.jobs.delete",
         "trainshed.jobs.drill",
         "trainshed.nodes.drain",
         "trainshed.quotas.set",

@@ -72,15 +72,19 @@ def register(
     to use."""
     session = Session(now)
     for name, module, description in (*_COMMANDS, *others):
-        group.add_command(_Lazy(name, module, description, session))
+        group.add_command(LazyCommand(name, f"{module}:command", description, session))
 
 
-class _Lazy(click.Command):
-    """Stands for a command until it is called; help of the group needs only the description."""
+class LazyCommand(click.Command):
+    """Stands for a command until it is called; help of the group needs only the description.
 
-    def __init__(self, name: str, module: str, description: str, session: Session) -> None:
+    `where`: `module:name`. Without a session that of the group is handed on."""
+
+    def __init__(
+        self, name: str, where: str, description: str, session: Session | None = None
+    ) -> None:
         super().__init__(name, help=description)
-        self._module = module
+        self._where = where
         self._session = session
 
     def make_context(
@@ -90,7 +94,10 @@ class _Lazy(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        command: click.Command = importlib.import_module(self._module).command
+        module, _, name = self._where.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
         if os.environ.get("NO_COLOR"):
             extra.setdefault("color", False)
-        return command.make_context(info_name, args, parent, obj=self._session, **extra)
+        if self._session is not None:
+            extra["obj"] = self._session
+        return command.make_context(info_name, args, parent, **extra)

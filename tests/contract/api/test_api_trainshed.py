@@ -18,6 +18,7 @@ from trainshed.core.lifecycle.events import (
     RuntimePrepared,
 )
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +76,7 @@ async def test_describe_tells_replicas_exits_and_the_rule(house: House) -> None:
         "exitCode": None,
         "signal": 15,
         "outOfMemory": False,
+        "stopped": False,
         "startTime": "1970-01-01T00:16:41.000000Z",
         "endTime": "2025-10-09T08:53:29.000000Z",
         "logLines": 0,
@@ -167,6 +169,40 @@ async def test_a_replica_that_is_asked_to_leave_says_why(house: House) -> None:
     await house.happen(NAME, NodeLeft("node-a", "new disk"))
     replicas = (await house.call("GET", JOB)).json["replicas"]
     assert {(each["state"], each["leaving"]) for each in replicas} == {("STOPPING", "new disk")}
+
+
+async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> None:
+    """`jobs delete`: the public ml API has no way to."""
+    await created(house)
+    refused = await house.call("DELETE", JOB)
+    assert refused.status == 400
+    assert "cancel it and delete it when it is over" in refused.json["error"]["message"]
+    await started(house)
+    await ended(house)
+    assert (await house.call("DELETE", JOB)).json == {}
+    assert (await house.call("GET", JOB)).status == 404
+    await house.call("POST", "/v1/projects/p1/jobs", ml_job())
+    name = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"][0]["name"]
+    await house.become(name, state=JobState.FAILED)
+    assert (await house.call("DELETE", f"/trainshed/v1/jobs/{quote(name, safe='')}")).json == {}
+    assert (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"] == []
+
+
+async def test_a_replica_that_was_stopped_with_its_job_says_why(house: House) -> None:
+    await created(house)
+    await started(house)
+    stopped = replace(exited(None, signal=15, ended=START + 9 * SECOND), stopped=True)
+    await house.happen(
+        NAME,
+        ReplicaExited(1, PRIMARY, 1, exited(0, ended=START + 9 * SECOND)),
+        ReplicaExited(1, WORKER, 1, stopped),
+    )
+    view = (await house.call("GET", JOB)).json
+    assert [replica["exit"]["stopped"] for replica in view["replicas"]] == [False, True]
+    assert view["creator"] == "owner@example.com"
+    entries = (await house.call("GET", f"{JOB}/timeline")).json["entries"]
+    (told,) = [e["message"] for e in entries if "workerpool1-0 was" in e["message"]]
+    assert told == "workerpool1-0 was stopped: the job is done."
 
 
 async def test_cancel(house: House) -> None:

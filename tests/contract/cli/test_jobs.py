@@ -1,6 +1,7 @@
 """`trainshed jobs`: what is asked of the service, and what is printed."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -432,3 +433,196 @@ def test_names_and_states_are_completed(trainshed: Invoke, service: FakeService)
     assert "drain" in offered("nodes", "")
     service.refuse("GET", JOBS, 500, "no")
     assert offered("jobs", "describe", "d") == [""], "nothing, and silently"
+
+
+def at(second: int, entry_: dict[str, Any]) -> dict[str, Any]:
+    return entry_ | {"at": f"2026-11-20T06:00:{second:02d}.000000Z"}
+
+
+@pytest.fixture
+def told(service: FakeService) -> FakeService:
+    """A failed job with two attempts, what it wrote and what happened to it."""
+    replicas = [replica("workerpool0-0", "EXITED", exit=exited(3)), replica("workerpool1-0")]
+    service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas))
+    first, second = line("workerpool0-0", "epoch 1"), line("workerpool1-0", "oh no", 1, "ERROR")
+    last = line("workerpool0-0", "epoch 2", 2) | {"attempt": 2}
+    lines = [at(2, first), at(4, second), at(6, last)]
+    service.on("GET", f"{JOBS}/7/logs", Stream(lines))
+    entries = [
+        entry("created", "It was created.", 0),
+        entry("replica_started", "workerpool0-0 started.", 1)
+        | {"details": {"attempt": 1, "replica": "workerpool0-0"}},
+        entry("verdict", "Rule user_code: the job fails.", 7) | {"details": {"attempt": 2}},
+    ]
+    service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "entries": entries})
+    return service
+
+
+def test_starts_exits_and_verdicts_stand_between_the_lines(
+    trainshed: Invoke, told: FakeService
+) -> None:
+    assert trainshed("jobs", "logs", "7").stdout.splitlines() == [
+        "service        workerpool0-0 started.",
+        "workerpool0-0  epoch 1",
+        "workerpool1-0  oh no",
+        "workerpool0-0  epoch 2",
+        "service        Rule user_code: the job fails.",
+    ]
+    assert trainshed("jobs", "logs", "7", "--tail", "1").stdout.splitlines()[0].endswith("epoch 1")
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (("--severity", "warning"), ["oh no"]),
+        (("--grep", r"epoch \d"), ["epoch 1", "epoch 2"]),
+        (("--grep", r"epoch \d", "--tail", "1"), ["epoch 2"]),
+        (("--attempt", "2", "--no-events"), ["epoch 2"]),
+        (("--until", "2026-11-20T06:00:04Z", "--no-events"), ["epoch 1"]),
+        (("--until", "56s", "--no-events"), ["epoch 1"]),
+    ],
+)
+def test_lines_are_chosen(
+    trainshed: Invoke, told: FakeService, options: tuple[str, ...], shown: list[str]
+) -> None:
+    result = trainshed("jobs", "logs", "7", *options)
+    assert [line.split("  ", 1)[1] for line in result.stdout.splitlines()] == shown, result.stderr
+
+
+def test_lines_have_their_moments_and_begin_at_one(trainshed: Invoke, told: FakeService) -> None:
+    result = trainshed("jobs", "logs", "7", "--timestamps", "--since", "10m")
+    assert "2026-11-20 06:00:04.000  workerpool1-0  oh no" in result.stdout
+    (asked,) = [each for each in told.asked if each.path.endswith("/logs")]
+    assert asked.query["since"] == "2026-11-20T05:51:00.000000000Z"
+    wrong = trainshed("jobs", "logs", "7", "--since", "yesterday")
+    assert "write how long ago (30s, 10m, 2h, 1d) or a moment" in wrong.stderr
+
+
+def test_describe_says_what_was_submitted(trainshed: Invoke, service: FakeService) -> None:
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": "1",
+        "pythonPackageSpec": {
+            "executorImageUri": "img:latest",
+            "packageUris": ["gs://b/p.whl"],
+            "pythonModule": "trainer.task",
+            "args": ["--note", "a b"],
+            "env": [{"name": "KEY", "value": "hidden"}],
+        },
+    }
+    resource = {
+        "jobSpec": {
+            "workerPoolSpecs": [pool, {**pool, "replicaCount": "3"}],
+            "baseOutputDirectory": {"outputUriPrefix": "gs://b/out"},
+        },
+        "labels": {"team": "x"},
+    }
+    stopped = exited() | {"exitCode": None, "signal": 15, "stopped": True}
+    replicas = [replica("workerpool1-0", "EXITED", exit=stopped)]
+    view = job(resource=resource, creator="me@p", replicas=replicas)
+    service.on("GET", f"{JOBS}/7", view)
+    result = trainshed("jobs", "describe", "7")
+    facts = dict(text.split(None, 1) for text in result.stdout.splitlines()[:18] if " " in text)
+    assert facts["By"] == "me@p"
+    assert facts["Runs"] == "img:latest"
+    assert facts["Command"] == "python3 -m trainer.task --note 'a b'"
+    assert facts["Variables"] == "KEY"
+    assert facts["Machines"] == "1 × n1-standard-4  (workerpool0)"
+    assert facts["Output"] == "gs://b/out"
+    assert facts["Labels"] == "team=x"
+    assert "hidden" not in result.stdout
+    assert result.stdout.splitlines()[-1].split()[:3] == ["workerpool1-0", "EXITED", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [
+        (("SUCCEEDED",), 0),
+        (("FAILED",), 1),
+        (("CANCELLED",), 2),
+        (("SUCCEEDED", "FAILED", "CANCELLED"), 1),
+    ],
+)
+def test_waiting_mirrors_what_came_of_the_jobs(
+    trainshed: Invoke, service: FakeService, states: tuple[str, ...], status: int
+) -> None:
+    for uid, state in enumerate(states):
+        service.on("GET", f"{JOBS}/{uid}", job(str(uid), state))
+        service.on("GET", f"{JOBS}/{uid}/watch", Stream([job(str(uid), state)]))
+    result = trainshed("jobs", "wait", *map(str, range(len(states))))
+    assert result.exit_code == status
+    assert [row.split()[1] for row in result.stdout.splitlines()] == list(states)
+
+
+def test_waiting_ends_in_time(trainshed: Invoke, service: FakeService) -> None:
+    gate = threading.Event()
+    service.on("GET", f"{JOBS}/7", job())
+    service.on("GET", f"{JOBS}/7/watch", Stream([job(), job()], gate))
+    result = trainshed("jobs", "wait", "7", "--timeout", "0.2")
+    gate.set()
+    assert result.exit_code == 124
+    assert "Not over after 0.2 s: 7" in result.stderr
+
+
+def test_delete_goes_on_after_one_that_fails(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", job("7", "SUCCEEDED"))
+    service.on("DELETE", f"{JOBS}/7", {})
+    service.on("GET", JOBS, listed())
+    result = trainshed("jobs", "delete", "nope", "7")
+    assert (result.exit_code, result.stdout) == (1, "7  is deleted\n")
+    assert result.stderr.startswith("Error: There is no job 'nope'.")
+
+
+SPEC: dict[str, Any] = {
+    "workerPoolSpecs": [
+        {
+            "machineSpec": {"machineType": "n1-standard-4"},
+            "replicaCount": "1",
+            "pythonPackageSpec": {"executorImageUri": "i", "args": ["--epochs", "3"]},
+        }
+    ],
+    "baseOutputDirectory": {"outputUriPrefix": "gs://b/runs/digits-20261120-060000-000"},
+}
+CREATE = "/v1/projects/p/locations/us-central1/customJobs"
+
+
+def test_a_clone_is_the_job_with_changes(trainshed: Invoke, service: FakeService) -> None:
+    resource = {"name": "x", "state": "JOB_STATE_FAILED", "displayName": "digits", "jobSpec": SPEC}
+    service.on("GET", f"{JOBS}/7", job("7", "FAILED", resource=resource))
+    service.on("POST", CREATE, {"name": "projects/p/locations/us-central1/customJobs/8"})
+    service.on("GET", f"{JOBS}/projects/p/locations/us-central1/customJobs/8", job("8"))
+    changes = ("--replicas", "3", "--env", "A=1", "--label", "a=b", "--image", "xgboost")
+    result = trainshed("jobs", "clone", "7", *changes, "--", "--epochs", "9")
+    assert result.exit_code == 0, result.stderr
+    made = json.loads(service.bodies("POST", CREATE)[-1])
+    assert made.keys() == {"displayName", "jobSpec", "labels"}
+    first, workers = made["jobSpec"]["workerPoolSpecs"]
+    assert workers["replicaCount"] == "2"
+    for pool in (first, workers):
+        assert "/xgboost-cpu." in pool["pythonPackageSpec"]["executorImageUri"]
+        assert pool["pythonPackageSpec"]["args"] == ["--epochs", "9"]
+        assert pool["pythonPackageSpec"]["env"] == [{"name": "A", "value": "1"}]
+    assert made["jobSpec"]["baseOutputDirectory"] != SPEC["baseOutputDirectory"], "one of its own"
+    assert trainshed("jobs", "retry", "7").exit_code == 0
+    assert json.loads(service.bodies("POST", CREATE)[-1]) == {
+        "displayName": "digits",
+        "jobSpec": SPEC,
+    }
+    service.on("GET", f"{JOBS}/7", job("7", "SUCCEEDED", resource=resource))
+    refused = trainshed("jobs", "retry", "7")
+    assert refused.exit_code == 1
+    assert "trainshed jobs clone 7" in refused.stderr
+
+
+def test_a_clone_of_an_ml_job_has_an_id_of_its_own(trainshed: Invoke, service: FakeService) -> None:
+    training = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "region": "us-east1"}
+    about = {"api": "ml", "name": "projects/p/jobs/one", "jobId": "one"}
+    resource = {"jobId": "one", "trainingInput": training, "state": "FAILED"}
+    service.on("GET", f"{JOBS}/one", job("7", "FAILED", resource=resource, **about))
+    service.on("POST", "/v1/projects/p/jobs", {"jobId": "two"})
+    service.on("GET", f"{JOBS}/projects/p/jobs/two", job("8"))
+    assert trainshed("jobs", "clone", "one", "--replicas", "2", "--name", "two").exit_code == 0
+    assert json.loads(service.bodies("POST", "/v1/projects/p/jobs")[-1]) == {
+        "jobId": "two",
+        "trainingInput": training | {"workerCount": "1", "workerType": "n1-standard-4"},
+    }

@@ -60,7 +60,9 @@ def test_a_tail_stays_a_tail(trainshed: Invoke, service: FakeService) -> None:
     """Who has said nothing since does not begin at the beginning."""
     service.on("GET", f"{JOBS}/7", job(), job(), job(state="SUCCEEDED"))
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[2:3]), Stream(LINES[3:]))
-    result = trainshed("jobs", "logs", "-f", "7", "--tail", "1", "--replica", "workerpool0-0")
+    result = trainshed(
+        "jobs", "logs", "-f", "7", "--tail", "1", "--replica", "workerpool0-0", "--no-events"
+    )
     assert result.exit_code == 0, result.stderr
     first, second = (asked.query for asked in service.asked if asked.path.endswith("/logs"))
     assert first == {"follow": "true", "replica": "workerpool0-0", "tail": "1"}

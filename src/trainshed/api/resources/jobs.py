@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import CapacityView, Services
 from trainshed.api.calls.view_links import jobs_of
 from trainshed.api.resources.operations import done_at_once
@@ -133,9 +134,11 @@ async def cancel_for_user(services: Services, name: JobName) -> None:
 
 
 async def delete_for_user(services: Services, name: JobName) -> Operation:
-    """Remove a Vertex work that is over, and its log; answers the finished operation. Raises NotFound,
+    """Remove a work that is over, and its log; answers the finished operation. Raises NotFound,
     FailedPrecondition (still running)."""
-    record = done_at_once(services, name, OperationKind.DELETE, str(name))
+    # Jobs of ml have no location, and no operations of theirs are listed.
+    place = LocationName(name.project_id, name.location or services.settings.region)
+    record = done_at_once(services, place, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
     if services.views is not None:
         services.views.viewers.end(lambda view: uid in jobs_of(view))

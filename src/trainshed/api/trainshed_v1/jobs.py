@@ -10,7 +10,12 @@ from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.filters.matching import everything
-from trainshed.api.resources.jobs import cancel_for_user, find_work, read_job_name
+from trainshed.api.resources.jobs import (
+    cancel_for_user,
+    delete_for_user,
+    find_work,
+    read_job_name,
+)
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
@@ -121,8 +126,16 @@ async def describe(call: JsonCall) -> records.JobDescription:
     work, etag = await find_work(call.services.reader, call.target)
     found = await seen(call.services, work, etag)
     view = await described(call.services, call.principal, found, Memory())
+    view = structs.replace(view, creator=await _creator(call, work))
     uri = await link_if_any(call.services, call.principal, work.uid)
     return structs.replace(view, tensorboard_uri=uri) if uri else view
+
+
+async def _creator(call: JsonCall, work: Work) -> str:
+    """Who submitted a work, as its timeline says."""
+    entries = await call.services.reader.timeline(work.uid)
+    created = [entry for entry in entries if entry.kind == "created"]
+    return str(created[0].details.get("principal", "")) if created else ""
 
 
 async def timeline(call: JsonCall) -> Timeline:
@@ -146,6 +159,15 @@ async def cancel(call: JsonCall) -> Nothing:
     services = call.services
     work, _ = await find_work(services.reader, call.target)
     await cancel_for_user(services, work.name)
+    return Nothing()
+
+
+async def delete(call: JsonCall) -> Nothing:
+    """`DELETE /trainshed/v1/jobs/{job}`: remove a job of either API that is over, with its log, curves and
+    autopsies."""
+    services = call.services
+    work, _ = await find_work(services.reader, call.target)
+    await delete_for_user(services, work.name)
     return Nothing()
 
 

@@ -121,6 +121,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "jobs/{job}"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
     ("GET", "jobs/{job}/timeline"): Method("trainshed.v1.Jobs.Timeline", jobs.timeline),
     ("POST", "jobs/{job}:cancel"): Method("trainshed.v1.Jobs.Cancel", jobs.cancel),
+    ("DELETE", "jobs/{job}"): Method("trainshed.v1.Jobs.Delete", jobs.delete),
     ("POST", "jobs/{job}:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill, body=DrillOrder),
     ("GET", "jobs/{job}/drills"): Method("trainshed.v1.Jobs.ListDrills", drills.list_),
     ("GET", "jobs/{job}/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", resume.report),

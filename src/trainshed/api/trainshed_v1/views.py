@@ -187,6 +187,7 @@ def _exit(record: ExitRecord) -> records.ReplicaExit:
         exit_code=record.exit_code,
         signal=record.signal,
         out_of_memory=record.oom,
+        stopped=record.stopped,
         start_time=text_micros(record.started),
         end_time=text_micros(record.ended),
         log_lines=record.log_lines,

@@ -4,11 +4,10 @@ from datetime import tzinfo
 
 import click
 
-from trainshed.cli.client import Client, Refused
-from trainshed.cli.commands import Session
+from trainshed.cli.commands import LazyCommand, Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.groups import Group
-from trainshed.cli.jobs import autopsy, curves, drill, logs, shell, usage, watch
+from trainshed.cli.jobs import autopsy, curves, drill, logs, shell, usage, wait, watch
 from trainshed.cli.jobs.describe import (
     IncarnationView,
     counter_lines,
@@ -25,6 +24,7 @@ from trainshed.cli.jobs.references import (
     takes_job,
     takes_jobs,
 )
+from trainshed.cli.jobs.submitted import SubmittedView
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint, state_colour
@@ -43,6 +43,7 @@ def command() -> None:
     """
 
 
+_CLONE = "trainshed.cli.jobs.clone"
 command.add_command(logs.command, "logs")
 command.add_command(curves.command, "curves")
 command.add_command(drill.report, "resume-report")
@@ -50,6 +51,14 @@ command.add_command(shell.command, "shell")
 command.add_command(autopsy.command, "autopsy")
 command.add_command(usage.command, "top")
 command.add_command(watch.command, "watch")
+command.add_command(
+    LazyCommand("clone", f"{_CLONE}:clone", "Submit a job once more, with changes.")
+)
+command.add_command(
+    LazyCommand("retry", f"{_CLONE}:retry", "Submit a job that failed once more, as it was.")
+)
+command.add_command(wait.wait, "wait")
+command.add_command(wait.delete, "delete")
 
 
 @command.command("list")
@@ -117,7 +126,8 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
         print_data(answer)
         return
     view = JobView.parse(answer)
-    lines = description(view, session.now(), width=terminal_width())
+    submitted = SubmittedView.of(answer.get("resource") or {})
+    lines = description(view, session.now(), width=terminal_width(), submitted=submitted)
     about = [*curves.describe_lines(client, view), *usage.describe_lines(client, view)]
     for line in [*lines, *about]:
         click.echo(line)
@@ -151,8 +161,13 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 def cancel(endpoint: Endpoint, job: tuple[str, ...]) -> None:
     """Cancel one or more jobs. The others are cancelled even if one cannot be."""
     client = endpoint.client()
-    failed = [reference for reference in job if not _cancelled(client, reference, endpoint.project)]
-    if failed:
+
+    def cancel_one(reference: str) -> None:
+        found = JobView.parse(find_job(client, reference, endpoint.project))
+        client.post(job_path(found.uid, ":cancel"), {})
+        click.echo(f"{found.id}  is being cancelled")
+
+    if not wait.each(job, cancel_one):
         raise SystemExit(1)
 
 
@@ -187,14 +202,3 @@ def job_table(
         row[2 + kinds] = click.style(row[2 + kinds], fg=state_colour(job.state))
         lines.append(joined(row))
     return lines
-
-
-def _cancelled(client: Client, reference: str, project: str) -> bool:
-    try:
-        job = JobView.parse(find_job(client, reference, project))
-        client.post(job_path(job.uid, ":cancel"), {})
-    except (Refused, click.ClickException) as failure:
-        click.echo(f"Error: {reference}: {failure.format_message()}", err=True)
-        return False
-    click.echo(f"{job.id}  is being cancelled")
-    return True

@@ -6,6 +6,7 @@ from datetime import tzinfo
 
 import click
 
+from trainshed.cli.jobs.submitted import SubmittedView
 from trainshed.cli.jobs.views import (
     FailureView,
     JobView,
@@ -74,9 +75,14 @@ class IncarnationView:
 
 
 def description(
-    job: JobView, now: int, zone: tzinfo | None = None, width: int | None = None
+    job: JobView,
+    now: int,
+    zone: tzinfo | None = None,
+    width: int | None = None,
+    submitted: SubmittedView | None = None,
 ) -> list[str]:
-    """The lines that describe a job. `width`: characters per line of a table of trials, None for no bound."""
+    """The lines that describe a job. `width`: characters per line of a table of trials, None for no bound.
+    `submitted`: what it was asked to be."""
     state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
     waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
     facts = [
@@ -98,6 +104,8 @@ def description(
         ("Left", "\n".join(_autopsy_lines(job.program, zone))),
         ("Shell", "\n".join(_shell_lines(job.program))),
         ("TensorBoard", job.tensorboard),
+        ("By", job.creator),
+        *(submitted.facts() if submitted else ()),
     ]
     program = job.program
     if program is not job:
@@ -226,6 +234,8 @@ def timeline_lines(
     attempt."""
     if not entries:
         return []
+    # They are stored as they were heard of, and some are heard of later than others that came after them.
+    entries = sorted(entries, key=lambda entry: entry.at)
     columns = (Column("TIME"), Column("AFTER", right=True), Column("WHAT"), Column("MESSAGE"))
     rows = [
         (
@@ -237,7 +247,7 @@ def timeline_lines(
         for entry in entries
     ]
     header, *cells = table(columns, rows)
-    day = f"{local_moment(entries[0].at, zone)[:10]}  the story begins"
+    day = f"{local_moment(entries[0].at, zone)[:10]}  Timeline"
     lines = [faint(day), faint(joined(header))]
     headings = {attempt.attempt: attempt for attempt in attempts}
     for entry, row in zip(entries, cells, strict=True):

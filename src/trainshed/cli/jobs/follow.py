@@ -150,16 +150,17 @@ class SeenLines:
         self._first = self._first or view["at"]
         return True
 
-    def query(self, tail: int | None) -> dict[str, Any]:
-        """Where a stream is to begin, that was to begin with the last `tail` lines."""
+    def query(self, bounded: bool) -> dict[str, Any]:
+        """Where a stream is to go on; {} = nothing was seen yet. `bounded`: it did not begin at the job's
+        beginning."""
         if not self._last:
-            return {"tail": tail}
+            return {}
         places = [
             f"{trial}/{replica}/{attempt}/{n}"
             for (trial, replica), (attempt, n) in [*self._last.items()][-_MOST_PLACES:]
         ]
         # Who has said nothing since the tail began must not begin before it.
-        return {"after": ",".join(places), "since": self._first if tail else None}
+        return {"after": ",".join(places), "since": self._first if bounded else None}
 
 
 def follow(
@@ -245,7 +246,7 @@ def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Upda
     seen = SeenLines()
 
     def opened() -> Answer:
-        return client.lines(job_path(uid, "/logs"), follow="true", **seen.query(None))
+        return client.lines(job_path(uid, "/logs"), follow="true", **seen.query(False))
 
     def read(line: dict[str, Any]) -> Iterator[Update]:
         if seen.fresh(line):

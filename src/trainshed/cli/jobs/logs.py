@@ -1,18 +1,36 @@
 """`trainshed jobs logs`: a job's lines as they are, or as they come until the job is over, whatever becomes
 of the service meanwhile."""
 
-from collections.abc import Iterable, Iterator
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from trainshed.cli.client import Client, Unreachable
+from trainshed.cli.client import Client, Refused, Unreachable
+from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import Patience, SeenLines
+from trainshed.cli.jobs.log_choice import SEVERITIES, LogChoice, moment, pattern, rfc3339
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
-from trainshed.cli.jobs.views import JobView, LogLine
+from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.output_format import output_format, print_data
-from trainshed.cli.text.colours import replica_colour, severity_colour, trial_number_colour
+from trainshed.cli.text.colours import (
+    entry_colour,
+    replica_colour,
+    severity_colour,
+    trial_number_colour,
+)
+from trainshed.cli.text.moments import exact_moment
+from trainshed.core.names import SERVICE_TASK
+from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.timeline import Timeline
+
+_LAST_ENTRIES = 5.0
+"""Seconds to wait for the end of the job's timeline when its last line was printed."""
 
 
 @click.command()
@@ -30,51 +48,215 @@ from trainshed.cli.text.colours import replica_colour, severity_colour, trial_nu
 @click.option(
     "--tail", type=click.IntRange(min=1), metavar="N", help="Start with the last N lines."
 )
-@output_format("text", "Output as text, or one JSON object per line.")
+@click.option("--timestamps", is_flag=True, help="Print the moment of each line.")
+@click.option("--since", default="", metavar="TIME", help="Start at a moment, or 10m ago.")
+@click.option("--until", default="", metavar="TIME", help="Stop at a moment, or 10m ago.")
+@click.option(
+    "--severity",
+    type=click.Choice([name.lower() for name in SEVERITIES], case_sensitive=False),
+    help="Show only lines of this severity or above.",
+)
+@click.option("--grep", default="", metavar="REGEX", help="Show only lines that match.")
+@click.option("--attempt", type=click.IntRange(min=1), help="Show only this attempt.")
+@click.option(
+    "--events/--no-events",
+    default=True,
+    help="Show starts, exits and verdicts between the lines, or not.",
+)
+@output_format("text", "Output as text, or one JSON object or YAML document per line.")
 @takes_endpoint
+@click.pass_obj
 def command(
-    endpoint: Endpoint,
-    *,
-    job: str,
-    follow: bool,
-    trial: int | None,
-    replica: str | None,
-    tail: int | None,
-    form: str,
+    session: Session, endpoint: Endpoint, *, job: str, follow: bool, form: str, **options: Any
 ) -> None:
     """Print the log lines of a job in order of time.
 
-    Of a tuning job those of all its trials."""
+    Between them stand starts, exits and verdicts of its replicas, so that the end of a failed job's log says
+    why. Of a tuning job those of all its trials. JSON has the lines alone.
+    """
     client = endpoint.client(raw=form == "json")
-    answer = find_job(client, job, endpoint.project)
-    view = JobView.parse(answer)
-    path = job_path(view.uid, "/logs")
-    which = {"trial": trial, "replica": replica}
+    view = JobView.parse(find_job(client, job, endpoint.project))
+    choice = LogChoice(
+        since=moment(options["since"], session.now(), "--since"),
+        until=moment(options["until"], session.now(), "--until"),
+        severity=(options["severity"] or "").upper(),
+        pattern=pattern(options["grep"]),
+        attempt=options["attempt"] or 0,
+        replica=options["replica"] or "",
+        events=options["events"] and form == "text" and view.program.tuning is None,
+    )
+    tail: int | None = options["tail"]
+    which = {"trial": options["trial"], "replica": options["replica"]}
+    shown = _Shown(form, view, timestamps=options["timestamps"])
+    seen = SeenLines()
+    told = _Told(client, view.uid) if choice.events else None
+    first = {
+        # What is left out here must not count.
+        "tail": None if choice.chooses_lines else tail,
+        "since": rfc3339(choice.since) if choice.since and not tail else None,
+    }
+    following = _Following(choice, seen, told, which, first)
     try:
-        if follow:
-            patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.id}")
-            _print(followed(client, path, patience, tail=tail, **which), view, form)
+        if told or choice.chooses_lines or not follow:
+            # What is there already, by time; then it is followed from there.
+            with contextlib.suppress(*([Unreachable] if follow else [])):
+                _print(client, view, following, shown, tail)
+        if not follow or (told and view.state.is_final):
             return
-        with client.lines(path, tail=tail, **which) as lines:
-            _print(lines, view, form)
+        patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.id}")
+        _follow(client, view, patience, following, shown)
     except KeyboardInterrupt:
         # To look no longer is a good end; the job goes on.
         raise SystemExit(130) from None
+
+
+def _print(
+    client: Client, job: JobView, following: "_Following", shown: "_Shown", tail: int | None
+) -> None:
+    """Print what there is of a job's log. Raises Refused, Unreachable."""
+    choice, told = following.choice, following.told
+    entries = told.entries() if told else ()
+    with client.lines(job_path(job.uid, "/logs"), **following.which, **following.first) as lines:
+        wanted = (
+            line
+            for line in lines
+            if following.seen.fresh(line) and choice.wants(LogLine.parse(line))
+        )
+        shown.all(
+            deque(wanted, tail) if tail and choice.chooses_lines else wanted,
+            choice,
+            entries,
+            tail=bool(tail),
+        )
+
+
+class _Told:
+    """What of a job's timeline was told."""
+
+    def __init__(self, client: Client, uid: str) -> None:
+        self._client = client
+        self._path = job_path(uid, "/timeline")
+        self._count = 0
+
+    def entries(self) -> list[TimelineView]:
+        """What was not told yet."""
+        try:
+            answer = self._client.get(self._path, skip=self._count or None)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            # Deleted meanwhile: its lines are the last that can be had.
+            return []
+        timeline = read(answer, Timeline)
+        fresh = timeline.entries[max(0, self._count - timeline.skipped) :]
+        self._count += len(fresh)
+        return list(map(TimelineView.of, fresh))
+
+
+@dataclass(frozen=True, slots=True)
+class _Following:
+    """Where a follower goes on, and what it shows."""
+
+    choice: LogChoice
+    seen: SeenLines
+    told: _Told | None
+    which: Mapping[str, str | int | None]
+    #: Where a stream begins as long as no line was seen.
+    first: Mapping[str, str | int | None]
+
+
+class _Shown:
+    """Prints lines and entries, from whichever thread."""
+
+    def __init__(self, form: str, job: JobView, *, timestamps: bool) -> None:
+        self._form = form
+        self._job = job
+        self._timestamps = timestamps
+        self._lock = threading.Lock()
+
+    def all(
+        self,
+        lines: Iterable[dict[str, Any]],
+        choice: LogChoice,
+        entries: Iterable[TimelineView],
+        *,
+        tail: bool,
+    ) -> None:
+        """Print lines and what stands between them."""
+        if self._form == "json":
+            for line in lines:
+                print_data(line, stream=True)
+            return
+        for each in choice.merged(map(LogLine.parse, lines), entries, tail=tail):
+            self.one(each)
+
+    def one(self, each: LogLine | TimelineView) -> None:
+        """Print one of them."""
+        head = f"{exact_moment(each.at)}  " if self._timestamps else ""
+        text = (
+            labelled(each, self._job)
+            if isinstance(each, LogLine)
+            else event_text(each, prefix_width(self._job.program))
+        )
+        with self._lock:
+            click.echo(click.style(head, fg="bright_black") + text if head else text)
+
+
+def _follow(
+    client: Client, job: JobView, patience: Patience, following: _Following, shown: _Shown
+) -> None:
+    """Print what comes until the job is over."""
+    choice, told = following.choice, following.told
+    watcher = None
+    if told is not None:
+        watcher = threading.Thread(target=_tell, args=(client, job, following, shown), daemon=True)
+        watcher.start()
+    stream = followed(
+        client,
+        job_path(job.uid, "/logs"),
+        patience,
+        following.seen,
+        **{**following.first, **following.which},
+    )
+    for line in stream:
+        if choice.wants(LogLine.parse(line)):
+            shown.all([line], choice, (), tail=False)
+    if watcher is not None and told is not None:
+        # It may wait for a service that is gone; the entries that are left are few.
+        watcher.join(_LAST_ENTRIES)
+        for entry in filter(choice.wants_event, told.entries()):
+            shown.one(entry)
+
+
+def _tell(client: Client, job: JobView, following: _Following, shown: _Shown) -> None:
+    """Print entries as they come, until the job is over or the service is away: the lines' follower says
+    so."""
+    told = following.told
+    assert told is not None
+    with contextlib.suppress(Unreachable, Refused), client.stream(job_path(job.uid, "/watch")) as s:
+        for _ in s:
+            for entry in filter(following.choice.wants_event, told.entries()):
+                shown.one(entry)
 
 
 def followed(
     client: Client,
     path: str,
     patience: Patience,
+    seen: SeenLines,
     *,
-    tail: int | None = None,
+    tail: int | str | None = None,
+    since: int | str | None = None,
     **which: str | int | None,
 ) -> Iterator[dict[str, Any]]:
-    """The objects of a job's lines until it is over, each once, though the service is away meanwhile. Raises
-    Refused, Unreachable."""
-    seen = SeenLines()
+    """The objects of a job's lines until it is over, that were not seen before, each once, though the service
+    is away meanwhile. `tail` and `since`: where they begin while none was seen. Raises Refused,
+    Unreachable."""
+    first = {"tail": tail, "since": since}
     return patience.outlast(
-        lambda: client.lines(path, follow="true", **which, **seen.query(tail)),
+        lambda: client.lines(
+            path, follow="true", **which, **(seen.query(tail is not None) or first)
+        ),
         lambda line: iter([line] if seen.fresh(line) else []),
     )
 
@@ -110,6 +292,14 @@ def _message(line: LogLine, width: int) -> str:
     return ("\n" + " " * (width + 2)).join(click.style(text, fg=colour) for text in lines)
 
 
+def event_text(entry: TimelineView, width: int) -> str:
+    """An entry of the timeline among lines of programs: as of the service, and fainter."""
+    label = SERVICE_TASK.ljust(width)
+    first = (entry.message.strip().splitlines() or [""])[0]
+    colour = entry_colour(entry.kind, entry.effect) or "bright_black"
+    return click.style(f"{label}  {first}", fg=colour)
+
+
 def require_over(client: Client, uid: str) -> JobView:
     """The description of a job whose stream has ended.
 
@@ -122,11 +312,3 @@ def require_over(client: Client, uid: str) -> JobView:
             f" The job goes on. When the service is back: trainshed jobs logs -f {job.id}"
         )
     return job
-
-
-def _print(lines: Iterable[dict[str, Any]], job: JobView, form: str) -> None:
-    for line in lines:
-        if form == "json":
-            print_data(line, stream=True)
-        else:
-            click.echo(labelled(LogLine.parse(line), job))

@@ -165,6 +165,8 @@ class JobView:
     links: tuple[tuple[str, str], ...] = ()
     #: Opens TensorBoard; "" = there are no event files.
     tensorboard: str = ""
+    #: Who submitted it; "" = not known.
+    creator: str = ""
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "JobView":
@@ -203,6 +205,7 @@ class JobView:
             autopsies=tuple(map(AutopsyView.of, job.autopsies or ())),
             links=tuple((job.web_access_uris or {}).items()),
             tensorboard=job.tensorboard_uri or "",
+            creator=one_line(job.creator),
         )
 
     @property
@@ -228,6 +231,7 @@ class LogLine:
     trial: int = 0
     #: The replica's name for people.
     task: str = ""
+    attempt: int = 0
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "LogLine":
@@ -240,6 +244,7 @@ class LogLine:
             line.message,
             line.trial or 0,
             line.task,
+            line.attempt,
         )
 
 
@@ -255,6 +260,8 @@ class TimelineView:
     attempt: int = 0
     #: Of a verdict.
     effect: str = ""
+    #: Of which it speaks; "" = not said.
+    replica: str = ""
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "TimelineView":
@@ -270,6 +277,7 @@ class TimelineView:
             entry.message,
             entry.details.get("attempt", 0),
             entry.details.get("effect", ""),
+            str(entry.details.get("replica", "")),
         )
 
 
@@ -285,6 +293,8 @@ def how(ending: records.ReplicaExit | timeline.IncarnationExit | None) -> str:
             return "stalled"
         if ending.out_of_disk:
             return "out of disk"
+    if ending.stopped and ending.signal is not None:
+        return "stopped"
     if ending.signal is not None:
         return f"signal {ending.signal}"
     return f"exit {ending.exit_code}"

@@ -33,6 +33,11 @@ def local_moment(at: int, zone: tzinfo | None = None) -> str:
     return f"{_local(at, zone):%Y-%m-%d %H:%M:%S}" if at else "–"
 
 
+def exact_moment(at: int, zone: tzinfo | None = None) -> str:
+    """`2026-11-20 06:05:12.345`: for lines of several days."""
+    return f"{local_moment(at, zone)}.{at % _SECOND // 1_000_000:03d}"
+
+
 def local_clock(at: int, zone: tzinfo | None = None) -> str:
     """`06:05:12.345`: the time of day alone, for the lines of one story."""
     return f"{_local(at, zone):%H:%M:%S}.{at % _SECOND // 1_000_000:03d}"

@@ -3,7 +3,7 @@ only."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import assert_never
+from typing import Final, assert_never
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Evidence
@@ -14,10 +14,18 @@ from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelCause, TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import ReplicaLost
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import public_replica_name
 
 REDUCTION_KINDS = ("reduction", "reduction_warning")
 STORAGE_KINDS = ("storage", "storage_warning")
+
+_BECAUSE: Final = {
+    JobState.SUCCEEDED: ": the job is done",
+    JobState.CANCELLED: ": the job was cancelled",
+    JobState.FAILED: ": the job has failed",
+}
+"""Why the service has stopped a replica, by how its job ends."""
 
 
 def admitted(job: Job, now: int) -> TimelineEntry:
@@ -134,7 +142,7 @@ def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[Time
     yield TimelineEntry(
         exit_record.ended,
         "replica_exited",
-        f"{name} {_how(exit_record)}.",
+        f"{name} {_how(exit_record)}{_why_stopped(job, exit_record)}.",
         {
             **_which(job, replica),
             "exit_code": exit_record.exit_code,
@@ -329,9 +337,18 @@ def _how(exit_record: ExitRecord) -> str:
         return "was ended because its files took more than its disk has"
     if exit_record.stalled:
         return "was ended because it made no progress"
+    if exit_record.signal is not None and exit_record.stopped:
+        return "was stopped"
     if exit_record.signal is not None:
         return f"was ended by signal {exit_record.signal}"
     return f"exited with status {exit_record.exit_code}"
+
+
+def _why_stopped(job: Job, exit_record: ExitRecord) -> str:
+    """Of a replica that the service has stopped: because of what is known of the job by then."""
+    if not exit_record.stopped or job.outcome is None:
+        return ""
+    return _BECAUSE.get(job.outcome.state, "")
 
 
 def _duration(nanoseconds: int) -> str:

@@ -118,6 +118,8 @@ class ReplicaExit(Record, frozen=True):
     exit_code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
+    #: The service had asked it to end.
+    stopped: bool = False
     start_time: str = ""
     end_time: str = ""
     #: Lines that it wrote.
@@ -251,6 +253,8 @@ class JobDescription(JobSummary, frozen=True):
     tuning: Tuning | UnsetType = UNSET
     #: Of a tuning job, ascending by number.
     trials: tuple[Trial, ...] | UnsetType = UNSET
+    #: Who submitted it; "" = not known, or while the job is watched.
+    creator: str = ""
     #: Of a pipeline.
     pipeline: Pipeline | UnsetType = UNSET
     #: Of a pipeline: its job, without the resource; null if that was deleted.

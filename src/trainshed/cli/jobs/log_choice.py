@@ -1,0 +1,125 @@
+"""Which lines of a log are shown: by moment, severity, text and attempt; and which entries of the job's
+timeline stand between them. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from heapq import merge
+
+import click
+
+from trainshed.cli.jobs.views import LogLine, TimelineView
+
+SEVERITIES = (
+    "DEFAULT",
+    "DEBUG",
+    "INFO",
+    "NOTICE",
+    "WARNING",
+    "ERROR",
+    "CRITICAL",
+    "ALERT",
+    "EMERGENCY",
+)
+"""Ascending, by their public names."""
+
+_AGO = re.compile(r"(\d{1,9})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SAID_IN_THE_LOG = frozenset({"notice", "warning", "building", "created"})
+_PASSED_OVER = frozenset({"waiting", "delayed", "admitted", "preparing", "launching", "running"})
+"""Entries on the way to the start: what comes of it is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogChoice:
+    """What of a job's log is shown; what is not set chooses all."""
+
+    #: ns since the epoch; 0 = not set, as of `until`.
+    since: int = 0
+    until: int = 0
+    #: The least severity; "" = any.
+    severity: str = ""
+    pattern: re.Pattern[str] | None = None
+    attempt: int = 0
+    #: Of this replica alone; "" = of all.
+    replica: str = ""
+    #: Entries of the timeline stand between the lines.
+    events: bool = True
+
+    @property
+    def chooses_lines(self) -> bool:
+        """Whether lines are left out, but for what the service leaves out itself."""
+        return bool(self.until or self.severity or self.pattern or self.attempt)
+
+    def wants(self, line: LogLine) -> bool:
+        """Whether a line is shown."""
+        return (
+            (not self.until or line.at < self.until)
+            and (not self.severity or _rank(line.severity) >= _rank(self.severity))
+            and (self.pattern is None or self.pattern.search(line.message) is not None)
+            and (not self.attempt or line.attempt == self.attempt)
+        )
+
+    def wants_event(self, entry: TimelineView) -> bool:
+        """Whether an entry of the timeline is shown between the lines."""
+        if not self.events or self.severity or self.pattern:
+            return False
+        if entry.kind in _SAID_IN_THE_LOG or entry.kind in _PASSED_OVER:
+            return False
+        return (
+            (not self.replica or entry.replica == self.replica)
+            and (not self.attempt or entry.attempt in (0, self.attempt))
+            and entry.at >= self.since
+            and (not self.until or entry.at < self.until)
+        )
+
+    def merged(
+        self, lines: Iterable[LogLine], entries: Iterable[TimelineView], *, tail: bool
+    ) -> Iterator[LogLine | TimelineView]:
+        """Lines and entries by time. `tail`: entries before the first line are left out."""
+        wanted = sorted(filter(self.wants_event, entries), key=lambda entry: entry.at)
+        begun = not tail
+        for each in merge(lines, wanted, key=lambda each: each.at):
+            begun = begun or isinstance(each, LogLine)
+            if begun:
+                yield each
+
+
+def moment(text: str, now: int, option: str, zone: tzinfo | None = None) -> int:
+    """`10m`, `2h` (ago) or a date and time, in this machine's zone where it names none, as nanoseconds.
+    Raises click.UsageError."""
+    if not text:
+        return 0
+    if match := _AGO.fullmatch(text):
+        return now - int(match[1]) * _UNITS[match[2]] * 10**9
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"{option}: write how long ago (30s, 10m, 2h, 1d) or a moment (2026-11-20T06:05, with Z for"
+            f" UTC), not {text!r}."
+        ) from None
+    # One without a zone is of this machine's.
+    found = found.replace(tzinfo=zone) if found.tzinfo is None and zone else found.astimezone()
+    return round(found.timestamp() * 10**6) * 1000
+
+
+def rfc3339(at: int) -> str:
+    """A moment as the service's API takes it."""
+    seconds, nanos = divmod(at, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
+
+
+def pattern(text: str) -> re.Pattern[str] | None:
+    """A regular expression of the user's own; "" = none. Raises click.UsageError."""
+    if not text:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as fault:
+        raise click.UsageError(f"--grep: {text!r} is no regular expression: {fault}.") from None
+
+
+def _rank(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else 0

@@ -1,0 +1,119 @@
+"""`trainshed jobs wait` and `delete`: until jobs are over, and away with them."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import click
+
+from trainshed.cli.client import Client, Unreachable
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.jobs.follow import Patience
+from trainshed.cli.jobs.references import find_job, job_path, takes_jobs
+from trainshed.cli.jobs.views import JobView
+from trainshed.cli.text.colours import state_colour
+from trainshed.core.lifecycle.states import JobState
+
+_TIMED_OUT = 124
+"""As of the command timeout."""
+_RESULTS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
+
+
+@click.command()
+@takes_jobs
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this time."
+)
+@takes_endpoint
+def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None) -> None:
+    """Wait until jobs are over, and print how each ended.
+
+    The exit status is 0 if all succeeded, 1 if one failed, 2 if one was cancelled and none failed, 124 after
+    --timeout, 130 after Ctrl-C. The jobs go on in either case.
+    """
+    client = endpoint.client()
+    found = [JobView.parse(find_job(client, reference, endpoint.project)) for reference in job]
+    ended: dict[str, JobView] = {}
+    failures: list[click.ClickException] = []
+    threads = [
+        threading.Thread(target=_look, args=(client, each, ended, failures), daemon=True)
+        for each in found
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        for thread in threads:
+            thread.join(_left(deadline))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    for each in found:
+        if over := ended.get(each.uid):
+            click.echo(f"{over.id}  {_styled(over.state)}  {over.display_name}".rstrip())
+    if failures:
+        raise failures[0]
+    late = [each.id for each in found if each.uid not in ended]
+    if late:
+        click.echo(f"Not over after {timeout:g} s: {', '.join(late)}", err=True)
+        raise SystemExit(_TIMED_OUT)
+    results = {_RESULTS[over.state] for over in ended.values()}
+    # Failed says more than cancelled.
+    raise SystemExit(1 if 1 in results else max(results))
+
+
+@click.command()
+@takes_jobs
+@takes_endpoint
+def delete(endpoint: Endpoint, job: tuple[str, ...]) -> None:
+    """Delete jobs that are over, with their logs, curves and autopsies. What they wrote to buckets stays.
+
+    The others are deleted even if one cannot be.
+    """
+    client = endpoint.client()
+
+    def delete_one(reference: str) -> None:
+        found = JobView.parse(find_job(client, reference, endpoint.project))
+        client.delete(job_path(found.uid))
+        click.echo(f"{found.id}  is deleted")
+
+    if not each(job, delete_one):
+        raise SystemExit(1)
+
+
+def each(references: tuple[str, ...], act: Callable[[str], None]) -> bool:
+    """Do something to each job, and tell of those that refuse; whether all went well."""
+    well = True
+    for reference in references:
+        try:
+            act(reference)
+        except click.ClickException as failure:
+            text = failure.format_message()
+            # Many a message names the job itself.
+            click.echo(f"Error: {text if reference in text else f'{reference}: {text}'}", err=True)
+            well = False
+    return well
+
+
+def _look(
+    client: Client, job: JobView, ended: dict[str, JobView], failures: list[click.ClickException]
+) -> None:
+    patience = Patience(client, job.uid, f"trainshed jobs wait {job.id}")
+    try:
+        for _ in patience.outlast(
+            lambda: client.stream(job_path(job.uid, "/watch")), lambda _: iter(())
+        ):
+            pass
+        over = JobView.parse(client.get(job_path(job.uid)))
+        if not over.state.is_final:
+            raise Unreachable(f"The service ended while {job.id} is {over.state.value}.")
+        ended[job.uid] = over
+    except click.ClickException as failure:
+        failures.append(failure)
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _styled(state: JobState) -> str:
+    return click.style(state.value, fg=state_colour(state))

@@ -1,0 +1,157 @@
+"""A job that was submitted once as a new one, with changes: JSON of either API in, JSON of its create out.
+Pure."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import click
+
+from trainshed.core.names import Api
+
+_TAKEN: Mapping[Api, tuple[str, ...]] = {
+    Api.VERTEX: (
+        "displayName",
+        "jobSpec",
+        "labels",
+        "encryptionSpec",
+        "studySpec",
+        "maxTrialCount",
+        "parallelTrialCount",
+        "maxFailedTrialCount",
+        "trialJobSpec",
+    ),
+    Api.ML: ("trainingInput", "labels"),
+}
+"""What of a job its create takes; all else the service writes."""
+_COPY = re.compile(r"_copy\d+$")
+_OWN_OUTPUT = re.compile(r"gs://[^/]+/runs/.+-\d{8}-\d{6}-\d{3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is to be different; None or nothing = as it was."""
+
+    name: str | None = None
+    image: str | None = None
+    replicas: int | None = None
+    machine_type: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    output: str | None = None
+    #: Of the program, in place of what it had; () = as they were.
+    arguments: Sequence[str] = ()
+
+
+def copied(api: Api, job: Mapping[str, Any], changes: Changes, now: int) -> dict[str, Any]:
+    """The job's own JSON as a create of it, changed. `now`: nanoseconds, for an id that no other job has.
+    Raises click.UsageError for a change that a job of its kind cannot have."""
+    fresh = {key: _copy(job[key]) for key in _TAKEN[api] if job.get(key)}
+    if changes.labels:
+        fresh["labels"] = {**fresh.get("labels", {}), **changes.labels}
+    if api is Api.ML:
+        stem = _COPY.sub("", str(job.get("jobId", "job")))
+        fresh = {"jobId": changes.name or f"{stem}_copy{now // 10**6}", **fresh}
+        _change_ml(_mapping(fresh.get("trainingInput")), changes)
+        return fresh
+    if changes.name:
+        fresh["displayName"] = changes.name
+    _change_vertex(_mapping(fresh.get("jobSpec") or fresh.get("trialJobSpec")), changes)
+    return fresh
+
+
+def has_own_output(job: Mapping[str, Any]) -> bool:
+    """Whether `trainshed run` chose its output directory, for this job alone."""
+    spec = _mapping(job.get("jobSpec"))
+    prefix = str(_mapping(spec.get("baseOutputDirectory")).get("outputUriPrefix", ""))
+    return _OWN_OUTPUT.fullmatch(prefix) is not None
+
+
+def _change_vertex(spec: dict[str, Any], changes: Changes) -> None:
+    pools = [_mapping(pool) for pool in cast(list[Any], spec.get("workerPoolSpecs") or [])]
+    if changes.output:
+        spec["baseOutputDirectory"] = {"outputUriPrefix": changes.output}
+    if changes.replicas:
+        pools = list(_resized(pools, changes.replicas))
+        spec["workerPoolSpecs"] = pools
+    for pool in filter(None, pools):
+        if changes.machine_type:
+            pool["machineSpec"] = {
+                **_mapping(pool.get("machineSpec")),
+                "machineType": changes.machine_type,
+            }
+        program, image = _program(pool)
+        if changes.image:
+            program[image] = changes.image
+        if changes.arguments:
+            program["args"] = list(changes.arguments)
+        if changes.env:
+            program["env"] = _with_env(program.get("env"), changes.env)
+
+
+def _program(pool: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """What runs in a pool, and which field of it is the image."""
+    if package := pool.get("pythonPackageSpec"):
+        return _mapping(package), "executorImageUri"
+    return _mapping(pool.setdefault("containerSpec", {})), "imageUri"
+
+
+def _resized(pools: list[dict[str, Any]], replicas: int) -> Iterator[dict[str, Any]]:
+    """The pools with so many primaries and workers; other roles stay as they are."""
+    first, *others = pools
+    yield first
+    workers = others[0] if others else {}
+    yield {**(workers or _copy(first)), "replicaCount": str(replicas - 1)} if replicas > 1 else {}
+    if any(others[1:]):
+        yield from others[1:]
+
+
+def _change_ml(training: dict[str, Any], changes: Changes) -> None:
+    if changes.env:
+        raise click.UsageError("--env: jobs of ml v1 have no variables of their own.")
+    if changes.output:
+        training["jobDir"] = changes.output
+    if changes.arguments:
+        training["args"] = list(changes.arguments)
+    if changes.replicas or changes.machine_type:
+        _change_machines(training, changes)
+    if changes.image:
+        for role in ("master", "worker", "parameterServer", "evaluator"):
+            config = _mapping(training.get(f"{role}Config"))
+            if role == "master" or config.get("imageUri"):
+                training[f"{role}Config"] = {**config, "imageUri": changes.image}
+
+
+def _change_machines(training: dict[str, Any], changes: Changes) -> None:
+    if training.get("scaleTier", "BASIC") != "CUSTOM":
+        raise click.UsageError(
+            f"--replicas and --machine-type: its scale tier {training.get('scaleTier', 'BASIC')} sets its"
+            " machines; a job of tier CUSTOM can have others."
+        )
+    if changes.machine_type:
+        for role in ("master", "worker"):
+            if role == "master" or training.get("workerCount"):
+                training[f"{role}Type"] = changes.machine_type
+    if changes.replicas:
+        training["workerCount"] = str(changes.replicas - 1)
+        if changes.replicas > 1:
+            training.setdefault("workerType", training.get("masterType"))
+
+
+def _with_env(before: Any, env: Mapping[str, str]) -> list[dict[str, Any]]:
+    entries = [_mapping(entry) for entry in cast(list[Any], before or [])]
+    kept = [entry for entry in entries if entry.get("name") not in env]
+    return kept + [{"name": name, "value": value} for name, value in env.items()]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in cast(dict[str, Any], value).items()}
+    if isinstance(value, list):
+        return [_copy(item) for item in cast(list[Any], value)]
+    return value
