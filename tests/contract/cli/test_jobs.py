@@ -616,7 +616,7 @@ def test_a_clone_is_the_job_with_changes(trainshed: Invoke, service: FakeService
 
 def test_a_clone_of_an_ml_job_has_an_id_of_its_own(trainshed: Invoke, service: FakeService) -> None:
     training = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "region": "us-east1"}
-    about = {"api": "ml", "name": "projects/p/jobs/one", "jobId": "one"}
+    about: dict[str, Any] = {"api": "ml", "name": "projects/p/jobs/one", "jobId": "one"}
     resource = {"jobId": "one", "trainingInput": training, "state": "FAILED"}
     service.on("GET", f"{JOBS}/one", job("7", "FAILED", resource=resource, **about))
     service.on("POST", "/v1/projects/p/jobs", {"jobId": "two"})
