@@ -48,7 +48,7 @@ def new_engine(
             preflight=preflight,
         ),
         command=module_command,
-        autopsies=CollectorOptions(limit=AUTOPSY_LIMIT, nodes_directory=nodes),
+        autopsies=CollectorOptions(limit=AUTOPSY_LIMIT, nodes_directories=(nodes,)),
         preflight=preflight,
         **more,
     )

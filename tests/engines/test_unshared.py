@@ -77,7 +77,7 @@ class UnsharedLab(Lab):
                 directory=str(directory / "nodes"),
                 cache=str(self.cache),
             ),
-            command=self._bootstrap.parcel,
+            command=lambda _, document: self._bootstrap.parcel(document),
             library=self._library,
         )
 

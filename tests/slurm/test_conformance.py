@@ -48,7 +48,7 @@ class SlurmEngineLab(LabWithNodes):
     patience = 40.0
     kills = KILLS
 
-    def __init__(self, lab: SlurmLab, directory: Path) -> None:
+    def __init__(self, lab: SlurmLab, directory: Path, **more: object) -> None:
         self._lab = lab
         self._directory = directory
         self._settings = {
@@ -57,6 +57,7 @@ class SlurmEngineLab(LabWithNodes):
             "directory": "/tmp/agents",
             "lease": 10.0,
             "shared": True,
+            **more,
         }
 
     def engine(self) -> Engine:
@@ -77,3 +78,26 @@ class TestSlurm(Conformance):
     def lab(self, slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Lab]:
         yield SlurmEngineLab(slurm_lab, tmp_path)
         slurm_lab.clear()
+
+
+@pytest.mark.soak
+class TestOneOfSeveralClusters(Conformance):
+    """Nodes have the names of their cluster before their own. A soak: the engine is the same; what is its own
+    is proved by test_joined_clusters.py."""
+
+    @pytest.fixture
+    def lab(self, slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Lab]:
+        clusters: dict[str, object] = {
+            "all": {},
+            "short": {"partition": "short", "regions": ["us-east1"]},
+        }
+        yield _JoinedLab(slurm_lab, tmp_path, clusters=clusters)
+        slurm_lab.clear()
+
+
+class _JoinedLab(SlurmEngineLab):
+    async def cut_off(self, engine: Engine, node: str) -> None:
+        await super().cut_off(engine, node.partition(".")[2])
+
+    async def reconnect(self, engine: Engine, node: str) -> None:
+        await super().reconnect(engine, node.partition(".")[2])

@@ -297,13 +297,12 @@ def speaks_tls(settings: Settings) -> bool:
 
 def _unheeded(settings: Settings) -> str:
     """What is said of nodes and would not be looked at, "" if nothing is."""
-    if (
-        settings.engine == "slurm"
-        and not settings.strict
-        and "machines" in engine_settings(settings)
+    table = engine_settings(settings) if settings.engine == "slurm" else {}
+    if not settings.strict and (
+        found := [name for name in ("machines", "clusters") if name in table]
     ):
         return (
-            "Wrong settings:\n  [engines.slurm] machines says which nodes take which machine types, and "
+            f"Wrong settings:\n  [engines.slurm] {' and '.join(found)} say which nodes take which jobs, and "
             'capacity = "relaxed" has jobs run anywhere; take one of them away'
         )
     return ""

@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trainshed.engines.port import NodeState
@@ -26,6 +27,16 @@ def examine_slurm(table: Mapping[str, Any]) -> Iterator[Finding]:
     except ValueError as failure:
         yield Finding("Slurm settings", "bad", str(failure).replace("\n", "; ") + ".")
         return
+    if not settings.clusters:
+        yield from _examine(settings)
+    for name in settings.clusters:
+        for found in _examine(settings.of_cluster(name)):
+            yield replace(found, about=f"{found.about} ({name})")
+    yield _port(settings)
+
+
+def _examine(settings: SlurmSettings) -> Iterator[Finding]:
+    """One cluster, and where its nodes call."""
     missing = _missing_command(settings)
     if missing:
         yield Finding("Slurm commands", "bad", missing)
@@ -34,7 +45,6 @@ def examine_slurm(table: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("Slurm commands", "good", f"all there ({where}).")
         yield from asyncio.run(_cluster(settings))
     yield _address(settings)
-    yield _port(settings)
 
 
 def _missing_command(settings: SlurmSettings) -> str:

@@ -270,9 +270,10 @@ class Agents:
                 "its programs by then"
             )
         report = self._cluster.report()
-        if report.looked < agent.silent_since + _SETTLED:
-            return ""
         node = next((one for one in report.nodes if one.node.name == agent.node), None)
+        looked = report.looked if node is None or node.looked is None else node.looked
+        if looked < agent.silent_since + _SETTLED:
+            return ""
         if node is None or node.state is NodeState.GONE:
             why = f" ({node.cause})" if node and node.cause else ""
             return f"node {agent.node} is gone{why}"

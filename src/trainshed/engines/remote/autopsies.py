@@ -22,7 +22,7 @@ import msgspec
 
 from trainshed.access.redaction import REDACTED, redacted
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import ReplicaExited
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import named_in
 from trainshed.engines.local.autopsies import Foundling
@@ -64,7 +64,7 @@ class CollectorOptions:
     #: Bytes of what one replica left; more is not fetched.
     limit: int = 1 << 30
     #: Directory on nodes below which programs have their files.
-    nodes_directory: str = "/tmp"
+    nodes_directories: tuple[str, ...] = ("/tmp",)
 
 
 class AutopsyCollector:
@@ -190,15 +190,15 @@ class AutopsyCollector:
 
     def _checked(self, path: str) -> Path:
         """Where the files had been: nothing but a place for them. Raises NotKept."""
-        root = self._options.nodes_directory
+        roots = self._options.nodes_directories
         if (
             len(path) > _LONGEST_PATH
             or os.path.normpath(path) != path
-            or not PurePosixPath(path).is_relative_to(root)
+            or not any(PurePosixPath(path).is_relative_to(root) for root in roots)
             or "\0" in path
         ):
             raise NotKept(
-                f"the node says that they were at {path[:100]!r}, which is not below {root}"
+                f"the node says that they were at {path[:100]!r}, which is not below {' or '.join(roots)}"
             )
         return Path(path)
 

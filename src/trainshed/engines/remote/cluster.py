@@ -85,6 +85,8 @@ class NodeReport:
     cause: str = ""
     #: Where it is reached by other nodes: a name or an address; "" = its name.
     address: str = ""
+    #: When the look began that found this, if not with all others (`ClusterReport.looked`).
+    looked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

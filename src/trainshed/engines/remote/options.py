@@ -24,8 +24,9 @@ class RemoteOptions:
     lease: float
     #: What every agent is told; its credential, job, node and address are filled in.
     agent: Callable[..., AgentDocument]
-    #: From an agent's document to the command that starts it, and what that is given on its standard input.
-    command: Callable[[bytes], tuple[Sequence[str], bytes]]
+    #: From the node and the document of an agent to the command that starts it, and what that is given on its
+    #: standard input.
+    command: Callable[[str, bytes], tuple[Sequence[str], bytes]]
     #: What launch plans refer to; None = they may name none.
     secrets: SecretSource | None = None
     #: Nodes of a gang have to reach each other before something is started there; the rest is in `agent`.
@@ -43,7 +44,7 @@ class RemoteOptions:
 _FIRST = "import sys; sys.path[:0] = sys.argv[1:]; from trainshed.engines.remote.start import main; main()"
 
 
-def module_command(document: bytes) -> tuple[Sequence[str], bytes]:
+def module_command(node: str, document: bytes) -> tuple[Sequence[str], bytes]:
     """For nodes that see this Python and this package where they are here."""
     # As this process has them: to look for site-packages again takes a tenth of an agent's start.
     paths = [path for path in sys.path if Path(path).is_dir()]

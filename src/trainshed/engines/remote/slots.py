@@ -314,7 +314,7 @@ class SlotMaker:
         )
         # It may have to read all of the agent's code first.
         argv, given = await asyncio.to_thread(
-            self._options.command, messages.write_document(document)
+            self._options.command, agent.node, messages.write_document(document)
         )
         agent.is_starting = True
         try:

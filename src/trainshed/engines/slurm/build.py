@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.autopsies import CollectorOptions
+from trainshed.engines.remote.cluster import Cluster
 from trainshed.engines.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
 from trainshed.engines.remote.content.library import Library
-from trainshed.engines.remote.credentials import Issuer
+from trainshed.engines.remote.credentials import Credential, Issuer
 from trainshed.engines.remote.engine import PORT, RemoteEngine
 from trainshed.engines.remote.hub import Hub
+from trainshed.engines.remote.joined import JoinedClusters, Member, cluster_of
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.options import RemoteOptions, module_command
 from trainshed.engines.slurm.cluster import SlurmCluster
@@ -44,13 +47,13 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         directory=directory,
         lease=settings.lease,
         agent=partial(_document, context, settings, tuple(doors)),
-        command=_shared_command(settings) if settings.shared else _sent_along(settings),
+        command=_command(settings),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
         preflight=settings.preflight,
         quarantine=settings.quarantine_minutes * 60,
         autopsies=CollectorOptions(
-            round(settings.autopsy_size * 2**30), nodes_directory=settings.node_directory
+            round(settings.autopsy_size * 2**30), nodes_directories=_directories(settings)
         ),
     )
 
@@ -77,7 +80,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         now=context.now,
     )
     return RemoteEngine(
-        SlurmCluster(settings, identity),
+        _cluster(settings, identity),
         FileStreams(context.data / "logs"),
         options,
         new_hub,
@@ -85,11 +88,42 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     )
 
 
+def _cluster(settings: SlurmSettings, identity: str) -> Cluster:
+    if not settings.clusters:
+        return SlurmCluster(settings, identity)
+    members: dict[str, Member] = {}
+    for name in settings.clusters:
+        service = identity + name
+        cluster = SlurmCluster(settings.of_cluster(name), service)
+        members[name] = Member(cluster, settings.regions_of(name), service)
+    return JoinedClusters(members, identity)
+
+
+def _here(settings: SlurmSettings, node: str) -> SlurmSettings:
+    """Those of the cluster that a node is of."""
+    return settings.of_cluster(cluster_of(node)) if settings.clusters else settings
+
+
+def _directories(settings: SlurmSettings) -> tuple[str, ...]:
+    """Where agents write, on nodes of any cluster."""
+    each = [settings.of_cluster(name) for name in settings.clusters] or [settings]
+    return tuple(dict.fromkeys(one.node_directory for one in each))
+
+
 def _document(
-    context: EngineContext, settings: SlurmSettings, doors: tuple[str, ...], **own: object
+    context: EngineContext,
+    settings: SlurmSettings,
+    doors: tuple[str, ...],
+    *,
+    node: str,
+    credential: Credential,
+    **own: object,
 ) -> AgentDocument:
     """What all agents are told, and what is one's own."""
+    settings = _here(settings, node)
     return AgentDocument(
+        node=node,
+        credential=replace(credential, host=settings.service_address),
         directory=settings.node_directory,
         level=context.rules.isolation,
         processes=context.rules.max_processes,
@@ -107,25 +141,24 @@ def _document(
     )
 
 
-Command = Callable[[bytes], tuple[Sequence[str], bytes]]
+def _command(settings: SlurmSettings) -> Callable[[str, bytes], tuple[Sequence[str], bytes]]:
+    """How agents are started: by this package, where nodes see it; else its code is sent along, which is read
+    when the first agent is started."""
+    made: dict[tuple[str, str], Bootstrap] = {}
+    code: list[AgentCode] = []
 
-
-def _shared_command(settings: SlurmSettings) -> Command:
-    """For nodes that see this package where it is here."""
-    if not settings.python:
-        return module_command
-    return lambda document: ((settings.python, "-m", AGENT), document)
-
-
-def _sent_along(settings: SlurmSettings) -> Command:
-    """For nodes that have nothing of ours but a Python. The code is read when the first agent is started."""
-    python = settings.python or "python3"
-    made: list[Bootstrap] = []
-
-    def command(document: bytes) -> tuple[Sequence[str], bytes]:
-        if not made:
-            made.append(Bootstrap(AgentCode.collect(), python, settings.node_directory))
-        return made[0].parcel(document)
+    def command(node: str, document: bytes) -> tuple[Sequence[str], bytes]:
+        here = _here(settings, node)
+        if here.shared:
+            if here.python:
+                return (here.python, "-m", AGENT), document
+            return module_command(node, document)
+        key = here.python or "python3", here.node_directory
+        if key not in made:
+            if not code:
+                code.append(AgentCode.collect())
+            made[key] = Bootstrap(code[0], *key)
+        return made[key].parcel(document)
 
     return command
 

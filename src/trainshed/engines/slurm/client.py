@@ -35,7 +35,7 @@ class SlurmClient:
 
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
-        self._environment = commands.environment(os.environ)
+        self._environment = commands.environment(os.environ, settings.conf)
         #: Those of agents that were handed over: of which hold, and who waits for it.
         self._sruns: dict[asyncio.subprocess.Process, tuple[str, asyncio.Task[None]]] = {}
 

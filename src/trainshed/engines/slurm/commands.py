@@ -313,13 +313,13 @@ def list_nodes(partitions: str) -> list[str]:
     return ["sinfo", "--Node", "--noheader", *where, "-O", _format(_NODE_FIELDS)]
 
 
-def environment(ambient: Mapping[str, str]) -> dict[str, str]:
+def environment(ambient: Mapping[str, str], conf: str = "") -> dict[str, str]:
     """What the commands are run in: without what a job that the service itself runs in, or its user's habits,
-    would add to each of them."""
+    would add to each of them. `conf`: file of Slurm's configuration, if it is not the usual one."""
     prefixes = ("SLURM_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SBATCH_")
     kept = {key: value for key, value in ambient.items() if not key.startswith(prefixes)}
-    if "SLURM_CONF" in ambient:
-        kept["SLURM_CONF"] = ambient["SLURM_CONF"]
+    if conf := conf or ambient.get("SLURM_CONF", ""):
+        kept["SLURM_CONF"] = conf
     # Moments as seconds since the epoch.
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 

@@ -13,6 +13,7 @@ import msgspec
 
 from trainshed.core.catalog.accelerators import accelerator_types
 from trainshed.core.catalog.machines import closest, machine_types
+from trainshed.core.catalog.regions import regions
 from trainshed.core.names import Api
 from trainshed.core.routes import MachineWanted, Route
 
@@ -38,6 +39,8 @@ _OURS = (
 
 
 _Constraint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,@+&|()\[\]*:-]{0,500}$")]
+_Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{0,253}$")]
+_ClusterName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}$")]
 _Arguments = Annotated[list[_Argument], msgspec.Meta(max_length=50)]
 _Pattern = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*?-]{1,100}$")]
 
@@ -60,11 +63,31 @@ class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extra: _Arguments | None = None
 
 
+class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[engines.slurm.clusters.NAME]`: one of several clusters. What is None is as in the plain settings, as
+    is all that is not named here."""
+
+    #: Whose jobs run there; [] = those of all regions that no other cluster names.
+    regions: Annotated[list[str], msgspec.Meta(max_length=200)] = []
+    address: _Address | None = None
+    partition: _Word | None = None
+    account: _Word | None = None
+    qos: _Word | None = None
+    constraint: _Constraint | None = None
+    extra: _Arguments | None = None
+    accelerators: dict[str, _Word] | None = None
+    machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] | None = None
+    directory: _Directory | None = None
+    python: _Directory | None = None
+    conf: _Directory | None = None
+    commands: _Directory | None = None
+
+
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[engines.slurm]`."""
 
     #: Name or address at which nodes reach the service; "" = this machine's name.
-    address: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{0,253}$")] = ""
+    address: _Address = ""
     #: Where agents are listened to.
     host: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,253}$")] = "0.0.0.0"
     #: 0 = any that is free.
@@ -103,8 +126,25 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: GiB of what a failed replica left on its node, whose files are fetched from there; of one that left
     #: more nothing is kept.
     autopsy_size: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
+    #: File of Slurm's configuration; "" = where its commands look for it.
+    conf: _Directory = ""
     #: Directory of Slurm's commands; "" = on the PATH.
     commands: _Directory = ""
+    #: Several clusters, by names of their own, each for some regions; {} = one, for all.
+    clusters: dict[_ClusterName, ClusterSettings] = {}
+
+    def of_cluster(self, name: str) -> "SlurmSettings":
+        """Those of one of several clusters."""
+        own = msgspec.structs.asdict(self.clusters[name])
+        given = {key: value for key, value in own.items() if value is not None and key != "regions"}
+        return msgspec.structs.replace(self, **given, clusters={})
+
+    def regions_of(self, name: str) -> tuple[str, ...]:
+        """Whose jobs run on that cluster; () = those of all there are."""
+        if own := self.clusters[name].regions:
+            return tuple(own)
+        named = {region for one in self.clusters.values() for region in one.regions}
+        return tuple(sorted(_all_regions() - named)) if named else ()
 
     @property
     def service_address(self) -> str:
@@ -131,14 +171,44 @@ def parse(table: Mapping[str, Any]) -> SlurmSettings:
     wrong = _wrong_fields(SlurmSettings, table)
     if not wrong:
         settings = msgspec.convert(dict(table), SlurmSettings)
-        wrong = [
-            *_wrong_extra(settings.extra),
-            *_wrong_accelerators(settings),
-            *_wrong_machines(settings),
-        ]
+        wrong = [*_wrong_values(settings), *_wrong_regions(settings)]
+        if not wrong:
+            for name in settings.clusters:
+                wrong += _wrong_values(settings.of_cluster(name), f"clusters.{name}.")
         if not wrong:
             return settings
     raise ValueError("\n".join(f"[engines.slurm] {line}" for line in wrong))
+
+
+def _all_regions() -> set[str]:
+    return {region for api in Api for region in regions(api)}
+
+
+def _wrong_values(settings: SlurmSettings, at: str = "") -> list[str]:
+    """Of settings whose every field is right by itself. `at`: what stands before their names."""
+    return [
+        *_wrong_extra(settings.extra, at),
+        *(f"{at}{line}" for line in _wrong_accelerators(settings)),
+        *(f"{at}{line}" for line in _wrong_machines(settings)),
+    ]
+
+
+def _wrong_regions(settings: SlurmSettings) -> list[str]:
+    wrong: list[str] = []
+    known, served = sorted(_all_regions()), dict[str, str]()
+    rest = [name for name, one in settings.clusters.items() if not one.regions]
+    if len(rest) > 1:
+        wrong.append(
+            f"clusters: {' and '.join(rest)} name no regions; one cluster at most may have the others' rest"
+        )
+    for name, one in settings.clusters.items():
+        at = f"clusters.{name}.regions"
+        for region in one.regions:
+            if region not in known:
+                wrong.append(f"{at}: there is no region {region!r}.{closest(region, known)}")
+            elif served.setdefault(region, name) != name:
+                wrong.append(f"{at}: {region} is served by {served[region]} already")
+    return wrong
 
 
 def _wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str = "") -> list[str]:
@@ -153,11 +223,8 @@ def _wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str 
             wrong.append(f"{at}{key}: there is no such setting; {hint}")
             continue
         inner: list[str] = []
-        if kind is SlurmSettings and key == "machines" and isinstance(value, list):
-            for number, one in enumerate(cast("list[object]", value)):
-                if isinstance(one, Mapping):
-                    own = cast("Mapping[str, Any]", one)
-                    inner += _wrong_fields(MachineRoute, own, f"machines[{number}].")
+        for where, kind_inside, one in _tables_inside(key, value):
+            inner += _wrong_fields(kind_inside, one, f"{at}{where}.")
         wrong += inner
         try:
             msgspec.convert(value, fields[key].type)
@@ -165,6 +232,20 @@ def _wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str 
             if not inner:
                 wrong.append(f"{at}{key}: {e}")
     return wrong
+
+
+def _tables_inside(
+    key: str, value: object
+) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
+    """The tables that a setting consists of: how each is called, and of what kind it is."""
+    if key == "machines" and isinstance(value, list):
+        for number, one in enumerate(cast("list[object]", value)):
+            if isinstance(one, Mapping):
+                yield f"machines[{number}]", MachineRoute, cast("Mapping[str, Any]", one)
+    elif key == "clusters" and isinstance(value, Mapping):
+        for name, one in cast("Mapping[str, object]", value).items():
+            if isinstance(one, Mapping):
+                yield f"clusters.{name}", ClusterSettings, cast("Mapping[str, Any]", one)
 
 
 def _wrong_extra(extra: Iterable[str], at: str = "") -> list[str]:

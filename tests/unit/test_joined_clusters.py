@@ -1,0 +1,140 @@
+"""Several clusters as one: `trainshed.engines.remote.joined`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.names import JobUid
+from trainshed.core.routes import Acceptance
+from trainshed.engines.port import Node, NodeState
+from trainshed.engines.remote.cluster import (
+    ClusterReport,
+    ClusterUnavailable,
+    Hold,
+    HoldName,
+    NodeNeed,
+    NodeReport,
+)
+from trainshed.engines.remote.joined import JoinedClusters, Member
+
+pytestmark = pytest.mark.anyio
+
+HOLD = HoldName("abc", JobUid(7), 1, 0)
+
+
+@dataclass
+class Recorder:
+    """A cluster that notes what it is asked."""
+
+    found: ClusterReport
+    down: bool = False
+    asked: list[str] = field(default_factory=list[str])
+    changes: asyncio.Queue[ClusterReport | None] = field(
+        default_factory=asyncio.Queue[ClusterReport | None]
+    )
+
+    async def start(self) -> None:
+        if self.down:
+            raise ClusterUnavailable("no answer")
+        self.asked.append("start")
+
+    async def close(self) -> None:
+        self.asked.append("close")
+        self.changes.put_nowait(None)
+
+    def report(self) -> ClusterReport:
+        return self.found
+
+    async def watch(self) -> AsyncIterator[ClusterReport]:
+        while (report := await self.changes.get()) is not None:
+            yield report
+
+    async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
+        nodes = tuple(need.node for need in needs)
+        self.asked.append(f"acquire {name} {nodes}")
+        return Hold(name, "12", nodes)
+
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+        self.asked.append(f"agent {hold.name} {hold.nodes} {node}")
+
+    async def give_back(self, name: HoldName) -> None:
+        self.asked.append(f"give back {name}")
+
+
+def a_report(node: str, looked: float, hold: HoldName | None = None) -> ClusterReport:
+    return ClusterReport(
+        (NodeReport(Node(node, 4, 2**30), NodeState.UP),),
+        {hold: frozenset({node})} if hold else {},
+        looked,
+        {hold: Delay(DelayCause.CLUSTER, "Priority")} if hold else {},
+    )
+
+
+def two(*, held: bool = False, down: bool = False) -> tuple[JoinedClusters, Recorder, Recorder]:
+    inner = replace(HOLD, service="abcwest")
+    east = Recorder(a_report("n1", 5.0))
+    west = Recorder(a_report("n1", 3.0, inner if held else None), down)
+    members = {
+        "east": Member(east, ("us-east1",), "abceast"),
+        "west": Member(west, ("us-west1",), "abcwest"),
+    }
+    return JoinedClusters(members, "abc"), east, west
+
+
+async def test_nodes_are_told_by_cluster_with_the_regions_that_they_serve() -> None:
+    joined, _, _ = two(held=True)
+    report = joined.report()
+    assert [(one.node.name, one.address, one.looked) for one in report.nodes] == [
+        ("east.n1", "n1", 5.0),
+        ("west.n1", "n1", 3.0),
+    ]
+    assert report.nodes[1].node.accepts == Acceptance(regions=("us-west1",))
+    assert report.agents == {HOLD: frozenset({"west.n1"})}
+    assert report.delays[HOLD].message == "Priority"
+
+
+async def test_what_is_asked_goes_to_the_cluster_of_the_node() -> None:
+    joined, east, west = two()
+    hold = await joined.acquire(HOLD, [NodeNeed("west.n1", 1, 1, 1)])
+    assert hold == Hold(HOLD, "12", ("west.n1",))
+    await joined.start_agent(hold, "west.n1", ["python3"], b"")
+    await joined.give_back(HOLD)
+    name = "trainshed-abcwest-7-1-0"
+    assert west.asked == [
+        f"acquire {name} ('n1',)",
+        f"agent {name} ('n1',) n1",
+        f"give back {name}",
+    ]
+    assert not east.asked
+    with pytest.raises(ClusterUnavailable, match="no cluster north"):
+        await joined.acquire(HOLD, [NodeNeed("north.n1", 1, 1, 1)])
+
+
+async def test_after_a_restart_what_is_held_is_found_where_it_is_or_asked_for_everywhere() -> None:
+    joined, east, west = two(held=True)
+    await joined.give_back(HOLD)
+    assert (len(east.asked), len(west.asked)) == (0, 1)
+    joined, east, west = two()
+    await joined.give_back(HOLD)
+    assert (len(east.asked), len(west.asked)) == (1, 1)
+
+
+async def test_a_cluster_that_does_not_answer_at_the_start_is_named() -> None:
+    joined, east, _ = two(down=True)
+    with pytest.raises(ClusterUnavailable, match="cluster west: no answer"):
+        await joined.start()
+    assert east.asked == ["start", "close"]
+
+
+async def test_news_of_any_cluster_are_told_with_all_that_is_known() -> None:
+    joined, _, west = two()
+    await joined.start()
+    west.found = a_report("n2", 9.0)
+    west.changes.put_nowait(west.found)
+    async for report in joined.watch():
+        assert [one.node.name for one in report.nodes] == ["east.n1", "west.n2"]
+        break
+    await joined.close()
