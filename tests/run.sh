@@ -59,6 +59,8 @@ marks='not runtimes and not programs and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs'
 .venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --dist loadfile --no-loadscope-reorder --durations 20 && code=0 || code=$?
 took=$(($(date +%s) - began)) busy=$(($(used) - used))
+# One of gigabytes that a job of some test began to build costs minutes, and no test says so.
+printf '\nEnvironments in the cache of the tests:\n%s\n' "$(ls build/test-cache/environments 2>/dev/null)" >&2
 printf '\n%s s, in which the processors of this machine computed for %s s: %s of %s all the time.\n' \
     "$took" "$busy" "$(awk "BEGIN { printf \"%.1f\", $busy / ($took + 0.01) }")" "$processors" >&2
 [ "$code" -ne 0 ] || exit 0

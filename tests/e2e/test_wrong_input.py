@@ -20,7 +20,9 @@ GOOD_ML: dict[str, Any] = {
         "packageUris": ["gs://trainshed/p-1.0.tar.gz"],
         "pythonModule": "trainer.task",
         "region": "us-central1",
-        "runtimeVersion": "2.6",
+        # On the service that the files share it is the environment of all; another would be built, though the
+        # job has failed long since.
+        "runtimeVersion": "2.11",
         "pythonVersion": "3.7",
     },
 }
