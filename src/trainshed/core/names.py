@@ -178,7 +178,7 @@ class ReplicaId:
 
     def __str__(self) -> str:
         """`workerpool1-0`: the name Vertex uses, and the one of log tasks, files and directories."""
-        return SERVICE_TASK if self == SERVICE else f"workerpool{self.pool}-{self.index}"
+        return f"workerpool{self.pool}-{self.index}" if self.pool < SERVICE.pool else SERVICE_TASK
 
     @staticmethod
     def parse(text: str) -> "ReplicaId":

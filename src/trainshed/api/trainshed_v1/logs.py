@@ -6,6 +6,7 @@ time, whosever they are; what comes later is sent as it comes. A follower that c
 seen last of every writer.
 """
 
+import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -31,7 +32,10 @@ from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, advanced
 from trainshed.store.port import NO_JOB
 
-_BATCH: Final = 200
+_FEW: Final = 200
+"""Lines that are read at once of a writer who has little to say: on the event loop, without a delay."""
+_MANY: Final = 5_000
+"""Of one who is far behind: in a thread."""
 _LONGEST_TAIL: Final = 10_000
 _PLACE: Final = re.compile(r"(\d{1,9})/([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
@@ -105,18 +109,21 @@ class _Source:
     read: deque[LogLine] = field(default_factory=deque[LogLine])
     #: There may be more to read.
     more: bool = True
+    #: How many lines are read next.
+    batch: int = _FEW
     #: No line comes any more.
     over: bool = False
 
-    async def fill(self, services: Services, replicas: Replicas) -> None:
-        """Read on, if all that was read is sent."""
+    async def fill(self, services: Services, replicas: Replicas, most: int) -> None:
+        """Read on, if all that was read is sent; at most `most` lines, or a few."""
         if self.more and not self.read:
             found = await services.logs.lines_since(
-                self.job.uid, self.position, replicas=replicas, limit=_BATCH
+                self.job.uid, self.position, replicas=replicas, limit=self.batch
             )
             self.position = advanced(self.position, found)
             self.read.extend(found)
-            self.more = len(found) == _BATCH
+            self.more = len(found) == self.batch
+            self.batch = max(most, _FEW) if self.more else _FEW
 
     def before(self, bound: int | None) -> Iterator[LogLine]:
         """Take the lines up to the moment `bound` (None: all)."""
@@ -203,7 +210,7 @@ async def _lines(
         fresh = programs.news() - counts.keys()
         while lines := await _next(services, programs.sources, replicas):
             pace.spoke()
-            yield b"".join(lines)
+            yield lines
         if programs.is_over or not follow:
             return
         if pace.is_silent():
@@ -212,26 +219,31 @@ async def _lines(
             await pace.news({uid: counts[uid] for uid in programs.news()})
 
 
-async def _next(services: Services, sources: Sequence[_Source], replicas: Replicas) -> list[bytes]:
+async def _next(services: Services, sources: Sequence[_Source], replicas: Replicas) -> bytes:
     """The next lines of all, by time; none if there are none now."""
     for source in sources:
-        await source.fill(services, replicas)
+        await source.fill(services, replicas, _MANY // len(sources))
     # Of who has more than was read, later lines may still be earlier than those of others.
     full = [source for source in sources if source.more and source.read]
     bound = min((source.read[-1].at for source in full), default=None)
-    taken = [
-        [(found.at, _line(source.job, found)) for found in source.before(bound)]
-        for source in sources
-    ]
-    if not any(taken) and full:
+    taken = [(source.job, list(source.before(bound))) for source in sources]
+    if not any(lines for _, lines in taken) and full:
         # A clock was set back within a batch.
         first = min(full, key=lambda source: source.read[-1].at)
-        taken = [[(found.at, _line(first.job, found)) for found in first.before(None)]]
-    return [text for _, text in merge(*taken, key=lambda pair: pair[0])]
+        taken = [(first.job, list(first.before(None)))]
+    if sum(len(lines) for _, lines in taken) <= _FEW:
+        return _written(taken)
+    return await asyncio.to_thread(_written, taken)
 
 
-def _line(job: Job, found: LogLine) -> bytes:
-    return line(views.log_line(job.name.api, found, _trial(job)))
+def _written(taken: Sequence[tuple[Job, Sequence[LogLine]]]) -> bytes:
+    """What each job's program has said, as lines of the stream, by time."""
+    streams = [
+        [(found.at, line(views.log_line(job.name.api, found, _trial(job)))) for found in lines]
+        for job, lines in taken
+        if lines
+    ]
+    return b"".join([text for _, text in merge(*streams, key=lambda pair: pair[0])])
 
 
 def _trial(job: Job) -> int:

@@ -10,8 +10,7 @@ from typing import Final
 from trainshed.core.names import JobUid
 from trainshed.eventloop.background import joined
 from trainshed.store.notices import Notices
-from trainshed.wire.json import encode_text
-from trainshed.wire.trainshed_v1.record import Record, plain
+from trainshed.wire.trainshed_v1.record import Record, encoded
 
 SIGN_OF_LIFE: Final = b"\n"
 _KEEP_ALIVE: Final = 15.0
@@ -86,4 +85,4 @@ async def any_beyond(notices: Notices, counts: Mapping[JobUid, int], patience: f
 
 def line(value: Record) -> bytes:
     """One line of a stream."""
-    return encode_text(plain(value)) + b"\n"
+    return encoded(value) + b"\n"

@@ -124,10 +124,15 @@ LogPosition = Mapping[ReplicaId, tuple[int, int]]
 def advanced(position: LogPosition, lines: tuple[LogLine, ...]) -> LogPosition:
     """The position of a follower that had `position` and then got `lines` from `LogReader.lines_since`."""
     moved = dict(position)
-    for line in lines:
-        place = (line.attempt, line.n)
-        if place > moved.get(line.replica, (-1, -1)):
-            moved[line.replica] = place
+    # Backwards: the last line of each replica is nearly always its highest one, and all others are passed by.
+    for line in reversed(lines):
+        reached = moved.get(line.replica)
+        if (
+            reached is None
+            or line.attempt > reached[0]
+            or (line.attempt == reached[0] and line.n > reached[1])
+        ):
+            moved[line.replica] = (line.attempt, line.n)
     return moved
 
 
