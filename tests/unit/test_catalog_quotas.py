@@ -126,7 +126,7 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
     found = gang(made)
     assert found.replicas == tuple(
-        (replica, Demand(4, 15 * 2**30))
+        (replica, Demand(4, 15 * 2**30, machine="n1-standard-4", region="us-central1"))
         for replica in (ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1))
     )
     assert (found.uid, found.name) == (made.uid, str(made.name))

@@ -23,11 +23,11 @@ class Progress:
 
 _NUMBER: Final = r"(\d{1,12})"
 _COUNTED: Final = re.compile(
-    r"\b(epoch|step|iteration|iter|batch|round|generation)s?\b\s*[:=#]?\s*\[?"
-    rf"{_NUMBER}\s*(?:/|of)\s*{_NUMBER}",
+    r"\b(epoch|step|iteration|iter|batch|round|generation)s?\b\s{0,3}[:=#]?\s{0,3}\[?"
+    rf"{_NUMBER}\s{{0,3}}(?:/|of)\s{{0,3}}{_NUMBER}",
     re.IGNORECASE,
 )
-_BAR: Final = re.compile(rf"(\d{{1,3}})%\|.*?\|\s*{_NUMBER}/{_NUMBER}")
+_BAR: Final = re.compile(rf"(\d{{1,3}})%\|[^|]{{0,300}}\|\s{{0,3}}{_NUMBER}/{_NUMBER}")
 _WIDER: Final = ("epoch", "round", "generation")
 """What is counted in these holds many of the others, so that it tells more of the whole."""
 
