@@ -1,6 +1,8 @@
 """`trainshed run` against a real service: the README's shortest way to a job of one's own."""
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -42,3 +44,31 @@ def test_a_script_becomes_a_job_with_its_files_its_words_and_its_model(
     output = spec["baseOutputDirectory"]["outputUriPrefix"].removeprefix("gs://")
     model = Path(str(service.extra["buckets"])) / output / "model/model.txt"
     assert model.read_text() == "--epochs 3", json.dumps(spec)
+
+
+def test_a_service_in_the_background_says_what_it_took_over(data: Path, gate: Path) -> None:
+    """Killed, and started again: the job ran on, and its timeline says that nobody was there."""
+    environ = environment(data)
+
+    def trainshed(*words: str) -> str:
+        return subprocess.run(
+            command(*words), env=environ, capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+
+    program = gate.parent / "wait.sh"
+    program.write_text(f"cat {gate}\n")
+    assert "Trainshed serves" in trainshed("up", "--detach", "--port", "0")
+    try:
+        name = trainshed("run", str(program), "--image", SKLEARN, "--detach").strip()
+        while (
+            json.loads(trainshed("jobs", "describe", name, "--format", "json"))["state"]
+            != "RUNNING"
+        ):
+            pass
+        os.kill(json.loads(trainshed("status", "--format", "json"))["pid"], signal.SIGKILL)
+        assert "Taken over: 1 job that ran on" in trainshed("up", "--detach", "--port", "0")
+        gate.write_text("")
+        assert "SUCCEEDED" in trainshed("jobs", "wait", "wait", "--timeout", "60")
+        assert "The service was away, for" in trainshed("jobs", "timeline", "@last")
+    finally:
+        trainshed("down")

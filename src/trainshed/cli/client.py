@@ -8,7 +8,7 @@ import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, BinaryIO, Self, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import click
@@ -103,6 +103,24 @@ class Client:
         with self._open("POST", path, query=query, content=content, content_type=content_type) as a:
             a.read()
 
+    def upload_file(self, bucket: str, name: str, file: BinaryIO, size: int) -> None:
+        """Write an object of `size` bytes from a file, piece by piece. Raises Refused, Unreachable."""
+        path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+        with self._open(
+            "POST",
+            path,
+            query={"uploadType": "media", "name": name},
+            content=file,
+            content_type="application/octet-stream",
+            length=size,
+        ) as answer:
+            answer.read()
+
+    def opened(self, bucket: str, name: str) -> "Answer":
+        """The content of an object, to be read piece by piece. Raises Refused, Unreachable."""
+        path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+        return self._open("GET", path, query={"alt": "media"})
+
     def download(self, bucket: str, name: str) -> bytes:
         """The content of an object. Raises Refused, Unreachable."""
         path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
@@ -130,8 +148,9 @@ class Client:
         path: str,
         *,
         query: Mapping[str, str | int | Sequence[str] | None] | None = None,
-        content: bytes | None = None,
+        content: bytes | BinaryIO | None = None,
         content_type: str = "application/json",
+        length: int | None = None,
         patience: float | None = 0.0,
         clean: Callable[[Any], Any] = cleaned,
     ) -> "Answer":
@@ -142,6 +161,8 @@ class Client:
             headers["Authorization"] = f"Bearer {self._token}"
         if content is not None:
             headers["Content-Type"] = content_type
+        if length is not None:
+            headers["Content-Length"] = str(length)
         connection = self._connection(self._patience if patience == 0.0 else patience)
         try:
             connection.request(method, target, body=content, headers=headers)

@@ -21,6 +21,7 @@ class Session:
 
 
 _COMMANDS = (
+    ("buckets", "trainshed.cli.buckets", "List, copy, delete and measure objects in buckets."),
     ("completion", "trainshed.cli.completion", "Print shell completion for bash, zsh or fish."),
     ("console", "trainshed.cli.console", "Print a link that opens the web console."),
     (
@@ -59,7 +60,9 @@ _COMMANDS = (
     ("reducers", "trainshed.cli.reducers", "Plan the reducers of a job (Reduction Server)."),
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
+    ("status", "trainshed.cli.status", "Show whether a service runs and what it does."),
     ("studies", "trainshed.cli.studies", "List and describe studies and their trials."),
+    ("systemd-unit", "trainshed.cli.systemd", "Print a unit that keeps the service running."),
     ("tensorboard", "trainshed.cli.tensorboard", "Open TensorBoard for what jobs wrote."),
 )
 """(name, module, description); the module's `command` is the click command."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from trainshed.cli.client import PATIENCE, Client, Unreachable
+from trainshed.cli.spelling import data_option
 from trainshed.replica import protocol
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
@@ -114,11 +115,11 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             pid=int(service["pid"]),
             data=data,
             buckets=Path(service.get("buckets") or data / "buckets"),
-            advice=f"The service of {data} does not answer (yet, or any more). {_START}",
+            advice=f"The service of {data} does not answer (yet, or any more). {_start_at(data)}",
         )
     except FileNotFoundError:
         raise Unreachable(
-            f"No Trainshed service is running with its data in {data}. {_START}"
+            f"No Trainshed service is running with its data in {data}. {_start_at(data)}"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise Unreachable(
@@ -128,9 +129,13 @@ def local(data: Path, token: str | None = None) -> Endpoint:
     if not _is_alive(endpoint.pid, int(service.get("since", 0))):
         raise Unreachable(
             f"No Trainshed service is running with its data in {data} (the last one, process"
-            f" {endpoint.pid}, has ended). {_START}"
+            f" {endpoint.pid}, has ended). {_start_at(data)}"
         )
     return endpoint
+
+
+def _start_at(data: Path) -> str:
+    return f"{_START}{data_option(data)}"
 
 
 def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:

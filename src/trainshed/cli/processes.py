@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -98,14 +99,19 @@ def start(data: Path) -> StartedService:
 
     Raises click.ClickException with the end of the service's output if it does not become so.
     """
+    return started_by(["up", "--port", "0", "--data", str(data)], data)
+
+
+def started_by(words: Sequence[str], data: Path) -> StartedService:
+    """The same by a command line of `trainshed up`, whose data directory is `data`."""
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     output = data / "up.log"
     reading, writing = os.pipe()
-    command = [sys.executable, "-P", "-m", "trainshed", "up", "--port", "0"]
+    command = [sys.executable, "-P", "-m", "trainshed", *words]
     try:
         with output.open("wb") as log:
             process = subprocess.Popen(
-                [*command, "--data", str(data), "--ready-fd", str(writing)],
+                [*command, "--ready-fd", str(writing)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

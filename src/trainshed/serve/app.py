@@ -174,6 +174,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
         lag=lag.reading,
+        started=clock.now(),
         meters=meters,
         now=clock.now,
         new_uid=new_uid,

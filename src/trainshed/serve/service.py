@@ -18,9 +18,10 @@ from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
-from trainshed.cli.text.moments import counted
+from trainshed.cli.text.moments import counted, duration
 from trainshed.console.application import FIRST_SEGMENTS, ConsoleApplication
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.eventloop.background import joined
@@ -61,11 +62,20 @@ class Service:
     """A running service. `announce` is called once requests are served, with what `service.json` holds."""
 
     def __init__(
-        self, bootstrap: Bootstrap, announce: Callable[[dict[str, Any]], None], *, stop_jobs: bool
+        self,
+        bootstrap: Bootstrap,
+        announce: Callable[[dict[str, Any]], None],
+        *,
+        last_sign: int = 0,
+        stop_jobs: bool,
     ) -> None:
+        """`last_sign`: when the last service of this data directory was there (ns since the epoch), 0 = there
+        was none."""
         self._bootstrap = bootstrap
         self._announce = announce
         self._stop_jobs = stop_jobs
+        self._last_sign = last_sign
+        self._taken_over: list[Job] = []
         self._stopping = asyncio.Event()
         self._app = wire(bootstrap, self._stopping)
         self._console: ConsoleApplication | None = None
@@ -90,6 +100,7 @@ class Service:
             lambda record: loop.call_soon_threadsafe(self._app.controller.set_aside, record)
         )
         await self._app.controller.start()
+        await self._take_over()
         if bad := await self._bootstrap.store.reader.set_aside():
             say(told_set_aside(bad))
         await self._app.suggesting.start()
@@ -185,7 +196,8 @@ class Service:
             boto = boto_document(plain, address, roots, token, settings.project)
             write_private_text(settings.data / BOTO_FILE, boto)
         link = self._console.link(self._bootstrap.token) if self._console is not None else ""
-        self._announce({**document, "console": link})
+        taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]
+        self._announce({**document, "console": link, "taken_over": taken})
         settle()
         self._app.lag.start()
 
@@ -195,6 +207,22 @@ class Service:
         return not any(
             (job.uid, job.attempt) == (claims.job_uid, claims.attempt) for job in running
         )
+
+    async def _take_over(self) -> None:
+        """Note the jobs that ran on while no service was there, and tell them so."""
+        self._taken_over = [job for job in self._app.controller.running() if job.attempt]
+        if not self._last_sign:
+            return
+        now = clock.now()
+        away = max(0, now - self._last_sign)
+        entry = TimelineEntry(
+            now,
+            "service_away",
+            f"The service was away, for {duration(away)} at most; the job ran on and is taken over.",
+            {"since": self._last_sign, "until": now},
+        )
+        for job in self._taken_over:
+            await self._bootstrap.store.intake.tell(job.uid, (entry,))
 
     async def _cancel_jobs(self) -> None:
         """Cancel every job that is not over, and wait until they are."""

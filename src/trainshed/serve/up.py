@@ -1,9 +1,11 @@
 """`trainshed up`: from options to a running service."""
 
 import asyncio
+import contextlib
 import importlib
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from trainshed.telemetry.lines import configure
 
 if TYPE_CHECKING:
     from trainshed.serve.bootstrap import Bootstrap
+    from trainshed.serve.settings import Settings
 import errno
 import sqlite3
 
@@ -85,16 +88,19 @@ import sqlite3
     help="File to write addresses into once requests are served.",
 )
 @click.option("--ready-fd", type=int, hidden=True)
+@click.option("--detach", is_flag=True, help="Return when it serves; its output goes into up.log.")
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
 def command(
+    *,
     ready_file: Path | None,
     ready_fd: int | None,
     stop_jobs_on_exit: bool,
     verbose: bool,
+    detach: bool,
     config: Path | None,
     **overrides: Any,
 ) -> None:
-    """Start the service here and keep it in the foreground.
+    """Start the service here and keep it in the foreground, or in the background with --detach.
 
     Stops within seconds on SIGTERM and Ctrl-C; jobs run on and are taken over at the next start, unless
     --stop-jobs-on-exit is given. Every setting can also stand in the TOML file of --config or in an
@@ -116,8 +122,16 @@ def command(
             f"The data directory {settings.data} cannot be made: {failure.strerror}. "
             "Choose another one with --data or $TRAINSHED_DATA."
         ) from None
+    if detach:
+        from trainshed.cli.processes import started_by
+
+        words = [word for word in sys.argv[1:] if word != "--detach"]
+        started_by(words, settings.data)
+        say_started(settings)
+        return
     configure(settings.log_format, settings.log_level, plain)
 
+    last_sign = last_written(settings.data)
     # The zygote gets ready in its own process while this one loads everything else.
     from trainshed.engines.local import spawner
 
@@ -144,21 +158,15 @@ def command(
             f'Point clients at it:    eval "$({typed()} env{option})"\n'
             f"Stop it with its jobs:  {typed()} down{option}"
         )
-        if settings.anonymous_storage:
-            say(
-                "NOTE: anonymous_storage is on: every program, and whoever reaches the buckets, has all of "
-                "them."
-            )
-        if not (is_loopback(settings.host) or speaks_tls(settings)):
-            say(
-                f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} "
-                "as they are; gRPC has a port with TLS."
-            )
+        for fact in facts_of(settings, document["taken_over"]):
+            say(fact)
         if ready_file is not None:
             # Without the token: at some levels programs are the same user, and see this file.
             token_file = str(settings.data / "owner.token")
             public = {
-                key: value for key, value in document.items() if key not in ("token", "console")
+                key: value
+                for key, value in document.items()
+                if key not in ("token", "console", "taken_over")
             }
             write_private(ready_file, {**public, "token_file": token_file})
         if ready_fd is not None:
@@ -169,7 +177,7 @@ def command(
             assembled(settings, handle, buckets) as bootstrap,
             asyncio.Runner(loop_factory=loop_factory()) as loop,
         ):
-            loop.run(_serve(bootstrap, announce, stop_jobs=stop_jobs_on_exit))
+            loop.run(_serve(bootstrap, announce, last_sign, stop_jobs=stop_jobs_on_exit))
     except Exception as failure:
         # Of whatever kind: a full disk shows in the store's, the engine's and the file system's own errors.
         if is_disk_full(failure):
@@ -180,11 +188,48 @@ def command(
 
 
 async def _serve(
-    bootstrap: "Bootstrap", announce: Callable[[dict[str, Any]], None], *, stop_jobs: bool
+    bootstrap: "Bootstrap",
+    announce: Callable[[dict[str, Any]], None],
+    last_sign: int,
+    *,
+    stop_jobs: bool,
 ) -> None:
     from trainshed.serve.service import Service
 
-    await Service(bootstrap, announce, stop_jobs=stop_jobs).run()
+    await Service(bootstrap, announce, last_sign=last_sign, stop_jobs=stop_jobs).run()
+
+
+def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
+    """What an operator is told at the start besides addresses."""
+    if taken_over:
+        many = "jobs" if len(taken_over) > 1 else "job"
+        yield f"Taken over: {len(taken_over)} {many} that ran on ({', '.join(taken_over)})."
+    if settings.anonymous_storage:
+        yield (
+            "NOTE: anonymous_storage is on: every program, and whoever reaches the buckets, has all of"
+            " them."
+        )
+    if not (is_loopback(settings.host) or speaks_tls(settings)):
+        yield (
+            f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as"
+            " they are; gRPC has a port with TLS."
+        )
+
+
+def last_written(data: Path) -> int:
+    """When the last service of a data directory wrote to its database (ns since the epoch), 0 = there was
+    none: it was there at that moment, and perhaps somewhat longer."""
+    times: list[int] = []
+    for name in ("trainshed.db", "trainshed.db-wal"):
+        with contextlib.suppress(OSError):
+            times.append((data / name).stat().st_mtime_ns)
+    return max(times, default=0)
+
+
+def say_started(settings: "Settings") -> None:
+    """Tell what a service in the background has said, and where it says more."""
+    output = settings.data / "up.log"
+    click.echo(f"{output.read_text().rstrip()}\nWhat it says from now on: {output}")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

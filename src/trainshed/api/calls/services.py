@@ -293,6 +293,8 @@ class Services:
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
     #: How late the event loop is.
     lag: Callable[[], Lag] = Lag
+    #: When the service began, in ns since the epoch; 0 = not known.
+    started: int = 0
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
     #: What all transports know of the operations of `v1beta1`.

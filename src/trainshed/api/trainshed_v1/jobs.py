@@ -42,6 +42,7 @@ async def status(call: JsonCall) -> records.Status:
     settings = call.services.settings
     return records.Status(
         version=settings.version,
+        start_time=text_micros(call.services.started),
         principal=call.principal.email,
         apis=("aiplatform.v1", "ml.v1", "logging.v2"),
         project=settings.project,

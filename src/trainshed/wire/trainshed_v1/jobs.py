@@ -24,6 +24,8 @@ class Status(Record, frozen=True):
     """The service, and what clients take by default."""
 
     version: str = ""
+    #: Since when it runs; "" = not known.
+    start_time: str = ""
     #: Who asked.
     principal: str = ""
     apis: tuple[str, ...] = ()

@@ -1,0 +1,322 @@
+"""`trainshed buckets`: list, copy, delete and measure what lies in buckets, by the storage API."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from trainshed.cli.client import Client
+from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.groups import ListGroup
+from trainshed.cli.output_format import print_data, takes_form
+from trainshed.cli.text.moments import counted, local_moment, parse_moment
+from trainshed.cli.text.tables import Column, titled
+
+_SCHEME = "gs://"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A bucket, an object in it, or the beginning of objects' names."""
+
+    bucket: str
+    name: str = ""
+
+    @staticmethod
+    def parse(text: str) -> "Place":
+        """Read `gs://BUCKET[/NAME]`. Raises click.UsageError."""
+        bucket, _, name = text.removeprefix(_SCHEME).partition("/")
+        if not text.startswith(_SCHEME) or not bucket:
+            raise click.UsageError(f"{text!r} is no place in a bucket; write gs://BUCKET/NAME.")
+        return Place(bucket, name)
+
+    def __str__(self) -> str:
+        return f"{_SCHEME}{self.bucket}/{self.name}"
+
+    @property
+    def directory(self) -> str:
+        """The name as the beginning of what lies below it."""
+        return self.name if not self.name or self.name.endswith("/") else f"{self.name}/"
+
+
+class _BucketGroup(ListGroup):
+    default = "ls"
+
+
+@click.group(cls=_BucketGroup)
+def command() -> None:
+    """List, copy, delete and measure objects in buckets. Without a command: list the buckets."""
+
+
+@command.command()
+@click.argument("place", required=False, metavar="[gs://BUCKET[/DIR]]")
+@click.option("-r", "--recursive", is_flag=True, help="List all that lies below.")
+@takes_form
+@takes_endpoint
+def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> None:
+    """List buckets, or what lies in one."""
+    storage = endpoint.storage_client()
+    if place is None:
+        project = endpoint.project or answering(endpoint).project
+        buckets = [
+            bucket
+            for page in _pages(storage, "/storage/v1/b", project=project)
+            for bucket in page.get("items", ())
+        ]
+        if form == "json":
+            print_data(buckets)
+            return
+        for bucket in buckets:
+            click.echo(f"{_SCHEME}{bucket['name']}")
+        return
+    at = Place.parse(place)
+    objects, below = _listed(storage, at, recursive=recursive)
+    if not objects and not below and at.name:
+        raise click.ClickException(f"There is nothing at {at}.")
+    if form == "json":
+        print_data({"objects": objects, "directories": below})
+        return
+    rows = [
+        *((f"{_SCHEME}{at.bucket}/{name}", "", "") for name in below),
+        *(
+            (
+                f"{_SCHEME}{at.bucket}/{each['name']}",
+                _size(int(each.get("size", 0))),
+                local_moment(parse_moment(str(each.get("updated", "")))),
+            )
+            for each in objects
+        ),
+    ]
+    columns = (Column("NAME"), Column("SIZE", right=True), Column("CHANGED"))
+    for line in titled(columns, rows):
+        click.echo(line)
+
+
+@command.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("-r", "--recursive", is_flag=True, help="Copy a directory with all below it.")
+@takes_endpoint
+def cp(endpoint: Endpoint, *, source: str, target: str, recursive: bool) -> None:
+    """Copy between this machine and a bucket, or between buckets.
+
+    A target that ends with / is a directory; - is standard input or output.
+    """
+    storage = endpoint.storage_client()
+    if not (source.startswith(_SCHEME) or target.startswith(_SCHEME)):
+        raise click.UsageError("One of the two must be in a bucket: write gs://BUCKET/NAME.")
+    if source.startswith(_SCHEME):
+        copied = _from_bucket(storage, Place.parse(source), target, recursive=recursive)
+    else:
+        copied = _to_bucket(storage, source, Place.parse(target), recursive=recursive)
+    click.echo(f"{counted(copied, 'object')} copied", err=True)
+
+
+@command.command()
+@click.argument("places", nargs=-1, required=True, metavar="gs://BUCKET/NAME...")
+@click.option("-r", "--recursive", is_flag=True, help="Delete all that lies below.")
+@takes_endpoint
+def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
+    """Delete objects, with -r all below a name. Buckets themselves stay."""
+    storage = endpoint.storage_client()
+    deleted = 0
+    for place in places:
+        at = Place.parse(place)
+        if not recursive and (not at.name or at.name.endswith("/")):
+            raise click.UsageError(f"{at} is a directory; give -r to delete all that lies in it.")
+        names = [at.name]
+        if recursive:
+            names = [str(each["name"]) for each in _found(storage, at)]
+            if not names:
+                raise click.ClickException(f"There is nothing at {at}.")
+        for name in names:
+            storage.delete(_object_path(Place(at.bucket, name)))
+            deleted += 1
+    click.echo(f"{counted(deleted, 'object')} deleted", err=True)
+
+
+@command.command()
+@click.argument("place", required=False, metavar="[gs://BUCKET[/DIR]]")
+@takes_form
+@takes_endpoint
+def du(endpoint: Endpoint, *, place: str | None, form: str) -> None:
+    """Show how much lies in a bucket, by what is directly in it; without one, in each."""
+    storage = endpoint.storage_client()
+    sizes: dict[str, list[int]] = {}
+    if place is None:
+        project = endpoint.project or answering(endpoint).project
+        places = [
+            Place(str(bucket["name"]))
+            for page in _pages(storage, "/storage/v1/b", project=project)
+            for bucket in page.get("items", ())
+        ]
+    else:
+        places = [Place.parse(place)]
+    for at in places:
+        if place is None:
+            sizes[f"{_SCHEME}{at.bucket}"] = []
+        for each in _found(storage, at):
+            inner = str(each["name"]).removeprefix(at.directory).partition("/")
+            key = f"{_SCHEME}{at.bucket}"
+            if place is not None:
+                key = f"{key}/{at.directory}{inner[0]}{inner[1]}"
+            sizes.setdefault(key, []).append(int(each.get("size", 0)))
+    if form == "json":
+        rows = [{"name": k, "objects": len(v), "bytes": sum(v)} for k, v in sizes.items()]
+        print_data(rows)
+        return
+    total = [size for each in sizes.values() for size in each]
+    shown = [(name, str(len(each)), _size(sum(each))) for name, each in sizes.items()]
+    shown.append(("in all", str(len(total)), _size(sum(total))))
+    columns = (Column("NAME"), Column("OBJECTS", right=True), Column("SIZE", right=True))
+    for line in titled(columns, shown):
+        click.echo(line)
+
+
+def _listed(
+    storage: Client, at: Place, *, recursive: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The objects of a directory, and its directories; an object itself by its own name."""
+    if recursive:
+        return list(_found(storage, at)), []
+    objects: list[dict[str, Any]] = []
+    below: list[str] = []
+    for page in _pages(storage, _bucket_path(at), prefix=at.name or None, delimiter="/"):
+        objects += page.get("items", ())
+        below += page.get("prefixes", ())
+    if at.name and not at.name.endswith("/") and at.directory in below:
+        return _listed(storage, Place(at.bucket, at.directory), recursive=False)
+    exact = [each for each in objects if each["name"] == at.name]
+    return (exact, []) if exact else (objects, below)
+
+
+def _found(storage: Client, at: Place) -> Iterator[dict[str, Any]]:
+    """Every object at or below a name."""
+    for page in _pages(storage, _bucket_path(at), prefix=at.name or None):
+        for each in page.get("items", ()):
+            if not at.name or each["name"] == at.name or each["name"].startswith(at.directory):
+                yield each
+
+
+def _pages(storage: Client, path: str, **query: str | None) -> Iterator[dict[str, Any]]:
+    token: str | None = None
+    while True:
+        page: dict[str, Any] = storage.get(path, pageToken=token, **query)
+        yield page
+        token = page.get("nextPageToken")
+        if not token:
+            return
+
+
+def _from_bucket(storage: Client, source: Place, target: str, *, recursive: bool) -> int:
+    if recursive:
+        names = [str(each["name"]) for each in _found(storage, source)]
+    else:
+        names = [source.name]
+        if not source.name or source.name.endswith("/"):
+            raise click.UsageError(f"{source} is a directory; give -r to copy it.")
+    if not names:
+        raise click.ClickException(f"There is nothing at {source}.")
+    for name in names:
+        inner = name.removeprefix(source.directory) if recursive else name.rpartition("/")[2]
+        with storage.opened(source.bucket, name) as answer:
+            if target.startswith(_SCHEME):
+                to = Place.parse(target)
+                whole = recursive or not to.name or to.name.endswith("/")
+                _write(
+                    storage,
+                    Place(to.bucket, to.directory + inner if whole else to.name),
+                    answer.read(),
+                )
+            elif target == "-":
+                for chunk in answer.chunks():
+                    sys.stdout.buffer.write(chunk)
+            else:
+                _save(answer.chunks(), _local(target, inner, recursive=recursive))
+    return len(names)
+
+
+def _local(target: str, inner: str, *, recursive: bool) -> Path:
+    """Where an object goes on this machine: never out of the directory that was named."""
+    goal = Path(target)
+    if recursive:
+        if any(part in ("..", "", ".") for part in inner.split("/")):
+            raise click.ClickException(
+                f"{inner!r} cannot be a file below {goal}; copy it by itself."
+            )
+        return goal / inner
+    return goal / inner if target.endswith("/") or goal.is_dir() else goal
+
+
+def _save(chunks: Iterator[bytes], goal: Path) -> None:
+    draft = goal.with_name(f".{goal.name}.part")
+    try:
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        draft.replace(goal)
+    except OSError as failure:
+        raise click.ClickException(f"{goal} cannot be written: {failure.strerror}.") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _to_bucket(storage: Client, source: str, target: Place, *, recursive: bool) -> int:
+    if source == "-":
+        _write(storage, target, sys.stdin.buffer.read())
+        return 1
+    path = Path(source)
+    if path.is_dir() and not recursive:
+        raise click.UsageError(f"{path} is a directory; give -r to copy it.")
+    if not path.exists():
+        raise click.ClickException(f"There is no file {path}.")
+    if not path.is_dir():
+        whole = not target.name or target.name.endswith("/")
+        _upload(
+            storage,
+            path,
+            Place(target.bucket, target.directory + path.name if whole else target.name),
+        )
+        return 1
+    copied = 0
+    for parent, _, files in os.walk(path):
+        for file in sorted(files):
+            inner = (Path(parent) / file).relative_to(path).as_posix()
+            _upload(storage, Path(parent) / file, Place(target.bucket, target.directory + inner))
+            copied += 1
+    return copied
+
+
+def _upload(storage: Client, path: Path, at: Place) -> None:
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            storage.upload_file(at.bucket, at.name, file, size)
+    except OSError as failure:
+        raise click.ClickException(f"{path} cannot be read: {failure.strerror}.") from None
+
+
+def _write(storage: Client, at: Place, content: bytes) -> None:
+    storage.upload(at.bucket, at.name, content, "application/octet-stream")
+
+
+def _bucket_path(at: Place) -> str:
+    return f"/storage/v1/b/{quote(at.bucket, safe='')}/o"
+
+
+def _object_path(at: Place) -> str:
+    return f"{_bucket_path(at)}/{quote(at.name, safe='')}"
+
+
+def _size(size: int) -> str:
+    if size < 1024:
+        return f"{size} B"
+    units = ("KiB", "MiB", "GiB", "TiB")
+    power = min(len(units), (size.bit_length() - 1) // 10)
+    return f"{size / 1024**power:.1f} {units[power - 1]}"

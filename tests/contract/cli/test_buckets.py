@@ -1,0 +1,87 @@
+"""`trainshed buckets`: what is asked of the storage API, and where files go."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import FakeService
+
+OBJECTS = "/storage/v1/b/b/o"
+UPLOAD = "/upload/storage/v1/b/b/o"
+
+
+def stored(name: str, size: int = 5) -> dict[str, Any]:
+    return {"name": name, "size": str(size), "updated": "2026-11-20T06:00:00.000Z"}
+
+
+@pytest.fixture
+def bucket(service: FakeService) -> FakeService:
+    service.on("GET", OBJECTS, {"items": [stored("d/a.txt"), stored("d/e/b.txt", 3000)]})
+    for name in ("d/a.txt", "d/e/b.txt"):
+        service.on("GET", f"{OBJECTS}/{name}", name.encode())
+        service.on("DELETE", f"{OBJECTS}/{name}", {})
+    service.on("POST", UPLOAD, {})
+    return service
+
+
+def test_a_group_alone_lists_buckets(trainshed: Invoke, service: FakeService) -> None:
+    page = {"items": [{"name": "b"}], "nextPageToken": "t"}
+    service.on("GET", "/storage/v1/b", page, {"items": [{"name": "c"}]})
+    assert trainshed("buckets").stdout == "gs://b\ngs://c\n"
+    assert [asked.query.get("pageToken") for asked in service.asked] == [None, "t"]
+
+
+def test_a_directory_is_listed_with_what_is_below_it(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    service.on("GET", OBJECTS, {"prefixes": ["d/"]}, {"items": [stored("d/a.txt", 2048)]})
+    result = trainshed("buckets", "ls", "gs://b/d")
+    assert result.stdout.splitlines()[1].split()[:3] == ["gs://b/d/a.txt", "2.0", "KiB"]
+    assert [asked.query["prefix"] for asked in service.asked] == ["d", "d/"]
+    service.on("GET", OBJECTS, {})
+    assert "There is nothing at gs://b/x." in trainshed("buckets", "ls", "gs://b/x").stderr
+
+
+def test_a_directory_is_copied_and_back(
+    trainshed: Invoke, bucket: FakeService, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    result = trainshed("buckets", "cp", "-r", "gs://b/d", str(here))
+    assert result.exit_code == 0, result.stderr
+    assert (here / "e/b.txt").read_text() == "d/e/b.txt"
+    assert trainshed("buckets", "cp", "-r", str(here), "gs://b/up").exit_code == 0
+    uploads = {a.query["name"]: a.body for a in bucket.asked if a.path == UPLOAD}
+    assert uploads == {"up/a.txt": b"d/a.txt", "up/e/b.txt": b"d/e/b.txt"}
+    assert trainshed("buckets", "cp", "gs://b/d/a.txt", "-").stdout == "d/a.txt"
+
+
+def test_no_object_leaves_the_directory_that_was_named(
+    trainshed: Invoke, service: FakeService, tmp_path: Path
+) -> None:
+    service.on("GET", OBJECTS, {"items": [stored("d/../../evil")]})
+    service.on("GET", f"{OBJECTS}/d/../../evil", b"x")
+    result = trainshed("buckets", "cp", "-r", "gs://b/d", str(tmp_path / "here"))
+    assert result.exit_code == 1
+    assert "cannot be a file below" in result.stderr
+    assert not (tmp_path.parent / "evil").exists()
+
+
+def test_what_lies_below_is_deleted_only_if_asked(trainshed: Invoke, bucket: FakeService) -> None:
+    assert "give -r" in trainshed("buckets", "rm", "gs://b/d/").stderr
+    assert trainshed("buckets", "rm", "-r", "gs://b/d").exit_code == 0
+    deleted = [asked.path for asked in bucket.asked if asked.method == "DELETE"]
+    assert deleted == [f"{OBJECTS}/d/a.txt", f"{OBJECTS}/d/e/b.txt"]
+
+
+def test_how_much_lies_where(trainshed: Invoke, bucket: FakeService) -> None:
+    rows = json.loads(trainshed("buckets", "du", "gs://b/d", "--format", "json").stdout)
+    assert rows == [
+        {"name": "gs://b/d/a.txt", "objects": 1, "bytes": 5},
+        {"name": "gs://b/d/e/", "objects": 1, "bytes": 3000},
+    ]
+    assert trainshed("buckets", "du", "gs://b/d").stdout.splitlines()[-1].split() == [
+        *("in", "all", "2", "2.9", "KiB")
+    ]

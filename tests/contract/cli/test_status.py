@@ -1,0 +1,58 @@
+"""`trainshed status` and the unit for systemd."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import FakeService, job
+
+STATUS = {
+    "version": "1.2",
+    "startTime": "2026-11-20T06:00:00.000000Z",
+    "principal": "owner@p",
+    "project": "p",
+    "region": "r",
+    "bucket": "b",
+    "eventLoop": {"recentLag": 0.3, "longestLag": 0.5},
+}
+
+
+def test_the_service_at_a_glance(trainshed: Invoke, service: FakeService, tmp_path: Path) -> None:
+    service.on("GET", "/trainshed/v1/status", STATUS)
+    service.on("GET", "/trainshed/v1/jobs", {"jobs": [job("7")], "nextPageToken": ""})
+    result = trainshed("status")
+    assert result.exit_code == 0, result.stderr
+    facts = dict(line.split(None, 1) for line in result.stdout.splitlines())
+    assert facts["Service"] == f"{service.address}  trainshed 1.2"
+    assert facts["Up"].startswith("1m 00s, since")
+    assert facts["Data"] == str(tmp_path)
+    assert "300 ms late" in facts["Loop"]
+    assert json.loads(trainshed("status", "--format", "json").stdout)["url"] == service.address
+
+
+def test_no_service_is_an_error_that_says_how_to_start_one(
+    trainshed: Invoke, tmp_path: Path
+) -> None:
+    result = trainshed("status")
+    assert result.exit_code == 1
+    assert f"trainshed up --data {tmp_path}" in result.stderr
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is NOT INSTALLED"
+)
+@pytest.mark.parametrize("options", [(), ("--system", "--user", "root")])
+def test_systemd_understands_its_unit(
+    trainshed: Invoke, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    unit = tmp_path / "trainshed.service"
+    unit.write_text(trainshed("systemd-unit", *options).stdout)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"up --data {tmp_path}" in unit.read_text()
