@@ -173,7 +173,7 @@ class Client:
         answer = Answer(connection, response, self, _as_it_is if self._raw else clean)
         if response.status >= 400:
             with answer:
-                raise _refused(response.status, answer.read())
+                raise _refused(response.status, answer.read(), "" if self._token else self.address)
         return answer
 
     def _connection(self, patience: float | None) -> http.client.HTTPConnection:
@@ -210,6 +210,14 @@ class Client:
                 "the service's own authority, take the file tls/ca.pem of its data directory and give it "
                 "with --ca (or TRAINSHED_CA); if the name does not match, add it to the service's setting "
                 "allowed_hosts."
+            )
+        if isinstance(failure, http.client.BadStatusLine) and not isinstance(
+            failure, http.client.RemoteDisconnected
+        ):
+            # What it has answered is for no terminal.
+            return Unreachable(
+                f"{self.address} speaks no HTTP/1. If it is the gRPC port, take that of the REST API, which"
+                " is 8080 unless another one was chosen: trainshed status says it."
             )
         cause = str(failure) or type(failure).__name__
         return Unreachable(f"The service at {self.address} did not answer: {cause}. {self._advice}")
@@ -302,7 +310,14 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _refused(status: int, content: bytes) -> Refused:
+def _refused(status: int, content: bytes, unknown_to: str) -> Refused:
+    """`unknown_to`: the address to which no token was sent, "" = one was."""
+    if status == http.client.UNAUTHORIZED and unknown_to:
+        return Refused(
+            status,
+            f"No token was given for {unknown_to}. Give --token or TRAINSHED_TOKEN, or leave out --url: the"
+            " service of the data directory (~/.trainshed, --data) is found with its token.",
+        )
     try:
         error = json.loads(content)["error"]
         message = plain(str(error["message"]))

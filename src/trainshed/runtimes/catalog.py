@@ -43,7 +43,10 @@ _HOW_TO_MAP = (
     "the configuration."
 )
 
-_NAME_THEM = "What the program needs of them, name in its package's install_requires."
+_NAME_THEM = (
+    "Add what the program needs: --requirements of trainshed run, requirements=[…] of the SDK,"
+    " install_requires of its setup.py."
+)
 
 
 class KnownPythons(Protocol):
@@ -300,7 +303,8 @@ class LocalCatalog:
         if not reason:
             return RuntimeChoice(CONTAINER, "", "", image=uri)
         return RuntimeRefusal(
-            f"{uri} is not one of the prebuilt training images. {reason} {_HOW_TO_MAP}"
+            f"{uri} is not one of the prebuilt training images, which run here by name (trainshed runtimes"
+            f" lists them). {reason} {_HOW_TO_MAP}"
         )
 
     def _prebuilt(
@@ -333,7 +337,7 @@ class LocalCatalog:
         if lacks:
             named = ", ".join(map(str, lacks))
             notices.append(
-                f"Not every package of that image is installed here; left out: {named}. {_NAME_THEM}"
+                f"Packages of that image that are not installed here: {named}. {_NAME_THEM}"
             )
         return _with_notices(choice, *notices)
 

@@ -1,8 +1,10 @@
 """How a command finds its service, and how it tells what is wrong."""
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,8 @@ def test_without_a_service_it_says_how_to_start_one(trainshed: Invoke, tmp_path:
     result = trainshed("jobs", "list")
     assert result.exit_code == 1
     assert result.stderr == (
-        f"Error: No Trainshed service is running with its data in {tmp_path}. Start one: trainshed up\n"
+        f"Error: No Trainshed service is running with its data in {tmp_path}. Start one: trainshed up"
+        f" --data {tmp_path}\n"
     )
 
 
@@ -129,3 +132,23 @@ def test_a_service_of_an_earlier_boot_has_ended(trainshed: Invoke, tmp_path: Pat
     result = trainshed("jobs", "list")
     assert result.exit_code == 1
     assert f"process {os.getpid()}, has ended" in result.stderr
+
+
+def test_a_missing_token_and_a_wrong_port_are_told_apart(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    bare = trainshed("jobs", "list", "--project", "p", "--url", service.address)
+    assert f"No token was given for {service.address}. Give --token" in bare.stderr
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            connection.sendall(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00settings of HTTP/2\r\n")
+            connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        wrong = trainshed("jobs", "list", "--project", "p", "--url", f"http://127.0.0.1:{port}")
+        thread.join()
+    assert f"http://127.0.0.1:{port} speaks no HTTP/1. If it is the gRPC port" in wrong.stderr

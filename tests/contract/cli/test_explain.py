@@ -81,7 +81,7 @@ def test_a_job_that_would_start(trainshed: Invoke, service: FakeService, tmp_pat
 
 def test_a_job_that_would_wait(trainshed: Invoke, service: FakeService) -> None:
     service.on("POST", EXPLAIN, WAITS)
-    text = json.dumps({"trainingInput": {"scaleTier": "BASIC"}})
+    text = json.dumps({"trainingInput": {"scaleTier": "BASIC", "pythonModule": "m"}})
     result = trainshed("explain", "-f", "-", "--region", "us-east1", input=text)
     assert result.exit_code == 3, result.stderr
     assert result.stdout.splitlines()[:5] == [
@@ -93,7 +93,7 @@ def test_a_job_that_would_wait(trainshed: Invoke, service: FakeService) -> None:
     ]
     assert sent(service)["job"] == {
         "jobId": f"explain_{NOW}",
-        "trainingInput": {"scaleTier": "BASIC", "region": "us-east1"},
+        "trainingInput": {"scaleTier": "BASIC", "pythonModule": "m", "region": "us-east1"},
     }
 
 
@@ -144,3 +144,22 @@ def test_the_service_says_which_project_and_region(trainshed: Invoke, service: F
     result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}', env=environment)
     assert result.exit_code == 0, result.stderr
     assert (sent(service)["project"], sent(service)["location"]) == ("own", "europe-west4")
+
+
+def test_more_than_there_is_is_told_of_a_job_that_would_start(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    service.on("POST", EXPLAIN, answer())
+    nodes = [{"name": "local", "vcpus": 2.0, "memoryBytes": 2**30}]
+    service.on("GET", "/trainshed/v1/nodes", {"nodes": nodes})
+    result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}')
+    assert "asks for 4 CPUs and 15.0 GiB in all, and there are 2 and 1.0 GiB" in result.stdout
+
+
+def test_gclouds_config_needs_no_program(trainshed: Invoke, service: FakeService) -> None:
+    """The public guides' config.yaml: gcloud takes the program from its flags."""
+    service.on("POST", EXPLAIN, answer())
+    config = "trainingInput:\n  scaleTier: CUSTOM\n  masterType: n1-standard-4\n"
+    result = trainshed("explain", "-f", "-", input=config)
+    assert "The file names no program, which gcloud takes from --module-name" in result.stdout
+    assert sent(service)["job"]["trainingInput"]["pythonModule"] == "trainer.task"

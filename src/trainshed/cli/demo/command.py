@@ -3,6 +3,7 @@
 With --drill the primary is killed between two checkpoints, and what comes of it is shown.
 """
 
+import re
 import shlex
 import signal
 from collections import deque
@@ -53,6 +54,9 @@ _FIRST = "The first job of its kind builds its runtime; later ones start in well
 
 _LINE: Final = "epoch 12/"
 """The program saves a checkpoint every five epochs."""
+
+_PRIMARY: Final = "workerpool0-0"
+_EPOCH: Final = re.compile(r"epoch \d{1,9}/")
 
 _SLOWER: Final = ("--epoch-seconds", "0.2", "--poll-seconds", "0.1")
 """So slow that the fault lands well before the next checkpoint, and the evaluator has read the last one by
@@ -166,6 +170,8 @@ def command(
     if not succeeded:
         raise SystemExit(1)
     option = f" --data {shlex.quote(str(data))}" if data else ""
+    if hosted is None or keep:
+        click.echo(f"Look at it  {endpoint.rest}/")
     _say_what_next(started=hosted is not None, kept=keep, option=option, tuned=tuned)
 
 
@@ -193,13 +199,19 @@ class _Run:
                 and len(self.early) < _EARLY_LINES
             ):
                 self.early.append(update)
-            yield update
+            # All replicas tell of each epoch; once is enough here, and their logs have it all.
+            if not (isinstance(update, LogLine) and _tells_again(update)):
+                yield update
 
     @property
     def first_line(self) -> int:
         """When the program wrote its first line, 0 if it wrote none: the log begins with notices, which the
         timeline holds as well."""
         return min((line.at for line in self.early if line.message not in self.told), default=0)
+
+
+def _tells_again(line: LogLine) -> bool:
+    return line.replica != _PRIMARY and _EPOCH.match(line.message) is not None
 
 
 def _running(

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
+from msgspec import UNSET
 
+from trainshed.cli.client import Refused
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.jobs import job_files
@@ -23,6 +25,7 @@ from trainshed.core.names import Api
 from trainshed.wire.trainshed_v1.capacity import (
     Explanation,
     MachineAccelerators,
+    NodeList,
     Placement,
     PoolMachine,
 )
@@ -32,7 +35,9 @@ WOULD_WAIT = 3
 """The exit status for a job that is fine and would wait, perhaps in vain."""
 
 _TOO_LARGE = (
-    "ask for fewer or smaller replicas; submitted as it is, it would fail after a few tries"
+    "ask for fewer or smaller replicas; or, as the operator, declare larger nodes (trainshed up"
+    " --node-cpus 4), fewer of them (--nodes 1), or share what there is (--capacity relaxed). Submitted as"
+    " it is, it would fail after a few tries"
 )
 
 
@@ -77,7 +82,7 @@ def command(
     if not (project or endpoint.project) or not (region or endpoint.region):
         endpoint = answering(endpoint)
     where = region or endpoint.region
-    job_file = job_files.with_region(parsed, where)
+    job_file, added = job_files.with_flags(job_files.with_region(parsed, where))
     answer: dict[str, Any] = endpoint.client(raw=form == "json").post(
         "/trainshed/v1/jobs:explain",
         {
@@ -90,10 +95,38 @@ def command(
     if form == "json":
         print_data(answer)
     else:
-        for line in explanation(read(answer, Explanation)):
+        told = read(answer, Explanation)
+        for line in explanation(told):
             click.echo(line)
+        for text in filter(None, (*added, more_than_there_is(told, _nodes(endpoint)))):
+            click.echo(f"notice: {text}")
     if not answer["admitted"]:
         raise SystemExit(WOULD_WAIT)
+
+
+def _nodes(endpoint: Endpoint) -> NodeList:
+    """The nodes; none for who may not see them."""
+    try:
+        return read(endpoint.client().get("/trainshed/v1/nodes"), NodeList)
+    except Refused:
+        return NodeList()
+
+
+def more_than_there_is(answer: Explanation, nodes: NodeList) -> str:
+    """What is told of a job that would start although it asks for more than all nodes have, since capacity is
+    shared; "" = nothing."""
+    if not answer.admitted or not nodes.nodes:
+        return ""
+    cpus = sum(machine.vcpus * machine.replicas for machine in answer.machines)
+    memory = sum(machine.memory_bytes * machine.replicas for machine in answer.machines)
+    has_cpus = sum(node.vcpus for node in nodes.nodes if node.vcpus is not UNSET)
+    has_memory = sum(node.memory_bytes for node in nodes.nodes if node.memory_bytes is not UNSET)
+    if cpus <= has_cpus and memory <= has_memory:
+        return ""
+    return (
+        f"It asks for {cpus:g} CPUs and {gibibytes(memory)} in all, and there are {has_cpus:g} and"
+        f" {gibibytes(has_memory)}: it runs, and its replicas share what there is (capacity relaxed)."
+    )
 
 
 def explanation(answer: Explanation) -> Iterator[str]:

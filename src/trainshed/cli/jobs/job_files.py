@@ -28,6 +28,12 @@ _JOB_SPEC = frozenset({"jobSpec", "job_spec", "trialJobSpec", "trial_job_spec"})
 _PIPELINE = frozenset({"trainingTaskInputs", "training_task_inputs"})
 _POOLS = frozenset({"workerPoolSpecs", "worker_pool_specs"})
 _TRAINING = frozenset({"trainingInput", "training_input"})
+_PROGRAM = frozenset(
+    {
+        *("packageUris", "package_uris", "pythonModule", "python_module"),
+        *("masterConfig", "master_config"),
+    }
+)
 _ML_ONLY = frozenset(
     name
     for both in (
@@ -92,6 +98,29 @@ def with_region(file: JobFile, region: str) -> JobFile:
         return file
     training = cast(dict[str, Any], value)
     return JobFile(file.api, {**file.job, key: {**training, "region": region}})
+
+
+def with_flags(file: JobFile) -> tuple[JobFile, tuple[str, ...]]:
+    """A job of gcloud's --config for `ml`, to which gcloud adds the program that its flags name, with
+    stand-ins for it, and what to tell of them."""
+    value = next((file.job[key] for key in sorted(_TRAINING) if key in file.job), None)
+    if file.api is not Api.ML or not isinstance(value, dict):
+        return file, ()
+    training = cast(dict[str, Any], value)
+    if training.keys() & _PROGRAM:
+        return file, ()
+    key = next(key for key in sorted(_TRAINING) if key in file.job)
+    filled = {
+        "scaleTier": "BASIC",
+        **training,
+        "packageUris": ["gs://trainshed/package.tar.gz"],
+        "pythonModule": "trainer.task",
+    }
+    told = (
+        "The file names no program, which gcloud takes from --module-name and --package-path: looked at is"
+        " the job with any.",
+    )
+    return JobFile(file.api, {**file.job, key: filled}), told
 
 
 def _named(job: Mapping[str, Any], name: str) -> dict[str, Any]:

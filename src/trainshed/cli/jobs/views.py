@@ -5,6 +5,7 @@ A service that is older than this command leaves out what it does not know; it r
 Moments are nanoseconds since the epoch, 0 where one has not come.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1 import timeline
 from trainshed.wire.trainshed_v1.capacity import Waiting
 from trainshed.wire.trainshed_v1.record import read
+
+_PUBLIC_PAGE = re.compile(r"https://console\.cloud\.google\.com/\S*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ class JobView:
             started=parse_moment(job.start_time),
             ended=parse_moment(job.end_time),
             error_code=job.error.code if job.error else 0,
-            error=job.error.message.strip() if job.error else "",
+            error=_own_links(job.error.message.strip(), job.job_id) if job.error else "",
             attempt=job.attempt or 0,
             rule=job.rule,
             waits=job.waits,
@@ -279,6 +282,11 @@ class TimelineView:
             entry.details.get("effect", ""),
             str(entry.details.get("replica", "")),
         )
+
+
+def _own_links(text: str, job_id: str) -> str:
+    """A message of the public services, which send people to a page of theirs, with our own command."""
+    return _PUBLIC_PAGE.sub(f"trainshed jobs logs {job_id}", text)
 
 
 def how(ending: records.ReplicaExit | timeline.IncarnationExit | None) -> str:
