@@ -27,6 +27,7 @@ from bench import (
     recovery,
     report,
     restarts,
+    slurm,
 )
 from bench.measures import Row
 from bench.peers import __main__ as all_peers
@@ -115,6 +116,14 @@ PARTS = (
         45,
         lambda options: experiments.measure(),
         floor="file, or the SDK's own time, same run",
+    ),
+    Part(
+        "slurm",
+        "the Slurm engine beside srun, salloc and sbatch, on a cluster of three nodes on this machine (root)",
+        150,
+        lambda options: slurm.measure(max(6, options.rounds // 3), options.jobs // 2),
+        floor="Slurm by hand, same run",
+        disk=3,
     ),
     Part(
         "peers",

@@ -106,6 +106,12 @@ class ProcessCluster:
             if node in json.loads(path.read_text())["agents"]
         ]
 
+    def held(self) -> dict[str, dict[str, int]]:
+        return {
+            path.stem: json.loads(path.read_text())["agents"]
+            for path in self._directory.glob("*.hold")
+        }
+
     def set_gone(self, node: str, gone: bool) -> None:
         path = self._directory / f"{node}.gone"
         if gone:

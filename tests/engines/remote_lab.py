@@ -82,12 +82,12 @@ def new_engine_that_keeps(directory: Path, port: int) -> RemoteEngine:
 
 
 class RemoteLab(LabWithNodes):
-    """`port`: for the hub. `keeps`: what failed replicas left is brought home."""
+    """`port`: for the hub. `keeps`: what failed replicas left is brought home. `more`: options."""
 
     kills = KILLS
 
-    def __init__(self, directory: Path, port: int, *, keeps: bool = False) -> None:
-        self._new_engine = new_engine_that_keeps if keeps else new_engine
+    def __init__(self, directory: Path, port: int, *, keeps: bool = False, **more: Any) -> None:
+        self._new_engine = new_engine_that_keeps if keeps else partial(new_engine, **more)
         self._directory = directory
         self._port = port
         self._cluster = ProcessCluster(directory / "cluster")
@@ -114,6 +114,10 @@ class RemoteLab(LabWithNodes):
         """With all that they started."""
         for pid in self._cluster.agents_on(node):
             end(pid)
+
+    def held(self) -> dict[str, dict[str, int]]:
+        """Processes of the agents by node, by the name of each hold."""
+        return self._cluster.held()
 
     def agents_directories(self) -> list[Path]:
         """On all nodes."""

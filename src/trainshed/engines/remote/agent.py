@@ -125,6 +125,10 @@ class Untold:
         self._waiting[key] = (replica, news)
         self._wake.set()
 
+    def clear(self) -> None:
+        """Nothing of it is to be told any more."""
+        self._waiting.clear()
+
     async def next(self) -> tuple[ReplicaId | None, News | None]:
         while not self._waiting:
             self._wake.clear()
@@ -143,6 +147,8 @@ class Agent:
         address: str,
     ) -> None:
         self._document = document
+        self._job_uid = document.job_uid
+        self._attempt = document.attempt
         self._engine = engine
         self._dialer = dialer
         self._address = address
@@ -151,6 +157,9 @@ class Agent:
         self._known = Known()
         #: What is to be told on the connection that there is.
         self._untold = Untold()
+        #: Held while something is told; and the number of attempts that it has had.
+        self._telling = asyncio.Lock()
+        self._turn = 0
         self._shells = Crew()
         #: Seconds by which this clock is ahead of the service's; None = that was not told.
         self._skew: float | None = None
@@ -271,12 +280,16 @@ class Agent:
         try:
             while True:
                 replica, news = await self._untold.next()
-                if replica is not None:
-                    changes = partial(self._sender.changes, replica)
-                    async for part in _in_threads(changes):
-                        await connection.send(part)
-                if news is not None:
-                    await connection.send(news)
+                turn = self._turn
+                async with self._telling:
+                    if turn != self._turn:
+                        continue  # Of the attempt before.
+                    if replica is not None:
+                        changes = partial(self._sender.changes, replica)
+                        async for part in _in_threads(changes):
+                            await connection.send(part)
+                    if news is not None:
+                        await connection.send(news)
         except (ChannelClosed, OSError) as error:
             log.warning("streams are not sent: %s", error)
             connection.close()
@@ -299,7 +312,7 @@ class Agent:
             self._leaving.set()
 
     async def _obey(self, order: messages.Call) -> messages.AnyAnswer:
-        engine, uid, attempt = self._engine, self._document.job_uid, self._document.attempt
+        engine, uid, attempt = self._engine, self._job_uid, self._attempt
         match order:
             case messages.Allocate(requests=requests):
                 slots = await self._allocate(uid, attempt, requests)
@@ -326,8 +339,31 @@ class Agent:
             case messages.Leave():
                 await engine.release(uid, attempt)
             case _:
+                return await self._change(order)
+        return messages.Answer(order.number)
+
+    async def _change(self, order: messages.Call) -> messages.AnyAnswer:
+        """From one attempt to another."""
+        match order:
+            case messages.Rest():
+                await self._engine.release(self._job_uid, self._attempt)
+                self._cache.close()
+                await self._forget()
+            case messages.Adopt(job_uid=job_uid, attempt=attempt, sizes=sizes):
+                await self._forget()
+                self._job_uid, self._attempt = job_uid, attempt
+                self._sender = StreamSender(self._engine.streams, job_uid, attempt)
+                self._sender.resume(sizes)
+            case _:
                 return await self._probe(order)
         return messages.Answer(order.number)
+
+    async def _forget(self) -> None:
+        """Tell nothing more of the attempt that there was."""
+        self._turn += 1
+        async with self._telling:
+            self._known = Known()
+            self._untold.clear()
 
     async def _allocate(
         self, uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
@@ -372,8 +408,8 @@ class Agent:
 
     async def _open_terminal(self, order: messages.OpenTerminal) -> None:
         terminal = await self._engine.open_terminal(
-            self._document.job_uid,
-            self._document.attempt,
+            self._job_uid,
+            self._attempt,
             order.replica,
             order.incarnation,
             order.request,
@@ -388,7 +424,7 @@ class Agent:
     async def _send_files(self, order: messages.SendFiles) -> messages.FilesAt:
         """Whole or not at all: whoever reads them sees whether they end as they should."""
         replica = order.replica
-        files = self._engine.files_left(self._document.job_uid, self._document.attempt, replica)
+        files = self._engine.files_left(self._job_uid, self._attempt, replica)
         size = await asyncio.to_thread(autopsy_files.size, files)
         if size > order.limit:
             raise EngineUnavailable(
@@ -417,18 +453,24 @@ class Agent:
 
     def _see(self, event: EngineEvent) -> None:
         match event:
-            case ReplicaReport(_, told):
-                news = _news(told)
-                self._known.add(told.replica, told.incarnation, news)
-                self._untold.add(told.replica, news)
-            case LinesWritten(replica=replica, lines=lines):
-                self._untold.add(replica, messages.Lines(replica, lines))
-            case MetricsWritten(replica=replica):
-                self._untold.add(replica, messages.Metrics(replica))
+            case ReplicaReport(uid, told):
+                if self._is_mine(uid, told.attempt):
+                    news = _news(told)
+                    self._known.add(told.replica, told.incarnation, news)
+                    self._untold.add(told.replica, news)
+            case LinesWritten(uid, attempt, replica, lines):
+                if self._is_mine(uid, attempt):
+                    self._untold.add(replica, messages.Lines(replica, lines))
+            case MetricsWritten(uid, attempt, replica):
+                if self._is_mine(uid, attempt):
+                    self._untold.add(replica, messages.Metrics(replica))
             case NodeChanged() | CapacityChanged() | StartWaits():
                 pass  # The node is a matter of the cluster's.
             case _:
                 assert_never(event)
+
+    def _is_mine(self, uid: JobUid, attempt: int) -> bool:
+        return (uid, attempt) == (self._job_uid, self._attempt)
 
     async def _look_round(self) -> None:
         while True:
@@ -438,7 +480,7 @@ class Agent:
 
     async def _end_programs(self) -> None:
         """Nothing may live on that the service counts as dead."""
-        uid, attempt = self._document.job_uid, self._document.attempt
+        uid, attempt = self._job_uid, self._attempt
         if (uid, attempt) not in await self._engine.allocations():
             return
         await self._engine.stop(uid, attempt, _LAST_GRACE)

@@ -55,6 +55,8 @@ class AgentHandle:
         self.heard = 0.0
         #: The cluster is asked to start it just now.
         self.is_starting = False
+        #: It has no attempt now, and waits for another one.
+        self.is_resting = False
         self._connection: Connection | None = None
         self._answers: dict[int, asyncio.Future[messages.AnyAnswer]] = {}
         self._number = 0

@@ -23,6 +23,7 @@ from trainshed.engines.remote.attempts import Attempts, never_started
 from trainshed.engines.remote.channel import ChannelClosed
 from trainshed.engines.remote.cluster import Cluster
 from trainshed.engines.remote.content.library import Library
+from trainshed.engines.remote.content.progress import Sending
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.hub import Hub, introductions
 from trainshed.engines.remote.messages import News, Order
@@ -108,9 +109,9 @@ class Agents:
     def may_introduce(self, name: str, line: bytes) -> bool:
         """Whether a program of that agent may introduce itself to the buckets by this line."""
         agent = self._by_name.get(name)
-        if agent is None:
+        gang = self._gang(agent)
+        if agent is None or gang is None:
             return False
-        gang = self._attempts.gangs[agent.job_uid, agent.attempt]
         return any(
             line in introductions(seat.identity) for seat in gang.seats_of(agent) if seat.identity
         )
@@ -118,11 +119,10 @@ class Agents:
     async def serve(self, connection: Connection) -> None:
         """Hear an agent out, until its connection ends."""
         agent = self._by_name.get(connection.peer)
-        if agent is None:
+        if agent is None or agent.is_resting:
             return
-        gang = self._attempts.gangs[agent.job_uid, agent.attempt]
         try:
-            await self._hear(agent, gang, connection)
+            await self._hear(agent, connection)
         except ChannelClosed as end:
             if not agent.is_gone and not self._attempts.is_closed:
                 _log(agent).warning("agent on node %s: the connection ended: %s", agent.node, end)
@@ -131,6 +131,9 @@ class Agents:
             _log(agent).warning("agent on node %s: streams not taken: %s", agent.node, error)
         finally:
             agent.disconnect(connection)
+            if agent.is_resting and not agent.is_connected:
+                # Nobody would look after it.
+                self.give_up(agent)
 
     async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
         """For the hub: what the agent of that name may have."""
@@ -168,7 +171,51 @@ class Agents:
 
     # --- what they tell ---
 
-    async def _hear(self, agent: AgentHandle, gang: Gang, connection: Connection) -> None:
+    def _gang(self, agent: AgentHandle | None) -> Gang | None:
+        """The one that it works for; None = for nobody, just now."""
+        if agent is None or agent.is_resting:
+            return None
+        return self._attempts.gangs.get((agent.job_uid, agent.attempt))
+
+    async def rest(self, gang: Gang) -> bool:
+        """Have the agents of what is over wait for another attempt. False: one of them cannot."""
+        agents = tuple(gang.agents.values())
+        if not all(agent.is_connected for agent in agents):
+            return False
+        try:
+            async with asyncio.timeout(_LEAVING):
+                await asyncio.gather(
+                    *(agent.call(lambda number: messages.Rest(number=number)) for agent in agents)
+                )
+        except (EngineUnavailable, LaunchRejected, TimeoutError):
+            return False
+        for agent in agents:
+            agent.is_resting = True
+            # What its next attempt needs it is granted then.
+            agent.sending = Sending()
+        return all(agent.is_connected for agent in agents)
+
+    async def adopt(self, gang: Gang, agent: AgentHandle, part: int) -> None:
+        """Have a resting one work for an attempt that is written down. If it cannot, it is given up."""
+        agent.job_uid, agent.attempt, agent.part = *gang.key, part
+        gang.agents[place(part, agent.node)] = agent
+        copies = StreamCopies(self._streams, *gang.key)
+        mine = [seat.replica for seat in gang.seats_of(agent)]
+        sizes = await asyncio.to_thread(copies.sizes, mine)
+        agent.is_resting = False
+        try:
+            await agent.call(
+                lambda number: messages.Adopt(
+                    number=number, job_uid=agent.job_uid, attempt=agent.attempt, sizes=sizes
+                )
+            )
+        except (EngineUnavailable, LaunchRejected):
+            self.give_up(agent)
+
+    async def _hear(self, agent: AgentHandle, connection: Connection) -> None:
+        gang = self._gang(agent)
+        if gang is None:
+            return
         hello = await connection.receive()
         if not isinstance(hello, messages.Hello) or hello.version != messages.VERSION:
             agent.fail("its agent is of another version; start the service and the agents alike")
@@ -186,6 +233,12 @@ class Agents:
         while True:
             news = await connection.receive()
             agent.heard = time.monotonic()
+            if (now := self._gang(agent)) is not gang:
+                if now is None:
+                    if isinstance(news, messages.Answer):
+                        agent.answered(news)
+                    continue
+                gang, copies = now, StreamCopies(self._streams, *now.key)
             match news:
                 case messages.Appended():
                     if all(seat.replica != news.replica for seat in gang.seats_of(agent)):
@@ -277,14 +330,19 @@ class Agents:
         if node is None or node.state is NodeState.GONE:
             why = f" ({node.cause})" if node and node.cause else ""
             return f"node {agent.node} is gone{why}"
-        gang = self._attempts.gangs[agent.job_uid, agent.attempt]
+        gang = self._gang(agent)
+        if gang is None:
+            return ""
         name = hold_name(self._identity, gang.record, agent.part)
         if agent.node not in report.agents.get(name, frozenset()):
             return f"its agent on node {agent.node} has ended, and its programs with it"
         return ""
 
     async def _lose(self, agent: AgentHandle, cause: str) -> None:
-        gang = self._attempts.gangs[agent.job_uid, agent.attempt]
+        gang = self._gang(agent)
+        if gang is None:
+            self.give_up(agent)
+            return
         _log(agent).warning("agent on node %s: lost: %s", agent.node, cause)
         async with self._attempts.lock(gang.key):
             record, lost = gang.record, list[Seat]()

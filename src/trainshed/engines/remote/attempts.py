@@ -18,7 +18,7 @@ from trainshed.engines.port import (
     ReplicaReport,
     StartWaits,
 )
-from trainshed.engines.remote.gang import Gang
+from trainshed.engines.remote.gang import Gang, without_adopted
 from trainshed.engines.remote.records import GangRecord, Records, Seat
 from trainshed.eventloop.background import joined
 from trainshed.replica.protocol import NEVER_STARTED
@@ -38,7 +38,7 @@ class Attempts:
 
     async def load(self) -> None:
         """What an earlier service wrote down. Raises OSError, ValueError."""
-        for record in await asyncio.to_thread(lambda: list(self._records.load())):
+        for record in without_adopted(await asyncio.to_thread(lambda: list(self._records.load()))):
             gang = self.gangs[record.job_uid, record.attempt] = Gang(record)
             for seat in record.seats:
                 if seat.lost and seat.lost == seat.launched:
@@ -80,8 +80,9 @@ class Attempts:
 
     async def delete(self, gang: Gang) -> None:
         """It has been given back."""
-        await asyncio.to_thread(self._records.delete, *gang.key)
-        self.gangs.pop(gang.key, None)
+        if self.gangs.get(gang.key, gang) is gang:
+            await asyncio.to_thread(self._records.delete, *gang.key)
+            self.gangs.pop(gang.key, None)
 
     def forget_lock(self, gang: Gang) -> None:
         """Nobody waits for it any more."""

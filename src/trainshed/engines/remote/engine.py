@@ -119,8 +119,8 @@ class RemoteEngine:
             self._agents.capabilities = self._here.capabilities()
         if self._autopsies is not None:
             await self._autopsies.start()
-        self._slots.begin()
         self._agents.begin()
+        self._slots.begin()
         await self._listen()
 
     async def close(self) -> None:
@@ -272,10 +272,8 @@ class RemoteEngine:
                 return  # Another call has given it back meanwhile.
             # From here on nobody has to ask agents any more whether all is over.
             await self._attempts.write(gang, msgspec.structs.replace(gang.record, released=True))
-            await asyncio.gather(*(self._agents.dismiss(agent) for agent in gang.agents.values()))
-            for part in gang.record.parts:
-                await self._slots.give_back(gang.record, part)
-            await self._attempts.delete(gang)
+            if not await self._slots.keep(gang):
+                await self._slots.give_back_all(gang)
         self._attempts.forget_lock(gang)
         if self._autopsies is not None:
             await self._autopsies.forget(*gang.key)

@@ -156,4 +156,32 @@ def _shape(need: NodeNeed) -> tuple[object, ...]:
 
 def hold_name(service: str, record: GangRecord, part: int) -> HoldName:
     """What a part is held by."""
-    return HoldName(service, record.job_uid, record.attempt, part)
+    return record.holds.get(part) or HoldName(service, record.job_uid, record.attempt, part)
+
+
+def without_adopted(records: Sequence[GangRecord]) -> Iterator[GangRecord]:
+    """Those that are over without the holds that an attempt after them has: the service ended between
+    writing down the one and forgetting the other."""
+    taken = {
+        (name.job_uid, name.attempt, name.part)
+        for record in records
+        if not record.released
+        for name in record.holds.values()
+    }
+    for record in records:
+        if record.released:
+            names = {part: hold_name("", record, part) for part in record.parts}
+            parts = {
+                part: some
+                for part, some in record.parts.items()
+                if (names[part].job_uid, names[part].attempt, names[part].part) not in taken
+            }
+            # Its agents are of the attempt after it as well.
+            agents = {
+                where: start
+                for where, start in record.agents.items()
+                if int(where.split("/", 1)[0]) in parts
+            }
+            yield msgspec.structs.replace(record, parts=parts, agents=agents)
+        else:
+            yield record

@@ -181,6 +181,19 @@ class Reach(Call, frozen=True, tag=True):
     word: str
 
 
+class Rest(Call, frozen=True, tag=True):
+    """Nothing lives there any more: remove what is left, and wait for another attempt."""
+
+
+class Adopt(Call, frozen=True, tag=True):
+    """Be the agent of another attempt, after `Rest`."""
+
+    job_uid: JobUid
+    attempt: int
+    #: As in `Welcome`.
+    sizes: dict[str, dict[str, int]]
+
+
 class Leave(Call, frozen=True, tag=True):
     """Nothing lives there any more: remove what is left, and end."""
 
@@ -198,6 +211,8 @@ AnyCall = (
     | SendFiles
     | Listen
     | Reach
+    | Rest
+    | Adopt
     | Leave
 )
 """All that a service asks for."""
@@ -217,6 +232,8 @@ Order = (
     | SendFiles
     | Listen
     | Reach
+    | Rest
+    | Adopt
     | Leave
 )
 """All that a service says."""

@@ -35,6 +35,9 @@ class RemoteOptions:
     quarantine: float = 3600.0
     #: Of what failed replicas left.
     autopsies: CollectorOptions = field(default_factory=CollectorOptions)
+    #: Seconds for which what an attempt held is kept for another one that needs the same; 0 = it is not, but
+    #: for a retry.
+    keep: float = 0.0
     #: Seconds since the epoch.
     now: Callable[[], float] = time.time
     #: What nodes are sent that do not see the service's files; None = they see them.

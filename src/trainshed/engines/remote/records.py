@@ -8,7 +8,7 @@ import msgspec
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed.engines.remote.cluster import NodeNeed
+from trainshed.engines.remote.cluster import HoldName, NodeNeed
 from trainshed.replica.system import durable
 
 
@@ -43,6 +43,8 @@ class GangRecord(msgspec.Struct, frozen=True):
     parts: dict[int, tuple[NodeNeed, ...]]
     #: What tells the agent that was started last on each node of each hold from those before it, by `place`.
     agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    #: Holds that were kept of attempts before it, by part; the others are called by the attempt.
+    holds: dict[int, HoldName] = msgspec.field(default_factory=dict[int, HoldName])
     #: ns that its programs had when it was stopped; None = it was not.
     stopped: int | None = None
     #: HOST:PORT of the reducers that it has lost.

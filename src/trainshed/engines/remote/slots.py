@@ -16,6 +16,7 @@ import msgspec
 
 from trainshed.core.capacity import DelayCause
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid
 from trainshed.engines.port import (
     CapacityChanged,
@@ -43,6 +44,7 @@ from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.content.progress import delay_of_sending
 from trainshed.engines.remote.gang import Gang, hold_name, moved
+from trainshed.engines.remote.kept_holds import KeptHold, KeptHolds
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.remote.quarantine import Quarantine
@@ -60,6 +62,8 @@ _PATIENCE = 5.0
 """Seconds that one `allocate` waits; the next one goes on waiting for the same."""
 _TOLD_AFTER = (2.0, 10.0, 25.0)
 """Seconds after which it is told how much a node was sent; then after each double minute."""
+_RETRY_SECONDS = 2.0
+"""For which the nodes of an attempt that failed are kept for the next one, whatever is kept else."""
 _STARTS = 3
 """Agents that are started on a node until one stays."""
 _VALID = 400 * 86400.0
@@ -84,6 +88,7 @@ class SlotMaker:
         #: A node was quarantined.
         self._quarantined = asyncio.Event()
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
+        self._kept = KeptHolds(self._let_go, self._forget)
         self._tasks = Crew()
 
     async def load(self) -> None:
@@ -94,16 +99,20 @@ class SlotMaker:
             raise EngineUnavailable(f"it is not known which nodes are unfit: {error}") from error
 
     def begin(self) -> None:
-        """The cluster has been looked at for the first time."""
+        """The cluster has been looked at for the first time, and agents may connect."""
         self._take(self._cluster.report(), told=False)
         self._tasks.keep(self._follow, "hearing the cluster")
         self._tasks.keep(self._end_quarantines, "taking back nodes that were unfit")
+        for gang in self._attempts.gangs.values():
+            if gang.record.released:
+                self._tasks.begin(self._give_back_released(gang), "giving back what was kept")
 
     async def close(self) -> None:
         """What is held stays held."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        await self._kept.close()
         await self._tasks.close()
 
     async def readmit(self, node: str) -> None:
@@ -232,6 +241,98 @@ class SlotMaker:
         except ClusterUnavailable as failure:
             raise EngineUnavailable(str(failure)) from failure
 
+    async def give_back_all(self, gang: Gang) -> None:
+        """Of what is over: end its agents, give its nodes back, forget it. Raises EngineUnavailable."""
+        await asyncio.gather(*(self._agents.dismiss(agent) for agent in gang.agents.values()))
+        for part in gang.record.parts:
+            await self.give_back(gang.record, part)
+        await self._attempts.delete(gang)
+
+    async def keep(self, gang: Gang) -> bool:
+        """Keep what an attempt held that is over, and is written down as such, for one after it. False: it is
+        to be given back."""
+        # A job whose program failed may be tried again at once.
+        exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
+        failed = any(not one.stopped and one.exit_code != 0 for one in exits)
+        seconds = max(self._options.keep, _RETRY_SECONDS if failed else 0.0)
+        wanted = {
+            place(part, need.node) for part, some in gang.record.parts.items() for need in some
+        }
+        if not seconds or gang.agents.keys() != wanted or not await self._agents.rest(gang):
+            return False
+        del self._attempts.gangs[gang.key]
+        self._kept.keep(
+            [
+                KeptHold(
+                    hold_name(self._options.identity, gang.record, part),
+                    some,
+                    tuple(gang.agents[place(part, need.node)] for need in some),
+                    gang,
+                )
+                for part, some in gang.record.parts.items()
+            ],
+            seconds,
+        )
+        return True
+
+    async def _let_go(self, hold: KeptHold) -> None:
+        await asyncio.gather(*(self._agents.dismiss(agent) for agent in hold.agents))
+        try:
+            await self._cluster.give_back(hold.name)
+        except ClusterUnavailable as failure:
+            raise EngineUnavailable(str(failure)) from failure
+
+    async def _forget(self, owner: Gang) -> None:
+        try:
+            await self._attempts.delete(owner)
+        except OSError as failure:
+            # It is found, and given back again, at the next start.
+            log.warning("job %s: its record is not removed: %s", owner.record.job_uid, failure)
+
+    async def _give_back_released(self, gang: Gang) -> None:
+        """What an earlier service kept, or was about to give back."""
+        while True:
+            async with self._attempts.lock(gang.key):
+                if self._attempts.gangs.get(gang.key) is not gang:
+                    return None
+                try:
+                    return await self.give_back_all(gang)
+                except EngineUnavailable as failure:
+                    log.info("job %s: nodes not given back yet: %s", gang.record.job_uid, failure)
+            await asyncio.sleep(_PATIENCE)
+
+    async def _adopt(self, gang: Gang) -> None:
+        """Go on with what was kept, and have given back what is in the way. Raises EngineUnavailable."""
+        for part, some in gang.record.parts.items():
+            if any(agent.part == part for agent in gang.agents.values()):
+                continue
+            kept = self._kept.take(some)
+            if kept is None:
+                continue
+            starts = {
+                place(part, agent.node): agent.name.rpartition("/")[2] for agent in kept.agents
+            }
+            try:
+                async with self._attempts.lock(gang.key):
+                    record = msgspec.structs.replace(
+                        gang.record,
+                        holds=gang.record.holds | {part: kept.name},
+                        agents=gang.record.agents | starts,
+                    )
+                    await self._attempts.write(gang, record)
+            except BaseException:
+                self._kept.keep([kept], 0.0)
+                raise
+            await asyncio.gather(*(self._agents.adopt(gang, agent, part) for agent in kept.agents))
+            await self._kept.settle(kept)
+        fresh = {
+            need.node
+            for part, some in gang.record.parts.items()
+            if part not in gang.record.holds
+            for need in some
+        }
+        await self._kept.make_way(fresh)
+
     def _no_longer(self, key: tuple[JobUid, int], task: asyncio.Task[None]) -> None:
         if self._preparing.get(key) is task:
             del self._preparing[key]
@@ -248,7 +349,8 @@ class SlotMaker:
         """Hold every part, start an agent wherever one is missing, and have it give out its slots."""
         for tries_left in reversed(range(_STARTS)):
             try:
-                holds = await self._hold(gang.record)
+                await self._adopt(gang)
+                holds = await self._hold(gang)
                 await self._start_agents(gang, holds)
                 break
             except ClusterRefused as failure:
@@ -260,11 +362,17 @@ class SlotMaker:
                 if not tries_left:
                     raise
 
-    async def _hold(self, record: GangRecord) -> dict[int, Hold]:
-        """By part."""
+    async def _hold(self, gang: Gang) -> dict[int, Hold]:
+        """By part; none of what was kept, where its agents are."""
+        record = gang.record
         return {
             part: await self._cluster.acquire(hold_name(self._options.identity, record, part), some)
             for part, some in record.parts.items()
+            if part not in record.holds
+            or not all(
+                (agent := gang.agents.get(place(part, need.node))) and agent.is_connected
+                for need in some
+            )
         }
 
     async def _start_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> None:
@@ -276,6 +384,8 @@ class SlotMaker:
         ):
             agent = gang.agents.get(place(part, node))
             if agent is None or agent.is_gone or agent.failure:
+                if part not in holds:
+                    raise AgentGone(f"node {node}: its agent is gone")
                 agent = await self._new_agent(gang, part, node)
                 starting.append(joined(self._start_agent(agent, holds[part])))
             agents.append(agent)

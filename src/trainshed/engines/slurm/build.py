@@ -52,6 +52,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         library=None if settings.shared else Library([context.cache], context.interpreters),
         preflight=settings.preflight,
         quarantine=settings.quarantine_minutes * 60,
+        keep=settings.keep,
         autopsies=CollectorOptions(
             round(settings.autopsy_size * 2**30), nodes_directories=_directories(settings)
         ),

@@ -118,6 +118,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease: Annotated[float, msgspec.Meta(ge=5, le=86400)] = 300.0
     #: Seconds between two looks at the cluster.
     look_every: Annotated[float, msgspec.Meta(ge=5, le=600)] = 8.0
+    #: Seconds for which an attempt's nodes are kept, once it is over, for one that needs the same; 0 = they
+    #: are not, but two seconds for the retry of what has failed.
+    keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
     #: Each node's disk, memory, clock and GPUs are looked at before something is started there, and whether
     #: the nodes of a job reach each other.
     preflight: bool = False

@@ -1,0 +1,406 @@
+"""The Slurm engine beside Slurm by hand, on a real cluster of three nodes on this machine
+(`tests.slurm.lab`).
+
+`python -m bench.slurm` starts the cluster and a service on it, and does the same by hand, in turn with it:
+`srun` in an allocation that is kept, `salloc` and `srun`, and `sbatch`. Needs root and Debian's packages of
+Slurm; says so otherwise.
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from tests.e2e.running import CACHE, Service, common_place, container_job, running
+from tests.slurm.lab import SlurmLab, why_not
+from tests.slurm.nodes import HUB, until
+
+from bench import measures, restarts
+from bench.measures import Connection, Row, median
+
+FORGIVEN = 2
+"""Rounds at the start whose times do not count."""
+GANG = 16
+CALLERS = 6
+FIRST, GANG_RATIO, IN_PLACE, ELSEWHERE = 60.0, 1.3, 100.0, 5.0
+"""What is promised: ms above the floor, ratio, ms, seconds (issue 17, point 6)."""
+_SIZE = 64, 100_000
+"""CPUs and MB that each node is declared to have: six replicas of the smallest machine fit on one."""
+_WHOLE_NODE = "n1-highcpu-64"
+_COMMANDS = ("salloc", "srun", "squeue", "sinfo", "scancel", "scontrol")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A cluster with a service on it. `python`: what jobs run in. `counted`: file to which each of the
+    service's commands adds a line."""
+
+    lab: SlurmLab
+    service: Service
+    python: str
+    counted: Path
+
+    def slurm(self, *command: str) -> list[str]:
+        """What runs one of Slurm's commands by hand, uncounted."""
+        return [str(self.lab.commands / command[0]), *command[1:]]
+
+    def commands_sent(self) -> int:
+        return self.counted.read_text().count("\n")
+
+    def controller_seconds(self) -> float:
+        """Processor time of slurmctld so far."""
+        return sum(map(measures.cpu_seconds, self.lab.processes(HUB, "slurmctld")))
+
+
+def measure(rounds: int, jobs: int) -> list[Row]:
+    """`rounds` of each row of starts; `jobs` of the throughput row. None, with a note, where there can be no
+    such cluster."""
+    if reason := why_not():
+        print(f"bench: slurm is SKIPPED: {reason}", file=sys.stderr, flush=True)
+        return []
+    rows: list[Row] = []
+    with site("keep = 30.0") as here:
+        rows += kept_first_lines(here, rounds)
+    with site() as here:
+        rows += first_lines(here, rounds)
+        rows += gangs(here, max(4, rounds // 3))
+        rows += again(here, max(4, rounds // 3))
+        rows += throughput(here, jobs)
+        rows += lost_node(here)
+    return rows
+
+
+@contextlib.contextmanager
+def site(slurm: str = "") -> Generator[Site]:
+    """`slurm`: further lines of `[engines.slurm]`."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
+        directory = Path(name)
+        with SlurmLab.open(directory / "lab", shown=[directory, common_place()], size=_SIZE) as lab:
+            counted = directory / "commands.log"
+            counted.touch()
+            config = configure(lab, directory, counted, slurm)
+            with running(directory / "data", "--config", str(config)) as service:
+                connection = Connection(service)
+                python = measures.runtime_interpreter(connection)
+                yield Site(lab, service, python, counted)
+            lab.slurm("scancel", "-u", "root")
+
+
+def configure(lab: SlurmLab, directory: Path, counted: Path, slurm: str) -> Path:
+    """The service's configuration, and commands for it that are counted."""
+    commands = directory / "commands"
+    commands.mkdir()
+    for name in _COMMANDS:
+        script = commands / name
+        script.write_text(f'#!/bin/sh\necho {name} >>{counted}\nexec {lab.commands / name} "$@"\n')
+        script.chmod(0o755)
+    config = directory / "config.toml"
+    config.write_text(
+        f'engine = "slurm"\n'
+        f'[engines.slurm]\naddress = "{lab.outside}"\ncommands = "{commands}"\n'
+        f'directory = "/tmp/agents"\nshared = true\n{slurm}\n'
+    )
+    return config
+
+
+# --- by hand ---
+
+
+@contextlib.contextmanager
+def allocation(here: Site, *options: str) -> Generator[str]:
+    """Number of a job of nodes, as `salloc` by hand gives it."""
+    told = subprocess.run(
+        here.slurm("salloc", "--no-shell", *options), capture_output=True, text=True, check=True
+    ).stderr
+    number = told.split("job allocation ")[1].split()[0]
+    try:
+        yield number
+    finally:
+        subprocess.run(here.slurm("scancel", number), check=True)
+
+
+ONE = ("--nodes=1", "--ntasks=1", "--cpus-per-task=4", "--mem=15G")
+
+
+def kept(here: Site, job: str) -> float:
+    """`srun` in an allocation that is there: milliseconds to the program's first statement."""
+    begun = time.time_ns()
+    done = subprocess.run(
+        here.slurm("srun", f"--jobid={job}", "--overlap", "--ntasks=1", here.python, "-c", measures.STAMP),
+        stdout=subprocess.PIPE,
+        check=True,
+    )  # fmt: skip
+    return (int(done.stdout) - begun) / 1e6
+
+
+def fresh(here: Site) -> float:
+    """`salloc`, and `srun` in it."""
+    begun = time.time_ns()
+    with allocation(here, *ONE) as job:
+        between = (time.time_ns() - begun) / 1e6
+        return between + kept(here, job)
+
+
+def batch(here: Site) -> float:
+    """`sbatch`."""
+    output = here.lab.directory / "batch.out"
+    script = f"#!/bin/sh\nexec {here.python} -c '{measures.STAMP}'\n"
+    begun = time.time_ns()
+    subprocess.run(
+        here.slurm("sbatch", "--wait", "--quiet", f"--output={output}", *ONE),
+        input=script.encode(),
+        check=True,
+    )
+    return (int(output.read_text()) - begun) / 1e6
+
+
+def kept_gang(here: Site, job: str) -> float:
+    """`srun` of sixteen tasks: until the last has run its first statement."""
+    program = here.python, "-c", measures.STAMP
+    begun = time.time_ns()
+    done = subprocess.run(
+        here.slurm("srun", f"--jobid={job}", "--overlap", f"--ntasks={GANG}", *program),
+        stdout=subprocess.PIPE,
+        check=True,
+    )  # fmt: skip
+    stamps = list(map(int, done.stdout.split()))
+    if len(stamps) != GANG:
+        raise RuntimeError(f"{len(stamps)} of {GANG} tasks wrote their line")
+    return (max(stamps) - begun) / 1e6
+
+
+_ALL = ("--nodes=3", f"--ntasks={GANG}", "--cpus-per-task=4", "--mem=90G")
+
+
+def fresh_gang(here: Site, of_srun: list[float]) -> float:
+    """`salloc`, and that in it; what that alone took goes into `of_srun`."""
+    begun = time.time_ns()
+    with allocation(here, *_ALL) as job:
+        between = (time.time_ns() - begun) / 1e6
+        of_srun.append(kept_gang(here, job))
+        return between + of_srun[-1]
+
+
+def per_second(here: Site, count: int) -> float:
+    """Trivial programs, each by a `srun` that allocates for itself, by as many callers as ours has."""
+
+    def many(_: int) -> None:
+        for _ in range(count // CALLERS):
+            command = here.slurm("srun", "--quiet", *ONE, here.python, "-c", "pass")
+            subprocess.run(command, check=True)
+
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(CALLERS) as pool:
+        list(pool.map(many, range(CALLERS)))
+    return count / (time.perf_counter() - begun)
+
+
+# --- rows ---
+
+
+def first_lines(here: Site, rounds: int) -> list[Row]:
+    connection = Connection(here.service)
+    with allocation(here, *ONE) as job:
+        in_kept, in_fresh, by_batch, ours = (
+            values[FORGIVEN:]
+            for values in measures.interleaved(
+                rounds + FORGIVEN,
+                lambda: kept(here, job),
+                lambda: fresh(here),
+                lambda: batch(here),
+                lambda: settled(here, lambda: measures.first_line(connection)[0]),
+            )
+        )
+    name = "submit → first line, p50"
+    return [
+        above(f"{name}, against salloc and srun", ours, in_fresh, FIRST),
+        above(f"{name}, against srun in a kept allocation", ours, in_kept),
+        above(f"{name}, against sbatch", ours, by_batch),
+    ]
+
+
+def kept_first_lines(here: Site, rounds: int) -> list[Row]:
+    """Of a service that keeps nodes for the next job: no allocation and no agent is started."""
+    connection = Connection(here.service)
+    with allocation(here, *ONE) as job:
+        in_kept, ours = (
+            values[FORGIVEN:]
+            for values in measures.interleaved(
+                rounds + FORGIVEN,
+                lambda: kept(here, job),
+                lambda: measures.first_line(connection)[0],
+            )
+        )
+    name = "submit → first line with nodes kept, p50, against srun in a kept allocation"
+    return [above(name, ours, in_kept, FIRST)]
+
+
+def settled(here: Site, one: Callable[[], float]) -> float:
+    """Something of ours, once nothing is left of what was before it."""
+    found = one()
+    for _ in until("the end of the service's allocations"):
+        if not here.lab.slurm("squeue", "-h", "-o", "%j").count("trainshed-"):
+            break
+    return found
+
+
+def gangs(here: Site, rounds: int) -> list[Row]:
+    connection = Connection(here.service)
+    of_srun: list[float] = []
+    in_fresh, ours = (
+        values[FORGIVEN:]
+        for values in measures.interleaved(
+            rounds + FORGIVEN,
+            lambda: fresh_gang(here, of_srun),
+            lambda: settled(here, lambda: measures.together(connection, GANG)),
+        )
+    )
+    name = f"{GANG} replicas on 3 nodes all started, p50"
+    return [
+        restarts.row(f"{name}, against salloc and srun -n{GANG}", ours, in_fresh, GANG_RATIO),
+        restarts.row(f"{name}, against that srun alone", ours, of_srun[FORGIVEN:]),
+    ]
+
+
+def again(here: Site, rounds: int) -> list[Row]:
+    with allocation(here, *ONE) as job:
+        step, in_place, whole = (
+            values[FORGIVEN:]
+            for values in measures.interleaved(
+                rounds + FORGIVEN,
+                lambda: kept(here, job),
+                lambda: restarts.restart(here.service),
+                lambda: restarts.retry(here.service)[0],
+            )
+        )
+    return [
+        bounded(
+            "worker killed → first line of its next incarnation, p50", in_place, step, IN_PLACE
+        ),
+        restarts.row("primary exits 139 → first line in the retried job, p50", whole, step),
+    ]
+
+
+def throughput(here: Site, jobs: int) -> list[Row]:
+    jobs -= jobs % CALLERS
+    by_hand_before = here.controller_seconds()
+    by_hand = per_second(here, jobs)
+    by_hand_cpu = here.controller_seconds() - by_hand_before
+    sent, before = here.commands_sent(), here.controller_seconds()
+    ours = measures.jobs_per_second(here.service, jobs, CALLERS)
+    cpu, commands = here.controller_seconds() - before, here.commands_sent() - sent
+    return [
+        Row(
+            f"trivial jobs end to end per second, {CALLERS} callers",
+            f"{ours:.1f}/s",
+            f"{by_hand:.1f}/s",
+            ours / by_hand,
+        ),
+        Row(
+            "processor time of slurmctld per job",
+            f"{1000 * cpu / jobs:.1f} ms",
+            f"{1000 * by_hand_cpu / jobs:.1f} ms",
+            cpu / by_hand_cpu,
+        ),
+        Row("commands sent to Slurm per job", f"{commands / jobs:.1f}", "1", commands / jobs),
+    ]
+
+
+_STAY = f"""{measures.STAMP}
+import signal
+signal.pause()"""
+
+
+def lost_node(here: Site) -> list[Row]:
+    """A worker's node loses its power: until the worker's first statement elsewhere."""
+    connection, control = Connection(here.service), Connection(here.service)
+    body = container_job(_STAY, pools=(1, 1))
+    for pool in body["jobSpec"]["workerPoolSpecs"]:
+        pool["machineSpec"]["machineType"] = _WHOLE_NODE
+    job = connection.submit(body)
+    view = f"/trainshed/v1/jobs/{job}"
+    killed, off, stamps = "", 0, list[int]()
+    for message in connection.messages(job):
+        if message.isdigit():
+            stamps.append(int(message))
+        if len(stamps) == 2 and not killed:
+            replicas = control.call("GET", view)["replicas"]
+            (killed,) = (one["node"] for one in replicas if one["id"] == "workerpool1-0")
+            off = time.time_ns()
+            here.lab.kill_node(killed)
+        elif len(stamps) == 3:
+            control.call("POST", f"{view}:cancel")
+    here.lab.revive(killed)
+    here.lab.await_states({killed: ("idle", "mixed")})
+    told = control.call("GET", f"{view}/timeline")["entries"]
+    lost = min(
+        datetime.fromisoformat(entry["at"]).timestamp()
+        for entry in told
+        if killed in entry["message"] and "gone" in entry["message"]
+    )
+    again, whole = stamps[-1] / 1e9 - lost, (stamps[-1] - off) / 1e9
+    return [
+        Row(
+            "node lost, as Slurm or the lease tells it → first line elsewhere",
+            f"{again:.1f} s",
+            "–",
+            target=f"≤ {ELSEWHERE:g} s",
+            held=again <= ELSEWHERE,
+        ),
+        Row(
+            "power of a node lost → first line elsewhere (SlurmdTimeout 5 s)", f"{whole:.1f} s", "–"
+        ),
+    ]
+
+
+def above(name: str, ours: list[float], floor: list[float], most: float | None = None) -> Row:
+    """A row of starts; bounded by milliseconds above the floor."""
+    more = median(ours) - median(floor)
+    return Row(
+        name,
+        f"{median(ours):.0f} ms ({more:+.0f})",
+        f"{median(floor):.0f} ms",
+        median(ours) / median(floor),
+        "" if most is None else f"≤ {most:g} ms more",
+        None if most is None else more <= most,
+    )
+
+
+def bounded(name: str, ours: list[float], floor: list[float], most: float) -> Row:
+    """A row of starts; bounded by milliseconds."""
+    return Row(
+        name,
+        f"{median(ours):.0f} ms",
+        f"{median(floor):.0f} ms",
+        median(ours) / median(floor),
+        f"≤ {most:g} ms",
+        median(ours) <= most,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.slurm", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of each start")
+    parser.add_argument("--jobs", type=int, default=60, help="jobs of the throughput row")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    found = measure(options.rounds, options.jobs)
+    print(f"load {load:.1f} before the run")
+    for one in found:
+        held = "" if one.held is None else ("held" if one.held else "MISSED")
+        ratio = "" if one.ratio is None else f"{one.ratio:.2f}×"
+        print(f"{one.name}: {one.value}, floor {one.floor}: {ratio} {one.target} {held}")
+    return 1 if any(one.held is False for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What an attempt held goes to the next one that needs the same: no agent is started for it."""
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.engines.remote_lab import RemoteLab
+from trainshed.core.names import JobUid
+from trainshed.engines.conformance.lab import Program
+from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
+from trainshed.engines.remote.cluster import HoldName, NodeNeed
+from trainshed.engines.remote.gang import without_adopted
+from trainshed.engines.remote.records import GangRecord
+
+NEEDS = (NodeNeed("alder", 1, 1.0, 1),)
+
+
+def _lab(directory: Path, keep: float = 0.0) -> RemoteLab:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return RemoteLab(directory, port, keep=keep)
+
+
+def _held(stage: Stage) -> dict[str, dict[str, int]]:
+    assert isinstance(stage.lab, RemoteLab)
+    return stage.lab.held()
+
+
+async def _over(stage: Stage, uid: JobUid, program: Program, attempt: int = 1) -> None:
+    """An attempt of one replica, until it has been given back."""
+    await stage.allocate(uid, attempt=attempt)
+    await stage.engine.launch([stage.plan(uid, program, attempt=attempt)])
+    await stage.until(lambda: bool(stage.ends(uid, attempt=attempt)), f"the end of {attempt}")
+    await stage.engine.release(uid, attempt)
+    stage.forget(uid, attempt)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+class TestARetry:
+    @pytest.fixture
+    def lab(self, tmp_path: Path) -> RemoteLab:
+        return _lab(tmp_path)
+
+    @staged
+    async def test_goes_on_with_the_agent_of_what_failed(self, stage: Stage) -> None:
+        uid = stage.job()
+        await stage.allocate(uid)
+        before = _held(stage)
+        await _over(stage, uid, Program(prints=2, code=1))
+        assert _held(stage) == before
+        assert await stage.engine.allocations() == ()
+        await stage.allocate(uid, attempt=2)
+        assert _held(stage) == before
+        await stage.engine.launch([stage.plan(uid, Program(prints=1, runs=None), attempt=2)])
+        await stage.until(
+            lambda: len(stage.lines(uid, attempt=2)) == 1, "the line of the second attempt"
+        )
+        assert len(stage.lines(uid)) == 2
+        # And it is found again by a service that was started anew.
+        await stage.restart()
+        assert await stage.engine.allocations() == ((uid, 2),)
+        await stage.until(lambda: bool(stage.starts(uid, attempt=2)), "that it runs is told again")
+        await stage.engine.stop(uid, 2, 0)
+        await stage.until(lambda: bool(stage.ends(uid, attempt=2)), "its end")
+        await stage.engine.release(uid, 2)
+        stage.forget(uid, 2)
+        assert _held(stage) == {}
+
+    @staged
+    async def test_that_does_not_come_leaves_nothing_held(self, stage: Stage) -> None:
+        await _over(stage, stage.job(), Program(code=1))
+        assert _held(stage)
+        await stage.until(lambda: not _held(stage), "that it is given back")
+
+    @staged
+    async def test_holds_nothing_when_the_service_ends(self, stage: Stage) -> None:
+        await _over(stage, stage.job(), Program(code=1))
+        await stage.restart()
+        assert _held(stage) == {}
+        assert await stage.engine.allocations() == ()
+
+    @staged
+    async def test_is_not_waited_for_after_success(self, stage: Stage) -> None:
+        await _over(stage, stage.job(), Program())
+        assert _held(stage) == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+class TestKeeping:
+    @pytest.fixture
+    def lab(self, tmp_path: Path) -> RemoteLab:
+        return _lab(tmp_path, keep=600.0)
+
+    @staged
+    async def test_serves_other_jobs_that_need_the_same(self, stage: Stage) -> None:
+        first, second = stage.job(), stage.job()
+        await stage.allocate(first)
+        before = _held(stage)
+        await _over(stage, first, Program(prints=1))
+        await _over(stage, second, Program(prints=2))
+        assert _held(stage) == before
+        assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
+
+    @staged
+    async def test_makes_way_for_jobs_that_need_something_else(self, stage: Stage) -> None:
+        first, second = stage.job(), stage.job()
+        await _over(stage, first, Program())
+        before = _held(stage)
+        await stage.allocate(second, PRIMARY, SECOND_REPLICA)
+        assert not before.keys() & _held(stage).keys()
+
+    @staged
+    async def test_goes_on_when_the_agent_has_died(self, stage: Stage) -> None:
+        assert isinstance(stage.lab, RemoteLab)
+        first, second = stage.job(), stage.job()
+        await _over(stage, first, Program())
+        before = _held(stage)
+        stage.lab.end_agents((await stage.nodes())[0])
+        await _over(stage, second, Program(prints=1))
+        assert _held(stage) != before
+        assert len(stage.lines(second)) == 1
+
+
+def test_what_an_attempt_has_taken_over_is_not_given_back_for_the_one_before_it() -> None:
+    over = GangRecord(
+        JobUid(1), 1, (), {0: NEEDS, 1: NEEDS}, {"0/alder": "a", "1/alder": "b"}, released=True
+    )
+    after = GangRecord(JobUid(1), 2, (), {0: NEEDS}, holds={0: HoldName("s", JobUid(1), 1, 0)})
+    assert list(without_adopted([over, after])) == [
+        msgspec.structs.replace(over, parts={1: NEEDS}, agents={"1/alder": "b"}),
+        after,
+    ]
