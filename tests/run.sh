@@ -29,6 +29,17 @@ if ! command -v slurmctld >/dev/null 2>&1 && ! [ -x /usr/sbin/slurmctld ]; then
         echo "NOTE: Slurm is not installed here; the tests of the Slurm engine are SKIPPED." >&2
     fi
 fi
+# The tests of the console drive a real browser.
+if ! command -v chromium >/dev/null 2>&1; then
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "Installing chromium for the tests of the console ..." >&2
+        export DEBIAN_FRONTEND=noninteractive
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 ||
+            echo "NOTE: chromium cannot be installed here; the console's tests in a browser are SKIPPED." >&2
+    else
+        echo "NOTE: chromium is not installed here; the console's tests in a browser are SKIPPED." >&2
+    fi
+fi
 # Environments with PyTorch and TensorFlow, and what the tests write.
 free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
 if [ $# -eq 0 ] && [ "$free" -lt 12 ]; then

@@ -126,7 +126,7 @@ class Authenticator:
             return Caller(Kind.KEY, principal.email)
         if authorization:
             try:
-                return _caller(self._authority().authenticate(authorization))
+                return caller_of(self._authority().authenticate(authorization))
             except UnknownToken as error:
                 cause = str(error)
         if self._anonymous:
@@ -146,7 +146,8 @@ class Authenticator:
         return self._keys.get(key)
 
 
-def _caller(principal: Principal) -> Caller:
+def caller_of(principal: Principal) -> Caller:
+    """Somebody who is known already."""
     if principal.project:
         return Caller(Kind.REPLICA, principal.email, principal.project)
     return Caller(Kind.PERSON, principal.email)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from trainshed.access.sessions import LIFETIME, Session, Sessions
 from trainshed.console import assets, live
-from trainshed.console.backend import Backend
+from trainshed.console.backend import Backend, Buckets
 from trainshed.console.facts import Facts
 from trainshed.console.rendering import is_prepared, prepare, render
 from trainshed.console.routes import ACTIONS, PAGES, STREAMS
@@ -71,6 +71,7 @@ class ConsoleApplication:
         self,
         sessions: Sessions,
         backend: Backend,
+        buckets: Buckets,
         *,
         facts: Facts,
         now: Callable[[], int],
@@ -78,6 +79,7 @@ class ConsoleApplication:
     ) -> None:
         self._sessions = sessions
         self._backend = backend
+        self._buckets = buckets
         self._facts = facts
         self._now = now
         self._closing = closing
@@ -194,9 +196,11 @@ class ConsoleApplication:
             call,
             session,
             self._backend,
+            self._buckets,
             self._facts,
             self._closing,
-            self._now(),
+            self._now,
+            lambda: self._session(call) is not None,
             variables,
             form or {},
         )

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from trainshed.access.principals import Principal
 from trainshed.core.names import JobUid
+from trainshed.httpd.messages import Response
 from trainshed.wire.trainshed_v1.record import Record
 
 Query = Mapping[str, Sequence[str]]
@@ -49,4 +50,16 @@ class Backend(Protocol):
 
     async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
         """A method of the public APIs, by its encoded path and query; the answer's JSON."""
+        ...
+
+
+class Buckets(Protocol):
+    """Objects, as the visitor may read them. Paths are encoded ones of the storage API, with their query."""
+
+    async def ask(self, principal: Principal, path: str) -> Any:
+        """The JSON that answers `GET path`. Raises `wire.status.Refused`."""
+        ...
+
+    def download(self, principal: Principal, path: str, name: str) -> Response:
+        """The answer to `GET path`, to be kept as a file of this name."""
         ...

@@ -91,6 +91,9 @@ async def stream(
     first = True
     yield b"retry: 2000\n\n"
     while True:
+        if not visit.is_valid():
+            yield event("gone", {"message": "You are signed out."})
+            return
         try:
             found = await looks.take(key, loop.time() - _PAUSE / 2, lambda: look_at(page, visit))
         except Refused as refused:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from trainshed.console.pages import capacity, collections, job, jobs, logs, submit, tuning
+from trainshed.console.pages import buckets, capacity, collections, job, jobs, logs, submit, tuning
 from trainshed.console.visits import Action, Page, Visit
 from trainshed.httpd.messages import Response
 
@@ -25,6 +25,9 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/datasets"): collections.datasets,
     ("GET", "/studies"): collections.studies,
     ("GET", "/settings"): collections.settings,
+    ("GET", "/buckets"): buckets.buckets,
+    ("GET", "/buckets/{bucket}"): buckets.bucket,
+    ("GET", "/jobs/{job}/outputs"): buckets.outputs,
 }
 """Each can also be followed, at `/events` and its address."""
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
@@ -39,6 +42,7 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
     ("GET", "/jobs/{job}/lines"): logs.lines,
     ("GET", "/jobs/{job}/follow"): logs.follow,
     ("GET", "/jobs/{job}/log.txt"): logs.download,
+    ("GET", "/buckets/{bucket}/download"): buckets.download,
 }
 """What is no page: answers that scripts and downloads take as they are."""
 PLACES: Final = frozenset(template.strip("/").split("/")[-1] for _, template in PAGES)

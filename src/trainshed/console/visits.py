@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from trainshed.access.principals import Principal
 from trainshed.access.sessions import Session
-from trainshed.console.backend import Backend
+from trainshed.console.backend import Backend, Buckets
 from trainshed.console.facts import Facts
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
@@ -25,15 +25,23 @@ class Visit:
     request: Request
     session: Session
     backend: Backend
+    buckets: Buckets
     facts: Facts
     #: Set when the service stops: streams end then.
     closing: asyncio.Event
     #: Nanoseconds since the epoch.
-    now: int
+    clock: Callable[[], int]
+    #: Whether the session still is one: asked again and again by what goes on for long.
+    is_valid: Callable[[], bool]
     #: Of the path.
     variables: Mapping[str, str]
     #: Fields of the form that was sent.
     form: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def now(self) -> int:
+        """Nanoseconds since the epoch."""
+        return self.clock()
 
     @property
     def principal(self) -> Principal:

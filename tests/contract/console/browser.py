@@ -16,6 +16,7 @@ from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
 from trainshed.console.application import FIRST_SEGMENTS, ConsoleApplication
 from trainshed.console.facts import Facts
+from trainshed.serve.console import GatewayBuckets
 
 ADDRESS = "http://trainshed.example"
 HTML = ("accept", "text/html,*/*;q=0.8")
@@ -35,6 +36,7 @@ class ConsoleHouse(House):
         console = ConsoleApplication(
             sessions,
             InsideCaller(self.services),
+            GatewayBuckets(self.directory / "nobody-listens.sock"),
             facts=Facts("0.0.1", "p1", "us-central1", "bucket", address),
             now=self.now,
             closing=self.services.closing,

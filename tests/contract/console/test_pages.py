@@ -117,8 +117,12 @@ async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Br
     found, _ = await texts("search=LINE+7")
     assert found == ["line 7", *(f"line {n}" for n in range(70, 80))]
     assert (await browser.get(f"/jobs/{uid}/lines?before=nonsense")).status == 400
+    assert (await browser.get(f"/jobs/{uid}/lines?severity=LOUD")).status == 400
+    assert await texts("severity=ERROR") == ([], {**page, "lines": [], "earlier": "", "later": ""})
+    house.write_log(int(uid), "workerpool0-0", (START + 100 * SECOND, "bad"), stream="e")
+    assert (await texts("severity=ERROR"))[0] == ["bad"]
     text = (await browser.get(f"/jobs/{uid}/log.txt")).body.decode()
-    assert len(text.splitlines()) == 100
+    assert len(text.splitlines()) == 101
 
 
 async def test_a_job_that_is_not_there_is_told_so(browser: Browser) -> None:
@@ -187,3 +191,12 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
             told = await events.next("lines")
             assert len(told["lines"]) <= 400
             last = [line[3] for line in told["lines"]] or last
+
+
+async def test_a_stream_ends_with_its_session(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house)
+    async with house.events("/events/jobs", [("cookie", browser.cookie)]) as events:
+        await events.next("parts")
+        await browser.post("/logout")
+        house.notices.publish(JobUid(int(uid)))
+        assert "signed out" in (await events.next("gone"))["message"]

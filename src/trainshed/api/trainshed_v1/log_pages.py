@@ -112,7 +112,7 @@ def _filter(call: JsonCall) -> Callable[[LogLine], bool] | None:
     """None: everything passes."""
     severity, text = call.parameter("severity"), call.parameter("search")
     faults: list[Violation] = []
-    if severity and severity not in Severity:
+    if severity and severity not in tuple(Severity):
         names = ", ".join(Severity)
         faults.append(Violation("severity", f"{severity!r} is not one of: {names}."))
     if len(text) > _LONGEST_SEARCH:

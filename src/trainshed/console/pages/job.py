@@ -10,7 +10,8 @@ from trainshed.console.pages.requested import requested
 from trainshed.console.pages.timelines import Chart, chart
 from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
-from trainshed.core.names import JobUid
+from trainshed.core.names import Api, JobUid
+from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.drills import DrillList
@@ -22,6 +23,11 @@ _ENTRIES: Final = 60
 """Of the story, the newest ones; the page has a link to all."""
 _LAST_LINES: Final = 12
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
+_GIVEN: Final = (
+    *("displayName", "labels", "jobSpec", "trialJobSpec", "studySpec", "maxTrialCount"),
+    *("parallelTrialCount", "maxFailedTrialCount", "jobId", "trainingInput"),
+)
+"""What clients give of a job; all else of its resource is the service's."""
 DRILLS: Final = (
     ("kill", "Kill its program"),
     ("oom", "Run it out of memory"),
@@ -137,13 +143,23 @@ def usage_data(used: Usage) -> str:
 
 
 async def spec(visit: Visit) -> View:
-    """`/jobs/J/spec`: what was submitted, as the public API shows it."""
+    """`/jobs/J/spec`: what was submitted, as other clients would, and as the public API shows it."""
     job = await describe(visit)
-    text = json.dumps(job.resource if job.resource else {}, indent=2, ensure_ascii=False)
+    resource: dict[str, Any] = dict(job.resource) if job.resource else {}
+    text = json.dumps(resource, indent=2, ensure_ascii=False)
+    given = {name: resource[name] for name in _GIVEN if name in resource}
+    others: list[tuple[str, str]] = []
+    if job.kind != "pipeline":
+        parts = job.name.split("/")
+        region = parts[3] if job.api == Api.VERTEX else visit.facts.region
+        forms = (("gcloud", SnippetForm.GCLOUD), ("Python", SnippetForm.PYTHON))
+        others = [
+            (name, snippet(form, Api(job.api), job.project, region, given)) for name, form in forms
+        ]
     return View(
         f"Specification of {job.display_name or job.job_id}",
         "job_spec.html",
-        {"job": job, "text": text},
+        {"job": job, "text": text, "others": others},
         parts={"head": head(visit, job, "spec")},
         place="jobs",
     )

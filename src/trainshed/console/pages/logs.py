@@ -103,6 +103,8 @@ async def _following(visit: Visit, uid: str) -> AsyncGenerator[bytes]:
         is_behind = False
         async with aclosing(_windows(source)) as windows:
             async for texts in windows:
+                if not visit.is_valid():
+                    return
                 fresh, skipped = _fresh([line for text in texts for line in _parsed(text)], seen)
                 shown = [_row(line) for line in fresh if passes(line)]
                 if shown or skipped:

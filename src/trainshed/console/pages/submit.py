@@ -4,7 +4,7 @@ clients."""
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from msgspec import UNSET
@@ -103,15 +103,7 @@ async def create(visit: Visit) -> Response | View:
 
 
 def _of(visit: Visit, job: str) -> Visit:
-    return Visit(
-        visit.request,
-        visit.session,
-        visit.backend,
-        visit.facts,
-        visit.closing,
-        visit.now,
-        {"job": job},
-    )
+    return replace(visit, variables={"job": job})
 
 
 def _place(visit: Visit, form: Mapping[str, str]) -> tuple[str, str]:

@@ -1,0 +1,79 @@
+"""Buckets: what is in them, level by level, to look through and to download; and what a job has written."""
+
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from trainshed.console.pages.collections import place_of
+from trainshed.console.pages.job import describe, head
+from trainshed.console.pages.requested import requested
+from trainshed.console.rendering import epoch
+from trainshed.console.visits import View, Visit
+from trainshed.core.names import JobUid
+from trainshed.httpd.messages import Response
+
+_PAGE: Final = 200
+_SCHEME: Final = "gs://"
+
+
+async def buckets(visit: Visit) -> View:
+    """`/buckets`: those of the project."""
+    project, _ = place_of(visit)
+    answer = await visit.buckets.ask(
+        visit.principal, f"/storage/v1/b?{urlencode({'project': project, 'maxResults': _PAGE})}"
+    )
+    return View("Buckets", "buckets.html", {"buckets": answer.get("items", ())}, place="buckets")
+
+
+async def bucket(visit: Visit) -> View:
+    """`/buckets/B[?prefix=P]`: one level of it."""
+    name, prefix = visit.variables["bucket"], visit.query("prefix")
+    values = await _level(visit, name, prefix, visit.query("page"))
+    return View(f"gs://{name}", "bucket.html", values, place="buckets")
+
+
+async def _level(visit: Visit, name: str, prefix: str, token: str) -> dict[str, Any]:
+    query = {"prefix": prefix, "delimiter": "/", "maxResults": str(_PAGE)}
+    if token:
+        query["pageToken"] = token
+    path = f"/storage/v1/b/{quote(name, safe='')}/o?{urlencode(query)}"
+    answer = await visit.buckets.ask(visit.principal, path)
+    parts = [part for part in prefix.split("/") if part]
+    return {
+        "bucket": name,
+        "prefix": prefix,
+        "folders": answer.get("prefixes", ()),
+        "objects": [each for each in answer.get("items", ()) if each["name"] != prefix],
+        "ways": [(part, "/".join(parts[: place + 1]) + "/") for place, part in enumerate(parts)],
+        "following": visit.with_query(page=answer["nextPageToken"])
+        if answer.get("nextPageToken")
+        else "",
+        "epoch": epoch,
+    }
+
+
+async def outputs(visit: Visit) -> View:
+    """`/jobs/J/outputs`: below its output directory."""
+    job = await describe(visit)
+    place = requested(job.resource or {}).output
+    values: dict[str, Any] = {"place": place, "bucket": ""}
+    if place.startswith(_SCHEME):
+        name, _, below = place.removeprefix(_SCHEME).partition("/")
+        top = f"{below.rstrip('/')}/" if below else ""
+        prefix = visit.query("prefix")
+        prefix = prefix if prefix.startswith(top) else top
+        values |= await _level(visit, name, prefix, visit.query("page"))
+    return View(
+        f"Outputs of {job.display_name or job.job_id}",
+        "job_outputs.html",
+        {"job": job, **values},
+        parts={"head": head(visit, job, "outputs")},
+        subject=JobUid(int(job.uid)),
+        place="jobs",
+    )
+
+
+async def download(visit: Visit) -> Response:
+    """`/buckets/B/download?object=O`."""
+    name = visit.query("object")
+    path = f"/storage/v1/b/{visit.quoted('bucket')}/o/{quote(name, safe='')}?alt=media"
+    return visit.buckets.download(visit.principal, path, name.rpartition("/")[2] or "object")

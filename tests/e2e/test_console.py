@@ -1,0 +1,308 @@
+"""The console in a real browser: what a newcomer does, on every page no error, nothing that keeps people out,
+and a picture of each in light, in dark and as a phone shows it (build/console)."""
+
+import re
+import shutil
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # pyright: ignore[reportMissingTypeStubs]
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.e2e.running import PROJECT, REGION, ROOT, SKLEARN, Service, container_job, running
+from tests.e2e.stories import make_pipe
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="chromium is not installed: the console is NOT tested"
+    ),
+]
+PICTURES = ROOT / "build" / "console"
+FORMS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
+}
+RULES: dict[str, Any] = {
+    "light": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
+    # What a form of the screen can change of the same page.
+    "dark": {"type": "rule", "values": ["color-contrast"]},
+    "phone": {"type": "rule", "values": ["scrollable-region-focusable", "target-size"]},
+}
+JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
+SEARCHES = f"/v1/projects/{PROJECT}/locations/{REGION}/hyperparameterTuningJobs"
+FAILING = """
+print("reading features")
+def load(path):
+    return open(path).read()
+load("/nowhere/features.csv")
+"""
+TRIAL = """
+import json, os, sys
+rate = float(next(a for a in sys.argv if a.startswith("--rate")).partition("=")[2] or sys.argv[-1])
+with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "a") as file:
+    for step in (1, 2, 3):
+        line = {"timestamp": 0.0, "trial": "0", "accuracy": str(rate * step / 3), "global_step": str(step)}
+        file.write(json.dumps(line) + "\\n")
+"""
+
+
+@dataclass
+class Told:
+    """What the browser complained about."""
+
+    texts: list[str] = field(default_factory=list[str])
+
+    def listen(self, page: Page) -> None:
+        """Note errors and warnings of a page."""
+        page.on("pageerror", lambda error: self.texts.append(f"{page.url}: {error}"))
+        page.on(
+            "console",
+            lambda said: (
+                self.texts.append(f"{page.url}: {said.text}")
+                if said.type in ("error", "warning")
+                else None
+            ),
+        )
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("console")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    noted = Told()
+    yield noted
+    assert noted.texts == []
+
+
+@pytest.fixture
+def enter(chromium: Browser, service: Service, told: Told) -> Iterator[Callable[..., Page]]:
+    """A page of somebody who has followed the link of `trainshed console`."""
+    contexts: list[BrowserContext] = []
+
+    def entered(form: str = "light") -> Page:
+        context = chromium.new_context(**FORMS[form])
+        contexts.append(context)
+        page = context.new_page()
+        told.listen(page)
+        page.goto(service.call("POST", "/login/link", {})["uri"])
+        return page
+
+    yield entered
+    for context in contexts:
+        context.close()
+
+
+def finished(service: Service, job: dict[str, Any]) -> str:
+    """The uid of a job that is over."""
+    uid = service.call("POST", JOBS, job)["name"].rpartition("/")[2]
+    service.finish(uid, 120)
+    return uid
+
+
+def test_a_newcomer_submits_a_job_and_watches_it(
+    service: Service, enter: Callable[..., Page], commons: Path
+) -> None:
+    gate = make_pipe(commons / "gate")
+    page = enter()
+    page.keyboard.press("c")
+    page.locator("[name=name]").fill("my-first")
+    page.locator("[name=image]").fill(SKLEARN)
+    page.locator("[name=machine]").fill("n1-standard-5")
+    expect(page.locator("#fault-machine")).to_contain_text("n1-standard-5", timeout=10_000)
+    page.locator("[name=machine]").fill("n1-standard-4")
+    script = (
+        f'print("Epoch 3/10 loss <b>0.5</b>", flush=True)\nopen("{gate}").read()\nprint("done")'
+    )
+    page.locator("[name=script]").fill(script)
+    expect(page.get_by_role("heading", name="Would start now")).to_be_visible(timeout=10_000)
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="my-first")).to_be_visible()
+    expect(page.locator("#tail")).to_contain_text("loss <b>0.5</b>", timeout=120_000)
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    row = page.get_by_role("row").filter(has_text="my-first")
+    expect(row).to_contain_text("Running")
+    expect(row).to_contain_text("epoch 3 of 10")
+    gate.write_text("")
+    expect(row).to_contain_text("Succeeded", timeout=30_000)
+
+
+def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., Page]) -> None:
+    finished(service, container_job(FAILING, name="broken"))
+    page = enter()
+    page.keyboard.press("/")
+    page.keyboard.type("broken")
+    page.wait_for_url("**/?search=broken")
+    page.get_by_role("link", name="Failed", exact=True).click()
+    page.get_by_role("link", name="broken").click()
+    error = page.locator("#notice")
+    expect(error.get_by_role("heading")).to_contain_text("FileNotFoundError")
+    expect(error).to_contain_text("Traceback (most recent call last)")
+    page.get_by_role("link", name="Log", exact=True).click()
+    page.get_by_label("Severity").select_option("ERROR")
+    expect(page.locator("[data-log]")).to_contain_text("FileNotFoundError")
+    expect(page.locator("[data-log]")).not_to_contain_text("reading features")
+
+
+def test_a_healthy_job_is_drilled(
+    service: Service, enter: Callable[..., Page], commons: Path
+) -> None:
+    gate = make_pipe(commons / "drill-gate")
+    script = f'print("up", flush=True)\nopen("{gate}").read()'
+    job = container_job(script, pools=(1, 1), name="healthy")
+    uid = service.call("POST", JOBS, job)["name"].rpartition("/")[2]
+    page = enter()
+    page.goto(f"{service.rest}/jobs/{uid}")
+    worker = page.locator("#replicas").get_by_role("row").filter(has_text="workerpool1-0")
+    expect(worker).to_contain_text("Running", timeout=60_000)
+    page.locator("summary").filter(has_text="Drill").click()
+    page.locator("[name=replica]").select_option(label="workerpool1-0")
+    page.get_by_role("button", name="Inject the fault").click()
+    expect(page.locator("#story")).to_contain_text(
+        re.compile("drill", re.IGNORECASE), timeout=30_000
+    )
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#head")).to_contain_text("Cancelled", timeout=60_000)
+
+
+def test_a_log_of_many_lines_is_a_window(service: Service, enter: Callable[..., Page]) -> None:
+    many = 50_000
+    script = f"for n in range({many}): print('line', n)"
+    uid = finished(service, container_job(script, name="chatty"))
+    page = enter()
+    page.goto(f"{service.rest}/jobs/{uid}/logs")
+    log = page.locator("[data-log]")
+    expect(log).to_contain_text(f"line {many - 1}")
+    assert log.locator(".log-line").count() <= 1_000
+    page.get_by_role("button", name="Top").click()
+    expect(log).to_contain_text("line 0")
+    for _ in range(12):
+        before = log.locator(".log-line").last.inner_text()
+        log.evaluate("box => { box.scrollTop = box.scrollHeight }")
+        expect(log.locator(".log-line").last).not_to_have_text(before)
+    assert log.locator(".log-line").count() <= 3_500
+    page.get_by_label("Search in the log").fill("line 4711")
+    expect(log.locator(".log-line")).to_have_count(11)
+
+
+def test_every_page_lets_everybody_in(service: Service, enter: Callable[..., Page]) -> None:
+    """WCAG 2 AA as far as axe can tell, no line wider than the screen, and a picture."""
+    search = {
+        "displayName": "search",
+        "maxTrialCount": 4,
+        "parallelTrialCount": 2,
+        "studySpec": {
+            "metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}],
+            "parameters": [
+                {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
+            ],
+        },
+        "trialJobSpec": container_job(TRIAL)["jobSpec"],
+    }
+    tuning = service.call("POST", SEARCHES, search)["name"].rpartition("/")[2]
+    broken = finished(service, container_job(FAILING, name="broken"))
+    whole = finished(service, container_job("print('hello')", pools=(1, 2), name="whole"))
+    assert service.finish(tuning, 120)["state"] == "SUCCEEDED"
+    pages = {
+        "jobs": "/",
+        "none": "/?search=nothing",
+        "job": f"/jobs/{whole}",
+        "failed": f"/jobs/{broken}",
+        "logs": f"/jobs/{whole}/logs",
+        "usage": f"/jobs/{whole}/usage",
+        "spec": f"/jobs/{whole}/spec",
+        "tuning": f"/jobs/{tuning}",
+        "trials": f"/jobs/{tuning}/trials?trial=2",
+        "submit": f"/submit?from={whole}",
+        "queue": "/queue",
+        "nodes": "/nodes",
+        "experiments": "/experiments",
+        "models": "/models",
+        "datasets": "/datasets",
+        "studies": "/studies",
+        "settings": "/settings",
+        "buckets": "/buckets",
+        "bucket": f"/buckets/{service.extra['bucket']}",
+        "outputs": f"/jobs/{whole}/outputs",
+    }
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    axe: Any = Axe()
+    faults: list[str] = []
+    for form in FORMS:
+        page = enter(form)
+        for name, path in pages.items():
+            page.goto(service.rest + path)
+            if name in ("usage", "trials"):
+                expect(page.locator("canvas").first).to_be_visible()
+            if name == "logs":
+                expect(page.locator(".log-line").first).to_be_visible()
+            page.screenshot(path=PICTURES / f"{name}-{form}.png", full_page=True)
+            wide = page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            if wide > 0:
+                faults.append(f"{name} ({form}) is {wide} pixels too wide")
+            found: Any
+            for found in axe.run(page, options={"runOnly": RULES[form]}).response["violations"]:
+                where = [node["target"] for node in found["nodes"]][:3]
+                faults.append(f"{name} ({form}): {found['id']} at {where}: {found['help']}")
+    assert faults == []
+
+
+def test_the_keyboard_leads_everywhere(service: Service, enter: Callable[..., Page]) -> None:
+    page = enter()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.keyboard.press("j")
+    expect(page.locator("tr.is-selected")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("navigation", name="Of this job")).to_be_visible()
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("t")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_objects_are_downloads(service: Service, enter: Callable[..., Page]) -> None:
+    bucket = service.extra["bucket"]
+    request = urllib.request.Request(
+        f"{service.rest}/upload/storage/v1/b/{bucket}/o?uploadType=media&name=out/page.html",
+        data=b"<script>alert(1)</script>",
+        headers={"Authorization": f"Bearer {service.token}", "Content-Type": "text/html"},
+    )
+    urllib.request.urlopen(request).close()
+    page = enter()
+    page.goto(f"{service.rest}/buckets/{bucket}")
+    page.get_by_role("link", name="out/").click()
+    with page.expect_download() as waiting, page.expect_response("**/download?*") as answered:
+        page.get_by_role("link", name="page.html").click()
+    assert waiting.value.suggested_filename == "page.html"
+    headers = answered.value.headers
+    assert headers["content-disposition"].startswith("attachment")
+    assert headers["content-security-policy"].startswith("sandbox")
+    assert headers["x-content-type-options"] == "nosniff"
+    assert page.request.get(f"{service.rest}/buckets/nobody-has-this").status == 404
