@@ -141,4 +141,5 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     assert not gang(replace(made, spec=replace(made.spec, scheduling=flex))).spot
     pool = replace(made.spec.pools[0], machine=GPU_MACHINE)
     first = gang(replace(made, spec=replace(made.spec, pools=(pool,)))).replicas[0]
-    assert first == (ReplicaId(0, 0), Demand(8, 30, "NVIDIA_TESLA_T4", 2))
+    wanted = Demand(8, 30, "NVIDIA_TESLA_T4", 2, machine="n1-standard-8", region="us-central1")
+    assert first == (ReplicaId(0, 0), wanted)
