@@ -50,7 +50,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def written(service: Service, name: str) -> str:
     """The id of a job that is over, with an event file of PyTorch's in its log directory."""
-    body = container_job("import signal; signal.pause()", name=name)
+    body = container_job("import time; time.sleep(600)", name=name)
     body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://{BUCKET}/{name}"}
     job = submit(service, body)
     events = (GOLDEN / "torch-scalars.tfevents").read_bytes()

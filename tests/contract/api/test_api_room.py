@@ -180,6 +180,7 @@ async def test_explain_says_why_a_job_would_wait(house: House) -> None:
         "hint": WAITING.hint,
         "blockers": ["projects/p1/jobs/a"],
         "retryTime": "",
+        "expectedTime": "",
         "position": 3,
     }
     assert any("asked for '2.6'" in notice for notice in view["notices"])

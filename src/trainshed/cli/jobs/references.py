@@ -99,6 +99,7 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
 
     Raises click.ClickException that names near misses if it means none, and the choices if it means several.
     """
+    unreadable: Refused | None = None
     if reference != LAST:
         try:
             return client.get(job_path(reference))
@@ -106,6 +107,7 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
             # What is no id may be a display name, in which anything may stand.
             if refused.status not in (400, 404) or "/" in reference:
                 raise
+            unreadable = refused if refused.status == 400 and not refused.violations else None
     project = project or read(client.get("/trainshed/v1/status"), Status).project
     if reference == LAST:
         newest = [JobView.parse(job) for job in list_jobs(client, project, limit=1)]
@@ -114,7 +116,12 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
         job, told = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
     else:
         jobs = list_jobs(client, project, limit=_LOOKED_THROUGH)
-        job, told = meant(reference, [JobView.parse(job) for job in jobs])
+        try:
+            job, told = meant(reference, [JobView.parse(job) for job in jobs])
+        except click.ClickException:
+            if unreadable is not None:
+                raise unreadable from None
+            raise
     if told:
         click.echo(click.style(told, fg="bright_black"), err=True)
     return client.get(job_path(job.uid))
