@@ -52,6 +52,7 @@ _COMMANDS = (
         "List experiments, describe and compare their runs.",
     ),
     ("explain", "trainshed.cli.jobs.explain", "Tell whether a job would start now, and why not."),
+    ("gc", "trainshed.cli.jobs.collect", "Delete jobs that have been over for long."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
     ("machine-types", "trainshed.cli.machine_types", "Show machine types and their memory."),
     ("models", "trainshed.cli.models", "Show models and what they were made of."),

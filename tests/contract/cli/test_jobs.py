@@ -626,3 +626,29 @@ def test_a_clone_of_an_ml_job_has_an_id_of_its_own(trainshed: Invoke, service: F
         "jobId": "two",
         "trainingInput": training | {"workerCount": "1", "workerType": "n1-standard-4"},
     }
+
+
+def test_what_has_been_over_for_long_is_deleted(trainshed: Invoke, service: FakeService) -> None:
+    """Nothing that lives, nothing young; of a tuning job first what it has made."""
+    old: dict[str, Any] = {"endTime": "2026-11-18T06:00:00.000000Z"}
+    tuning: dict[str, Any] = old | {
+        "kind": "tuning",
+        "name": "projects/p/locations/r/hyperparameterTuningJobs/3",
+    }
+    jobs = [job("5", "RUNNING"), job("4", "FAILED"), job("3", "SUCCEEDED", **tuning)]
+    below = listed(job("31", "SUCCEEDED", **old))
+    service.on("GET", JOBS, listed(*jobs, job("2", "FAILED", **old)))
+    dry = trainshed("gc", "--older-than", "1d", "--dry-run")
+    assert [line.split()[0] for line in dry.stdout.splitlines()] == ["2", "3"]
+    service.on("GET", JOBS, listed(*jobs, job("2", "FAILED", **old)), below)
+    for uid in ("3", "31"):
+        service.on("DELETE", f"{JOBS}/{uid}", {})
+    service.refuse("DELETE", f"{JOBS}/2", 400, "It belongs to another.")
+    result = trainshed("gc", "--older-than", "1d")
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["3"]
+    assert result.stderr == "2 stays: It belongs to another.\n1 job deleted\n"
+    deleted = [a.path.rpartition("/")[2] for a in service.asked if a.method == "DELETE"]
+    assert deleted == ["2", "31", "3"]
+    service.on("GET", JOBS, listed(*jobs))
+    assert trainshed("gc", "--older-than", "1d", "--keep", "3").stdout == ""
+    assert "such as 12h or 30d" in trainshed("gc", "--older-than", "soon").stderr
