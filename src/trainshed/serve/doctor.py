@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,9 +76,21 @@ def examine(settings: Settings) -> Iterator[Finding]:
         from trainshed.serve.slurm_doctor import examine_slurm
 
         yield from examine_slurm(engine_settings(settings))
-    yield from asyncio.run(_engine(settings))
+        # No job runs here; packages are built here, curves shown, and what failed is looked at.
+        yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
+    else:
+        yield from asyncio.run(_engine(settings))
     yield _images(settings)
     yield _interpreters(settings)
+
+
+def _isolation_alone(findings: list[Finding]) -> Iterator[Finding]:
+    return (finding for finding in findings if finding.about == "isolation")
+
+
+def _of_builds(finding: Finding) -> Finding:
+    told = f"of builds and of shells in what failed, on this machine: {finding.told}"
+    return replace(finding, about="isolation here", told=told)
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:

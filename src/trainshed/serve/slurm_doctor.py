@@ -4,6 +4,7 @@ can call this machine. Starts nothing there."""
 import asyncio
 import errno
 import ipaddress
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from trainshed.engines.slurm.settings import SlurmSettings, parse
 from trainshed.serve.doctor import Finding
 
 _TOLD_NODES = 5
+_LATE = 60
+"""Seconds after which a lost node is told late."""
 
 
 def examine_slurm(table: Mapping[str, Any]) -> Iterator[Finding]:
@@ -80,7 +83,116 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
     except ValueError as failure:
         return [Finding("Slurm controller", "bad", f"its answer is not understood: {failure}.")]
     text = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
-    return [*found, Finding("Slurm partition", "good", f"{text}."), _nodes(lines, routes)]
+    found += [Finding("Slurm partition", "good", f"{text}."), _nodes(lines, routes)]
+    return [*found, *await _what_holds(client, settings, routes, has_gpus=_have_gpus(lines))]
+
+
+async def _what_holds(
+    client: SlurmClient, settings: SlurmSettings, routes: Routes, *, has_gpus: bool
+) -> list[Finding]:
+    """What jobs may rely on on nodes, as far as the cluster's configuration says it."""
+    try:
+        config = commands.parse_config(await client.answer(commands.show_config()))
+        answer = await client.answer(commands.list_limits(routes.partitions))
+        limits = commands.parse_limits(answer)
+    except FileNotFoundError as failure:
+        return [Finding("on nodes", "less", f"{failure}.", "scontrol says what holds there.")]
+    except (ClusterUnavailable, ValueError) as failure:
+        return [Finding("on nodes", "less", f"what holds there is not known: {failure}.")]
+    asked = [*settings.extra, *(one for route in settings.machines for one in route.extra or ())]
+    has_limit = any(argument.startswith("--time=") for argument in asked)
+    return [
+        *on_nodes(config, has_gpus=has_gpus),
+        *([] if has_limit else [time_limit(limits)]),
+    ]
+
+
+def _have_gpus(lines: Sequence[commands.NodeLine]) -> bool:
+    return any(gres.name == "gpu" for line in lines for gres in line.gres)
+
+
+def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:
+    """`config`: as `commands.parse_config` has it. Pure."""
+    as_root = os.geteuid() == 0
+    yield Finding(
+        "isolation on nodes",
+        "good",
+        "each node's own: "
+        + (
+            "own-user, where its kernel has what that needs."
+            if as_root
+            else "user, where its kernel lets this user make namespaces, else session."
+        ),
+        "" if as_root else "`srun -w NODE unshare -Ur true` fails where it is session.",
+    )
+    by_tasks = "task/cgroup" in config.get("taskplugin", "")
+    held = by_tasks and config.get("constrainramspace") == "yes"
+    yield Finding(
+        "memory on nodes",
+        "good" if held else "less",
+        "Slurm holds each allocation to its memory; replicas within it are held by their agent."
+        if held
+        else "Slurm holds nobody to his memory: replicas are held by their agent, other jobs are not.",
+        ""
+        if held
+        else "Set TaskPlugin=task/cgroup (slurm.conf), ConstrainRAMSpace=yes (cgroup.conf).",
+    )
+    counted = "memory" in config.get("selecttypeparameters", "").lower()
+    if not counted:
+        yield Finding(
+            "memory counted",
+            "less",
+            "Slurm does not count memory: jobs of others may be given what a replica has.",
+            "Set SelectType=select/cons_tres, SelectTypeParameters=CR_Core_Memory (slurm.conf).",
+        )
+    if has_gpus:
+        kept = by_tasks and config.get("constraindevices") == "yes"
+        yield Finding(
+            "GPUs on nodes",
+            "good" if kept else "less",
+            "programs reach those of their allocation alone."
+            if kept
+            else "programs reach all of a node's, whatever they were given.",
+            ""
+            if kept
+            else "Set TaskPlugin=task/cgroup (slurm.conf), ConstrainDevices=yes (cgroup.conf).",
+        )
+    if config.get("proctracktype", "") != "proctrack/cgroup":
+        yield Finding(
+            "ends of steps",
+            "less",
+            "Slurm finds an allocation's processes by their parents: some may outlive it.",
+            "Set ProctrackType=proctrack/cgroup (slurm.conf).",
+        )
+    seconds = _seconds(config.get("slurmdtimeout", ""))
+    if seconds > _LATE:
+        yield Finding(
+            "lost nodes",
+            "less",
+            f"Slurm says so after {seconds} s (SlurmdTimeout), or the lease is over before.",
+            f"A lower SlurmdTimeout (slurm.conf), such as {_LATE}, or lease in [engines.slurm].",
+        )
+
+
+def time_limit(limits: Mapping[str, str]) -> Finding:
+    """`limits`: as `commands.parse_limits` has them. Pure."""
+    bounded = [f"{name} after {limit}" for name, limit in sorted(limits.items()) if limit]
+    if not bounded:
+        return Finding("time limit", "good", "none: jobs run until they end.")
+    return Finding(
+        "time limit",
+        "less",
+        f"Slurm ends what does not say how long it runs: {', '.join(bounded[:_TOLD_NODES])}; that counts as "
+        "a lost node.",
+        'Set [engines.slurm] extra = ["--time=7-00:00:00"], up to what the partition allows, or take a '
+        "partition without a limit.",
+    )
+
+
+def _seconds(text: str) -> int:
+    """ "300 sec"."""
+    number = text.partition(" ")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def _nodes(told: Sequence[commands.NodeLine], routes: Routes) -> Finding:

@@ -31,6 +31,7 @@ _JOB_FIELDS = (
     "Reason",
 )
 _PENDING_FIELDS = ("JobID", "PriorityLong", "Partition")
+_LIMIT_FIELDS = ("Time", "DefaultTime", "Partition")
 _STEP_FIELDS = ("StepID", "StepName", "StepState", "Nodes")
 _NODE_FIELDS = (
     "NodeList",
@@ -303,6 +304,16 @@ def list_pending() -> list[str]:
     return ["squeue", "--noheader", "--states=PENDING", "-O", _format(_PENDING_FIELDS)]
 
 
+def show_config() -> list[str]:
+    return ["scontrol", "show", "config"]
+
+
+def list_limits(partitions: Sequence[str]) -> list[str]:
+    """Of partitions: how long jobs may run. () = all."""
+    where = [f"--partition={','.join(partitions)}"] if partitions else []
+    return ["sinfo", "--noheader", *where, "-O", _format(_LIMIT_FIELDS)]
+
+
 def list_steps(user: str) -> list[str]:
     return ["squeue", "--steps", "--noheader", f"--user={user}", "-O", _format(_STEP_FIELDS)]
 
@@ -349,6 +360,23 @@ def parse_pending(answer: str) -> Iterator[Pending]:
         yield Pending(
             int(number), _count(found["PriorityLong"]), tuple(found["Partition"].split(","))
         )
+
+
+def parse_config(answer: str) -> dict[str, str]:
+    """What a cluster's configuration says, by the names that it has there, in small letters."""
+    pairs = (line.partition("=") for line in answer.split("\n", MAX_LINES)[:MAX_LINES])
+    return {name.strip().lower(): value.strip() for name, sign, value in pairs if sign}
+
+
+def parse_limits(answer: str) -> dict[str, str]:
+    """How long a job may run that does not say for how long, by partition; "" = for ever. Raises ValueError:
+    that is no answer to `list_limits`."""
+    limits: dict[str, str] = {}
+    for found in _rows(answer, _LIMIT_FIELDS):
+        most, usual = found["Time"], found["DefaultTime"]
+        limit = most if usual in ("n/a", "NONE", "") else usual
+        limits[found["Partition"].removesuffix("*")] = "" if limit == "infinite" else limit
+    return limits
 
 
 def parse_steps(answer: str) -> Iterator[Step]:
