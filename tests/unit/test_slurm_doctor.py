@@ -56,7 +56,7 @@ def test_how_long_jobs_may_run_is_told() -> None:
     ]
     answer = "".join("\x1f".join((*line, "\n")) for line in lines)
     limits = parse_limits(answer)
-    assert limits == {"main": "", "short": "10:00", "day": "1:00:00"}
+    assert limits == {"main": "", "": "", "short": "10:00", "day": "1:00:00"}
     assert time_limit({"main": ""}).verdict == "good"
     found = time_limit(limits)
     assert found.verdict == "less" and "day after 1:00:00, short after 10:00" in found.told

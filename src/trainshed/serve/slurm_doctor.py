@@ -93,8 +93,7 @@ async def _what_holds(
     """What jobs may rely on on nodes, as far as the cluster's configuration says it."""
     try:
         config = commands.parse_config(await client.answer(commands.show_config()))
-        answer = await client.answer(commands.list_limits(routes.partitions))
-        limits = commands.parse_limits(answer)
+        limits = commands.parse_limits(await client.answer(commands.list_limits()))
     except FileNotFoundError as failure:
         return [Finding("on nodes", "less", f"{failure}.", "scontrol says what holds there.")]
     except (ClusterUnavailable, ValueError) as failure:
@@ -103,7 +102,11 @@ async def _what_holds(
     has_limit = any(argument.startswith("--time=") for argument in asked)
     return [
         *on_nodes(config, has_gpus=has_gpus),
-        *([] if has_limit else [time_limit(limits)]),
+        *(
+            []
+            if has_limit
+            else [time_limit({n: limits.get(n, "") for n in routes.named_partitions})]
+        ),
     ]
 
 
@@ -176,7 +179,11 @@ def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:
 
 def time_limit(limits: Mapping[str, str]) -> Finding:
     """`limits`: as `commands.parse_limits` has them. Pure."""
-    bounded = [f"{name} after {limit}" for name, limit in sorted(limits.items()) if limit]
+    bounded = [
+        f"{name or 'the default partition'} after {limit}"
+        for name, limit in sorted(limits.items())
+        if limit
+    ]
     if not bounded:
         return Finding("time limit", "good", "none: jobs run until they end.")
     return Finding(

@@ -308,10 +308,9 @@ def show_config() -> list[str]:
     return ["scontrol", "show", "config"]
 
 
-def list_limits(partitions: Sequence[str]) -> list[str]:
-    """Of partitions: how long jobs may run. () = all."""
-    where = [f"--partition={','.join(partitions)}"] if partitions else []
-    return ["sinfo", "--noheader", *where, "-O", _format(_LIMIT_FIELDS)]
+def list_limits() -> list[str]:
+    """Of all partitions: how long jobs may run."""
+    return ["sinfo", "--noheader", "-O", _format(_LIMIT_FIELDS)]
 
 
 def list_steps(user: str) -> list[str]:
@@ -369,13 +368,15 @@ def parse_config(answer: str) -> dict[str, str]:
 
 
 def parse_limits(answer: str) -> dict[str, str]:
-    """How long a job may run that does not say for how long, by partition; "" = for ever. Raises ValueError:
-    that is no answer to `list_limits`."""
+    """How long a job may run that does not say for how long, by partition, with "" for the default one; ""
+    = for ever. Raises ValueError: that is no answer to `list_limits`."""
     limits: dict[str, str] = {}
     for found in _rows(answer, _LIMIT_FIELDS):
         most, usual = found["Time"], found["DefaultTime"]
         limit = most if usual in ("n/a", "NONE", "") else usual
-        limits[found["Partition"].removesuffix("*")] = "" if limit == "infinite" else limit
+        name = found["Partition"]
+        for called in (name.removesuffix("*"), *([""] if name.endswith("*") else [])):
+            limits[called] = "" if limit == "infinite" else limit
     return limits
 
 
