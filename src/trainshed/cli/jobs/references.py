@@ -104,8 +104,10 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
         try:
             return client.get(job_path(reference))
         except Refused as refused:
-            # What is no id may be a display name, in which anything may stand.
-            if refused.status not in (400, 404) or "/" in reference:
+            # What is no id may be a display name, in which anything may stand. Without a field that is wrong
+            # it is an id, of a job whose record cannot be read.
+            is_name = refused.status == 404 or (refused.status == 400 and refused.violations)
+            if not is_name or "/" in reference:
                 raise
             unreadable = refused if refused.status == 400 and not refused.violations else None
     project = project or read(client.get("/trainshed/v1/status"), Status).project
