@@ -2,6 +2,8 @@
 service itself. In the end each job has succeeded, from its checkpoint, and nothing was run twice."""
 
 import contextlib
+import os
+import select
 import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.e2e.stories import (
     Story,
     at,
     pools,
+    process_of,
     story,
     until,
 )
@@ -82,11 +85,13 @@ def site(opened: Site) -> Iterator[Site]:
 
 
 TRAINS = """
-import os, pathlib, signal, sys, time
+import json, os, pathlib, time
 kept = pathlib.Path('/gcs/trainshed', {key!r}, os.environ['HOSTNAME'])
 kept.parent.mkdir(exist_ok=True)
 step = int(kept.read_text()) if kept.exists() else 0
-print('at', step, os.environ['HOSTNAME'], flush=True)
+task = json.loads(os.environ['CLUSTER_SPEC'])
+port = task['cluster']['workerpool1'][0].split(':')[1]
+print('at', step, os.environ['HOSTNAME'], port, flush=True)
 if step:
     open({gate!r}, 'w').close()
     print('resumed', flush=True)
@@ -98,6 +103,16 @@ while True:
     time.sleep(0.05)
 """
 """A worker that keeps count of its steps in the bucket, and opens the gate once it goes on from there."""
+
+
+FINDS = """
+import json, os, socket
+open({gate!r}).read()
+(worker,) = json.loads(os.environ['CLUSTER_SPEC'])['cluster']['workerpool1']
+host, port = worker.split(':')
+print('finds', socket.gethostbyname(host), port, flush=True)
+"""
+"""A primary that says in the end where it finds the worker, by the name that it was told in the beginning."""
 
 
 def spread(*scripts: str, mark: str = "") -> dict[str, Any]:
@@ -112,7 +127,8 @@ def training(site: Site, gate: Path) -> str:
     """A job whose worker has trained for a while; its id. What both programs carry is `site.mark`."""
     mark = site.mark = new_mark()
     worker = TRAINS.format(key=mark, gate=str(gate))
-    job_id = submit(site.service, spread(at(gate), worker, mark=mark))
+    primary = FINDS.format(gate=str(gate))
+    job_id = submit(site.service, spread(primary, worker, mark=mark))
     until(site.service.follow(job_id, WORKER), "trained")
     return job_id
 
@@ -122,9 +138,11 @@ def moved_on(site: Site, job_id: str) -> Story:
     told = story(site.service, job_id)
     assert told.state == "SUCCEEDED", told.public
     said = [line.split() for line in site.service.lines(job_id, WORKER) if line.startswith("at ")]
-    (_, first, host), (_, second, again) = said
-    assert int(first) == 0 < int(second) and host == again
+    (_, first, host, port), (_, second, *again) = said
+    assert int(first) == 0 < int(second) and [host, port] == again
     assert told.begun == {PRIMARY: 1, WORKER: 2}
+    address = site.lab.address(nodes(told, WORKER)[-1])
+    assert site.service.lines(job_id, PRIMARY)[-1] == f"finds {address} {port}"
     return told
 
 
@@ -247,6 +265,31 @@ def test_a_controller_that_is_killed_right_after_a_submit_gives_nothing_twice(
     assert told.state == "SUCCEEDED"
     assert told.begun == {PRIMARY: 1}
     assert not told.verdicts
+
+
+@pytest.mark.soak  # Conformance has the engine's part of it.
+@pytest.mark.parametrize("from_whom", ["service", "controller"])
+def test_a_node_that_is_cut_off_never_runs_what_runs_elsewhere(
+    site: Site, gate: Path, from_whom: str
+) -> None:
+    """Cut off from the service its agent ends its programs before they count as lost; cut off from Slurm's
+    controller the node is asked to let go."""
+    job_id = training(site, gate)
+    node = site.node_of(job_id, WORKER)
+    first = os.pidfd_open(process_of(site.mark, WORKER))
+    site.lab.cut(node, from_whom)
+    try:
+        for view in site.service.watch(job_id):
+            if view["replicas"][1]["incarnation"] == 2:
+                break
+        # Readable: it has ended.
+        assert select.select([first], [], [], 0)[0]
+        told = moved_on(site, job_id)
+    finally:
+        site.lab.heal(node, from_whom)
+        os.close(first)
+    one, other = nodes(told, WORKER)
+    assert one == node != other
 
 
 MOMENTS: dict[str, Callable[[Site, str, set[str]], bool]] = {

@@ -307,6 +307,15 @@ class LocalEngine:
                 "again"
             ) from error
 
+    async def write_hosts(
+        self, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]
+    ) -> None:
+        """Tell the attempt's replicas here where each of its hostnames is found now. Raises
+        EngineUnavailable."""
+        gang = self._gangs.of(job_uid, attempt)
+        if gang:
+            await asyncio.to_thread(self._shims.hosts, gang, job_uid, attempt, hosts)
+
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         gang = self._gangs.of(job_uid, attempt)
         if not any(slot_handle.is_live for slot_handle in gang.values()):
@@ -433,7 +442,7 @@ class LocalEngine:
             for slot_handle, plan, masked in some:
                 key = plan.job_uid, plan.attempt
                 if key not in hosts:
-                    hosts[key] = self._shims.hosts(self._gangs.of(*key), plan)
+                    hosts[key] = self._shims.hosts(self._gangs.of(*key), *key, plan.hosts)
                 document = self._shims.document(slot_handle, hosts[key], plan, masked)
                 found.append((slot_handle, plan.incarnation, document))
         return found

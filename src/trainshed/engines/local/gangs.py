@@ -224,16 +224,24 @@ class Shims:
         self._shared = shared
         self._spawner = spawner
 
-    def hosts(self, gang: Mapping[ReplicaId, SlotHandle], plan: LaunchPlan) -> Path:
-        """The gang's hosts file, brought up to date, if there is room on the disk. Raises
-        EngineUnavailable."""
+    def hosts(
+        self,
+        gang: Mapping[ReplicaId, SlotHandle],
+        job_uid: JobUid,
+        attempt: int,
+        named: Sequence[tuple[str, str]],
+    ) -> Path:
+        """The gang's hosts file, brought up to date, if there is room on the disk. `named`: those of other
+        machines as well. Raises EngineUnavailable."""
         slots = [slot_handle.slot for slot_handle in gang.values()]
-        text = hosts_text(slots, plan.hosts, intercepted(self._probe.host, self._shared))
+        text = hosts_text(slots, named, intercepted(self._probe.host, self._shared))
         try:
             self._layout.require_room()
-            return self._layout.write_hosts(plan.job_uid, plan.attempt, text)
+            return self._layout.write_hosts(job_uid, attempt, text)
         except OSError as error:
-            raise _unwritten(plan, error) from error
+            raise EngineUnavailable(
+                f"the hosts of job {job_uid} cannot be written down ({error}); make room and try again"
+            ) from error
 
     def document(
         self, slot_handle: SlotHandle, hosts: Path, plan: LaunchPlan, masked: tuple[str, ...]

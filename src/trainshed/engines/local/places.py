@@ -61,7 +61,7 @@ def new_slots(
         addresses.add(address)
         if shared:
             address, endpoint = shared, address
-            port = choose_shared_port(identity, job_uid, request.replica, ports, is_free)
+            port = choose_shared_port(job_uid, request.replica, ports, is_free)
         ports.add(port)
         host = request.hostname if named else address
         devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
@@ -119,14 +119,15 @@ def choose_port(identity: str, job_uid: JobUid, replica: ReplicaId, used: Contai
 
 
 def choose_shared_port(
-    identity: str,
     job_uid: JobUid,
     replica: ReplicaId,
     used: Container[int],
     is_free: Callable[[int], bool],
 ) -> int:
-    """Where replicas share an address that other machines reach: a port of its own there."""
-    start = _digest(identity, job_uid, replica) % _SHARED_PORTS
+    """Where replicas share an address that other machines reach: a port of its own there. If it is free it is
+    the same on every machine: a replica that moves to another one is looked for at the port that its peers
+    were told in the beginning."""
+    start = _digest("", job_uid, replica) % _SHARED_PORTS
     for step in range(_SHARED_PORTS):
         port = _FIRST_SHARED_PORT + (start + step) % _SHARED_PORTS
         if port not in used and is_free(port):

@@ -355,7 +355,7 @@ class Agent:
                 self._sender = StreamSender(self._engine.streams, job_uid, attempt)
                 self._sender.resume(sizes)
             case _:
-                return await self._probe(order)
+                return await self._mind_peers(order)
         return messages.Answer(order.number)
 
     async def _forget(self) -> None:
@@ -392,9 +392,12 @@ class Agent:
         if wrong := preflight.failures(found, memory_bytes=memory, gpus=gpus):
             raise PreflightFailed("; ".join(wrong))
 
-    async def _probe(self, order: messages.Call) -> messages.AnyAnswer:
-        """Whether the nodes of the gang reach each other."""
+    async def _mind_peers(self, order: messages.Call) -> messages.AnyAnswer:
+        """Where the gang's other nodes are, and whether they reach each other."""
         match order:
+            case messages.Hosts(hosts=hosts):
+                await self._engine.write_hosts(self._job_uid, self._attempt, hosts)
+                return messages.Answer(order.number)
             case messages.Listen(word=word):
                 try:
                     port = await self._beacon.light(word)

@@ -15,6 +15,8 @@ from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.terminals import TerminalRefused
 
 Connection = Channel[Order, News]
+Hosts = tuple[tuple[str, str], ...]
+"""Hostnames of a gang, each with its address."""
 
 _PATIENCE = 30.0
 """Seconds that an agent may take for what it is asked to do."""
@@ -45,6 +47,8 @@ class AgentHandle:
         self.failure = ""
         #: What of the service's directories it may have, and how far that has come.
         self.sending = Sending()
+        #: What its replicas were told last of where each of the gang is found; None = that is not known.
+        self.hosts: Hosts | None = None
         #: It will not come back: its credential is worth nothing any more.
         self.is_gone = False
         #: Since when it is not connected, in seconds of the monotonic clock; None = it is.
@@ -128,6 +132,12 @@ class AgentHandle:
                 raise kind(f"node {self.node}: {self.failure or 'its agent is gone'}")
             self._changed.clear()
             await self._changed.wait()
+
+    async def tell_hosts(self, hosts: Hosts) -> None:
+        """Have its replicas know where each of the gang is found now. Raises EngineUnavailable."""
+        if self.hosts != hosts:
+            await self.call(lambda number: messages.Hosts(number=number, hosts=hosts))
+            self.hosts = hosts
 
     async def call(self, make: Callable[[int], AnyCall]) -> messages.AnyAnswer:
         """Ask it for something; `make` is given the call's number. Waits a while for one that is not

@@ -262,6 +262,8 @@ class Agents:
                 await agent.call(
                     lambda number: messages.DropReducers(number=number, places=gang.record.dropped)
                 )
+            if any(seat.launched for seat in gang.seats_of(agent)):
+                await agent.tell_hosts(gang.hosts())
             if (grace := gang.record.stopped) is not None:
                 await agent.call(lambda number: messages.Stop(number=number, grace=grace))
 

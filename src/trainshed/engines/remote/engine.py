@@ -422,8 +422,24 @@ class RemoteEngine:
             gang.agents[where].call(partial(_launch_call, some, lines))
             for where, some in by_agent.items()
         ]
+        for where in by_agent:
+            gang.agents[where].hosts = gang.hosts()
+        # A replica that moved has another address: programs that run see it by the same name.
+        await self._tell_hosts(gang)
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _tell_hosts(self, gang: Gang) -> None:
+        """One that is not connected is told when it is."""
+        running = (
+            agent
+            for agent in gang.agents.values()
+            if not agent.is_gone and any(seat.launched for seat in gang.seats_of(agent))
+        )
+        telling = (agent.tell_hosts(gang.hosts()) for agent in running)
+        for outcome in await asyncio.gather(*telling, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, EngineUnavailable):
                 raise outcome
 
     async def _is_settled(self, gang: Gang, plan: LaunchPlan) -> bool:

@@ -62,6 +62,10 @@ class Gang:
         """Of all that have one."""
         return tuple(seat.slot for seat in self.record.seats if seat.slot is not None)
 
+    def hosts(self) -> tuple[tuple[str, str], ...]:
+        """Where each replica that has a slot is found, by its hostname."""
+        return tuple((slot.hostname, slot.address) for slot in self.slots())
+
     def is_complete(self) -> bool:
         """Every replica has a slot, and an agent that is not gone."""
         return all(

@@ -140,6 +140,12 @@ class DropReducers(Call, frozen=True, tag=True):
     places: tuple[str, ...]
 
 
+class Hosts(Call, frozen=True, tag=True):
+    """Where each of the gang is found now, by hostname: a replica has moved."""
+
+    hosts: tuple[tuple[str, str], ...]
+
+
 class WriteLog(Call, frozen=True, tag=True):
     """Lines as if the replica's program had printed them."""
 
@@ -206,6 +212,7 @@ AnyCall = (
     | StopReplica
     | Inject
     | DropReducers
+    | Hosts
     | WriteLog
     | OpenTerminal
     | SendFiles
@@ -227,6 +234,7 @@ Order = (
     | StopReplica
     | Inject
     | DropReducers
+    | Hosts
     | WriteLog
     | OpenTerminal
     | SendFiles
