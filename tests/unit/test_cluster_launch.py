@@ -27,7 +27,7 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
 )
-from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
+from trainshed.controller.launch_plans import LaunchDefaults, launch_plans, slot_requests
 from trainshed.core.cluster import Endpoint, hostname
 from trainshed.core.environment import (
     Gang,
@@ -410,6 +410,17 @@ def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
     program = spec.pools[0].program
     prepared = {(program.runtime, program.package_uris): PreparedRuntime("")}
     return launch_plans(subject, slots, prepared, LaunchDefaults(), {r.id: 1 for r in replicas})
+
+
+def test_a_slot_is_asked_for_with_the_memory_that_its_replica_gets() -> None:
+    """Clusters hold that much for it: an operator's `memory_per_replica` counts there as well."""
+    own = dataclasses.replace(
+        job(1), replicas=(Replica(ReplicaId(0, 0), node="node", incarnation=1),)
+    )
+    promised = own.spec.pools[0].machine.memory_limit_bytes
+    (whole,) = slot_requests(own, LaunchDefaults())
+    (capped,) = slot_requests(own, LaunchDefaults(memory_cap=1 << 20))
+    assert whole.memory_bytes == promised > capped.memory_bytes == 1 << 20
 
 
 def test_each_replica_has_the_disk_of_its_pool() -> None:

@@ -257,7 +257,8 @@ async def _start(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     prepared = await prepared_runtimes(ports, job, instruction.attempt)
     packages = await reduction_directory(ports, job)
     await _release_before(ports.engine, job.uid, instruction.attempt)
-    slots = await ports.engine.allocate(job.uid, instruction.attempt, slot_requests(job))
+    requests = slot_requests(job, ports.launch_defaults)
+    slots = await ports.engine.allocate(job.uid, instruction.attempt, requests)
     waiting = dict(instruction.waiting)
     buckets = ports.buckets.shown(job.name.project_id)
     plans: list[LaunchPlan] = []

@@ -48,12 +48,12 @@ class LaunchDefaults:
         return min(limits, default=0)
 
 
-def slot_requests(job: Job) -> tuple[SlotRequest, ...]:
+def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...]:
     """One slot per replica of the current attempt."""
-    return tuple(_slot_request(job, replica) for replica in job.replicas)
+    return tuple(_slot_request(job, replica, launching) for replica in job.replicas)
 
 
-def _slot_request(job: Job, replica: Replica) -> SlotRequest:
+def _slot_request(job: Job, replica: Replica, launching: LaunchDefaults) -> SlotRequest:
     machine = job.spec.pool(replica.id.pool).machine
     accelerators = machine.accelerators
     return SlotRequest(
@@ -64,7 +64,7 @@ def _slot_request(job: Job, replica: Replica) -> SlotRequest:
         accelerators.count if accelerators else 0,
         accelerators.type if accelerators else "",
         machine.vcpus,
-        int(machine.memory_limit_bytes * job.memory_factor),
+        launching.memory_limit(machine.memory_limit_bytes, job.memory_factor),
         machine.type,
     )
 

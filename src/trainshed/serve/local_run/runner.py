@@ -146,7 +146,8 @@ class Run:
             prepared = await self._prepare(runtimes, job)
         finally:
             await asyncio.to_thread(runtimes.close)
-        slots = await self._engine.allocate(job.uid, 1, slot_requests(job))
+        requests = slot_requests(job, self._defaults())
+        slots = await self._engine.allocate(job.uid, 1, requests)
         if self._request.entry:
             await asyncio.to_thread(self._furnish, job, slots[0], pack, prepared)
         plan = self._plan(job, slots, pack, prepared, adapter)
@@ -233,6 +234,9 @@ class Run:
         """What an image's own Python installs, shown as if it lay in a bucket."""
         return self._workspace.directory / "packages"
 
+    def _defaults(self) -> LaunchDefaults:
+        return LaunchDefaults(memory_cap=self._settings.memory_per_replica << 20)
+
     def _plan(
         self,
         job: Job,
@@ -249,7 +253,7 @@ class Run:
             job,
             slots,
             {(asked.runtime, asked.package_uris): prepared},
-            LaunchDefaults(memory_cap=self._settings.memory_per_replica << 20),
+            self._defaults(),
             {jobs.REPLICA: 1},
             buckets=buckets,
         )
