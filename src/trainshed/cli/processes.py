@@ -94,12 +94,13 @@ class StartedService:
             ) from None
 
 
-def start(data: Path) -> StartedService:
-    """Start a service on a free port with its data in `data`, and wait until it is ready.
+def start(data: Path, arguments: Sequence[str] = ()) -> StartedService:
+    """Start a service on a free port with its data in `data`, and wait until it is ready. `arguments`:
+    further ones of `trainshed up`.
 
     Raises click.ClickException with the end of the service's output if it does not become so.
     """
-    return started_by(["up", "--port", "0", "--data", str(data)], data)
+    return started_by(["up", "--port", "0", *arguments, "--data", str(data)], data)
 
 
 def started_by(words: Sequence[str], data: Path) -> StartedService:

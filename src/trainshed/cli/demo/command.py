@@ -1,6 +1,7 @@
 """`trainshed demo`: a distributed training job from the package to the accuracy, through the public API.
 
-With --drill the primary is killed between two checkpoints, and what comes of it is shown.
+With --drill the primary is killed between two checkpoints, and what comes of it is shown; with --engine slurm
+its node is lost.
 """
 
 import re
@@ -25,6 +26,7 @@ from trainshed.cli.connection import (
     local,
     takes_address,
 )
+from trainshed.cli.demo.node_loss import NodeLoss, Site
 from trainshed.cli.demo.requests import (
     DemoPlaces,
     accuracy,
@@ -123,6 +125,22 @@ class DemoDrill:
     is_flag=True,
     help="Tune hyperparameters of a small network: 12 trials, 4 in parallel.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["slurm"]),
+    help="On a Slurm cluster: lose the primary's node midway and resume elsewhere.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With --engine: TOML file of settings for the service that is started.",
+)
+@click.option(
+    "--power-off",
+    metavar="COMMAND",
+    default="",
+    help="With --engine: command that switches off the node it is given.",
+)
 @takes_address
 @click.pass_obj
 def command(
@@ -137,16 +155,29 @@ def command(
     drill: bool,
     planted_bug: bool,
     tuning: bool,
+    engine: str | None,
+    config: Path | None,
+    power_off: str,
 ) -> None:
     """Run a small distributed training job from start to end.
 
     A primary and its workers learn together to tell handwritten digits apart; an evaluator judges their
     checkpoints. If no service runs, one is started, and stopped again in the end.
+
+    With --engine slurm the replicas run on a cluster, and the node of the primary is lost midway: the
+    service's step there is killed, and the node left alone until the demo is over.
     """
     if planted_bug and not drill:
         raise click.UsageError("The bug shows only when something happens: give --drill as well.")
     if drill and tuning:
         raise click.UsageError("A tuning job has no replicas to drill: give --drill or --tuning.")
+    if engine is None and (config or power_off):
+        raise click.UsageError("--config and --power-off are for --engine slurm.")
+    if engine and (drill or tuning):
+        raise click.UsageError("Give --engine, --drill or --tuning: each is a demo of its own.")
+    site = Site.read(config) if engine else None
+    if site and site.data and data is None:
+        data = site.data
     plan = DemoDrill(planted_bug=planted_bug) if drill else None
     # Whoever asks this command to end wants no job and no service to be left over either.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -156,13 +187,16 @@ def command(
     if endpoint is None:
         directory = data_directory(data)
         click.echo(f"No service is running; starting one with its data in {directory}.")
-        hosted = processes.start(directory)
+        hosted = processes.start(directory, site.arguments() if site else ())
         endpoint = answering(hosted.endpoint)
     click.echo(f"Service   {endpoint.rest}")
     try:
         tuned = _tune(session, endpoint) if tuning else None
+        loss = NodeLoss(site, power_off, endpoint.client()) if site else None
         succeeded = (
-            tuned.state is JobState.SUCCEEDED if tuned else _run(session, endpoint, workers, plan)
+            tuned.state is JobState.SUCCEEDED
+            if tuned
+            else _run(session, endpoint, workers, plan, loss)
         )
     finally:
         if hosted and not keep:
@@ -230,17 +264,30 @@ def _running(
         return None
 
 
-def _run(session: Session, endpoint: Endpoint, workers: int, drill: DemoDrill | None) -> bool:
-    run = _submit(session, endpoint, workers, drill.arguments if drill else ())
+def _run(
+    session: Session,
+    endpoint: Endpoint,
+    workers: int,
+    drill: DemoDrill | None,
+    loss: NodeLoss | None,
+) -> bool:
+    arguments = drill.arguments if drill else _SLOWER if loss else ()
+    # Nobody is told of the end of a connection to a node without power: those that wait there would for ever.
+    together = bool(loss and loss.power_off)
+    run = _submit(session, endpoint, workers, arguments, together=together)
     click.echo(f"Job       {run.job.name}")
     if drill:
         click.echo(f"Drill     {drill.order(run.client, run.job)}")
     click.echo(faint(_FIRST))
+    updates = loss.over(run.job, run.updates()) if loss else run.updates()
     try:
-        show(run.updates(), session.now, lines=True)
+        show(updates, session.now, lines=True)
     except KeyboardInterrupt:
         _cancel(run.client, run.job.uid)
         raise SystemExit(130) from None
+    finally:
+        if loss:
+            loss.take_back()
     over = require_over(run.client, run.job.uid)
     click.echo()
     if over.state is not JobState.SUCCEEDED:
@@ -250,6 +297,8 @@ def _run(session: Session, endpoint: Endpoint, workers: int, drill: DemoDrill | 
         return False
     for line in _result(run, over, endpoint):
         click.echo(line)
+    if loss:
+        return loss.tell()
     return drill.tell(run.client, run.job) if drill else True
 
 
@@ -280,12 +329,20 @@ def _cancel(client: Client, uid: str) -> None:
     click.echo(require_over(client, uid).state.value)
 
 
-def _submit(session: Session, endpoint: Endpoint, workers: int, arguments: Sequence[str]) -> _Run:
+def _submit(
+    session: Session,
+    endpoint: Endpoint,
+    workers: int,
+    arguments: Sequence[str],
+    *,
+    together: bool,
+) -> _Run:
     places = _uploaded(endpoint, session.now())
     client = endpoint.client()
     submitted = session.now()
     created: dict[str, Any] = client.post(
-        f"{_parent(endpoint)}/customJobs", demo_request(places, workers, arguments)
+        f"{_parent(endpoint)}/customJobs",
+        demo_request(places, workers, arguments, together=together),
     )
     name = str(JobName.parse(created["name"]))
     return _Run(client, JobView.parse(client.get(job_path(name))), places, submitted)

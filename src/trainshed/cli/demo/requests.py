@@ -54,9 +54,11 @@ def demo_places(bucket: str, sdist: Sdist, now: int) -> DemoPlaces:
     )
 
 
-def demo_request(places: DemoPlaces, workers: int, arguments: Sequence[str] = ()) -> dict[str, Any]:
+def demo_request(
+    places: DemoPlaces, workers: int, arguments: Sequence[str] = (), *, together: bool = False
+) -> dict[str, Any]:
     """The body of `customJobs.create`: a primary, `workers` workers, an evaluator. `arguments`: of the
-    program."""
+    program. `together`: if one is lost all are started again."""
     program = {"args": list(arguments)} if arguments else {}
 
     def pool(replicas: int) -> dict[str, Any]:
@@ -78,6 +80,7 @@ def demo_request(places: DemoPlaces, workers: int, arguments: Sequence[str] = ()
         "jobSpec": {
             "workerPoolSpecs": [pool(1), pool(workers), pool(0), pool(1)],
             "baseOutputDirectory": {"outputUriPrefix": places.uri(places.output)},
+            **({"scheduling": {"restartJobOnWorkerRestart": True}} if together else {}),
         },
     }
 

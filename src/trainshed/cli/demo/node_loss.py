@@ -1,0 +1,181 @@
+"""The demo on a Slurm cluster: a node is lost in the middle of training, and what ran there goes on
+elsewhere.
+
+The node itself is not harmed unless its power is really switched off: what stands for its loss is that the
+step of the service's agent there gets SIGKILL, with all programs, and that the service gives the node nothing
+more.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from trainshed.cli.client import Client
+from trainshed.cli.jobs.follow import Update
+from trainshed.cli.jobs.references import job_path
+from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+from trainshed.cli.text.moments import duration
+
+_PRIMARY: Final = "workerpool0-0"
+_DONE: Final = 12
+"""Epochs before the loss; the program saves a checkpoint every five."""
+_RESUMED: Final = re.compile(r"resuming from the checkpoint after epoch (\d+)")
+_REASON: Final = "lost, as far as trainshed demo goes"
+_SECONDS: Final = 60
+"""That a command may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the demo needs to know of the service's configuration."""
+
+    config: Path | None
+    #: Where its data lies; None = nothing is said of it.
+    data: Path | None
+    #: Directory of Slurm's commands; "" = on the PATH.
+    commands: str
+
+    @staticmethod
+    def read(config: Path | None) -> "Site":
+        """The service itself says what is wrong with it. Raises click.ClickException: it cannot be read."""
+        if config is None:
+            return Site(None, None, "")
+        try:
+            document: dict[str, Any] = tomllib.loads(config.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise click.ClickException(f"{config} cannot be read: {error}") from None
+        engines = document.get("engines")
+        slurm = engines.get("slurm") if isinstance(engines, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        commands = slurm.get("commands", "") if isinstance(slurm, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        data = document.get("data")
+        return Site(config, Path(str(data)) if data else None, str(commands))  # pyright: ignore[reportUnknownArgumentType]
+
+    def arguments(self) -> tuple[str, ...]:
+        """Of `trainshed up`."""
+        config = ("--config", str(self.config)) if self.config else ()
+        return ("--engine", "slurm", *config)
+
+    def run(self, *command: str) -> str:
+        """What one of Slurm's commands prints. Raises click.ClickException."""
+        found = shutil.which(command[0], path=self.commands or None)
+        if found is None:
+            raise click.ClickException(f"There is no command {command[0]} to lose a node with.")
+        return _run([found, *command[1:]])
+
+
+@dataclass(slots=True)
+class NodeLoss:
+    """The loss of the primary's node, once it has done 12 epochs. `power_off`: a command that switches off
+    the node whose name it is given; "" = the node's agent is killed."""
+
+    site: Site
+    power_off: str
+    client: Client
+    #: The node; "" = nothing was lost yet.
+    node: str = ""
+    #: Of the job's log and timeline, in ns: when the primary was lost, and when it was started again.
+    lost_at: int = 0
+    again_at: int = 0
+    #: Where it was started again.
+    elsewhere: str = ""
+    #: The epoch after which it went on; None = from the beginning.
+    resumed: int | None = field(default=None)
+
+    def over(self, job: JobView, updates: Iterator[Update]) -> Iterator[Update]:
+        """The updates of the job, with the loss among them."""
+        for update in updates:
+            yield update
+            match update:
+                case LogLine(replica=replica, message=message) if replica == _PRIMARY:
+                    if not self.node and message.startswith(f"epoch {_DONE}/"):
+                        self._lose(job)
+                    elif self.node and (found := _RESUMED.search(message)):
+                        self.resumed = int(found[1])
+                case TimelineView() if self.node:
+                    self._note(job, update)
+                case _:
+                    pass
+
+    def take_back(self) -> None:
+        """Let the service use the node again, where only the service left it alone."""
+        if self.node and not self.power_off:
+            self.client.post(f"/trainshed/v1/nodes/{self.node}:undrain", {})
+
+    def tell(self) -> bool:
+        """Say what came of it; whether the job went on from its checkpoint."""
+        click.echo()
+        if not self.node:
+            click.echo("The job was over before its node could be lost.", err=True)
+            return False
+        if not self.again_at:
+            click.echo(f"The loss of {self.node} was not noticed.", err=True)
+            return False
+        where = f"on {self.elsewhere}" if self.elsewhere != self.node else "on the same node"
+        click.echo(
+            f"Node      {self.node} was lost after epoch {_DONE}; {_PRIMARY} ran {where} "
+            f"{duration(self.again_at - self.lost_at)} after the service knew"
+        )
+        if self.resumed is None:
+            click.echo("It should have gone on from its checkpoint, and began anew.", err=True)
+            return False
+        click.echo(
+            f"Resumed   from the checkpoint after epoch {self.resumed}: "
+            f"{_DONE - self.resumed} epochs were trained twice"
+        )
+        return True
+
+    def _lose(self, job: JobView) -> None:
+        view = JobView.parse(self.client.get(job_path(job.uid)))
+        self.node = next((each.node for each in view.replicas if each.id == _PRIMARY), "")
+        here = ", ".join(each.task for each in view.replicas if each.node == self.node)
+        click.echo(click.style(f"Losing {self.node} now, on which are {here}.", bold=True))
+        if self.power_off:
+            _run([*shlex.split(self.power_off), self.node])
+            return
+        for step in self._steps(job.uid):
+            self.site.run("scancel", "--signal=KILL", step)
+        # It would be tried again where it was: nothing is wrong with the node itself.
+        self.client.post(f"/trainshed/v1/nodes/{self.node}:drain", {"reason": _REASON})
+
+    def _steps(self, uid: str) -> list[str]:
+        """Of the agents that the job has on the node."""
+        found: list[str] = []
+        for line in self.site.run(
+            "squeue", "-h", "-s", "-w", self.node, "-o", "%i %j"
+        ).splitlines():
+            step, _, name = line.strip().partition(" ")
+            words = name.split("-")
+            if words[0] == "trainshed" and uid in words:
+                found.append(step)
+        if not found:
+            raise click.ClickException(f"squeue shows no step of the job on {self.node}.")
+        return found
+
+    def _note(self, job: JobView, entry: TimelineView) -> None:
+        if entry.kind == "replica_lost" and not self.lost_at and _PRIMARY in entry.message:
+            self.lost_at = entry.at
+        elif entry.kind == "replica_started" and self.lost_at and _PRIMARY in entry.message:
+            self.again_at = entry.at
+            view = JobView.parse(self.client.get(job_path(job.uid)))
+            self.elsewhere = next(each.node for each in view.replicas if each.id == _PRIMARY)
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise click.ClickException(f"{shlex.join(command)}: {error}") from None
+    if done.returncode:
+        told = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+        raise click.ClickException(f"{shlex.join(command)}: {told}")
+    return done.stdout

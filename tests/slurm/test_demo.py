@@ -1,0 +1,58 @@
+"""`trainshed demo --engine slurm`: a node is lost in the middle of training, as a newcomer sees it."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import command, environment
+from tests.slurm.demo import power_switch, write_config
+from tests.slurm.lab import SlurmLab
+
+
+def demonstrate(lab: SlurmLab, name: str, *arguments: str) -> str:
+    """What the demo prints; it succeeds."""
+    directory = lab.directory / name
+    directory.mkdir()
+    config = write_config(lab, directory)
+    done = subprocess.run(
+        command("demo", "--engine", "slurm", "--config", str(config), *arguments),
+        env=environment(directory / "data"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert Path(directory / "data" / "trainshed.db").exists()
+    return done.stdout
+
+
+def went_on(said: str) -> tuple[str, str]:
+    """Which node was lost, and where the primary went on."""
+    found = re.search(r"Node +(\S+) was lost after epoch 12; workerpool0-0 ran on (\S+) ", said)
+    assert found, said
+    assert "Resumed   from the checkpoint after epoch 10: 2 epochs were trained twice" in said
+    accuracy = re.search(r"SUCCEEDED  accuracy (0\.\d+)", said)
+    assert accuracy and float(accuracy[1]) > 0.9, said
+    return found[1], found[2]
+
+
+@pytest.mark.soak  # Half a minute; test_service_faults.py loses a node as well.
+def test_a_node_whose_power_is_switched_off(slurm_lab: SlurmLab) -> None:
+    with power_switch(slurm_lab) as switch:
+        said = demonstrate(slurm_lab, "power", "--power-off", str(switch))
+    lost, elsewhere = went_on(said)
+    slurm_lab.revive(lost)
+    slurm_lab.clear()
+    assert lost != elsewhere
+
+
+def test_on_a_cluster_whose_nodes_nobody_may_harm(slurm_lab: SlurmLab) -> None:
+    """The step of the agent is killed, and the node left alone until the demo is over."""
+    said = demonstrate(slurm_lab, "step")
+    lost, elsewhere = went_on(said)
+    assert lost != elsewhere
+    assert slurm_lab.states()[lost] in ("idle", "mixed", "allocated")
