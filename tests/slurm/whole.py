@@ -17,13 +17,14 @@ PATIENCE = 20.0
 def configure(
     lab: SlurmLab,
     name: str,
-    lines: str = 'capacity = "relaxed"',
+    lines: str = 'capacity = "relaxed"\nmemory_per_replica = 400',
     slurm: str = "",
     lease: float = PATIENCE,
+    place: Path | None = None,
 ) -> Path:
     """Directory of a service, which nodes see, with its `config.toml` in it. `lines`: of the top, and tables
-    of their own. `slurm`: of `[engines.slurm]`."""
-    directory = lab.directory / "services" / name
+    of their own. `slurm`: of `[engines.slurm]`. `place`: in which it is made; None = in the lab's."""
+    directory = (place or lab.directory / "services") / name
     directory.mkdir(parents=True)
     (directory / "config.toml").write_text(
         f'engine = "slurm"\n{lines}\n'
