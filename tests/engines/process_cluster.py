@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from trainshed.core.capacity import Delay, DelayCause
@@ -59,8 +59,15 @@ class ProcessCluster:
             self._changed.clear()
             yield self._report
 
-    async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
+    def detach(self) -> None:
+        """Nobody waits for anything but `withhold`."""
+
+    async def acquire(
+        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
+    ) -> Hold:
         nodes = tuple(need.node for need in needs)
+        if avoid is not None:
+            nodes = tuple(node for node in reversed(NODES) if node not in avoid)[: len(needs)]
         while withheld := [node for node in nodes if self._withheld(node).exists()]:
             self._delays[name] = Delay(DelayCause.CLUSTER, f"{', '.join(withheld)} withheld")
             await asyncio.sleep(_LOOK_EVERY)

@@ -9,12 +9,13 @@ import pytest
 
 from tests.engines.remote_lab import RemoteLab, new_engine
 from trainshed.core.lifecycle.replica_events import ReplicaLost
+from trainshed.core.names import ReplicaId
 from trainshed.engines.conformance.lab import Lab, Program
-from trainshed.engines.conformance.stage import SECOND, Stage, staged
+from trainshed.engines.conformance.stage import PRIMARY, SECOND, Stage, staged
 from trainshed.engines.conformance.suite import FOREVER, Conformance
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.port import StartWaits
+from trainshed.engines.port import NodesChosen, StartWaits
 
 
 def free_port() -> int:
@@ -70,6 +71,33 @@ class TestRemote(Conformance):
         await stage.engine.stop(uid, 1, SECOND)
         await stage.engine.release(uid, 1)
         stage.forget(uid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+def test_a_cluster_that_chooses_nodes_is_asked_for_as_many_and_tells_which(tmp_path: Path) -> None:
+    """`[engines.slurm] queue = "slurm"`."""
+
+    async def body(_: object, stage: Stage) -> None:
+        wish, chosen = await stage.nodes()
+
+        def told() -> list[tuple[tuple[ReplicaId, str], ...]]:
+            return [event.nodes for event in stage.events if isinstance(event, NodesChosen)]
+
+        uid = stage.job()
+        [slot] = await stage.allocate(uid, node=wish)
+        assert slot.node == chosen
+        # Whoever has not heard of it yet names the wish again; who has, the node. Both mean the same.
+        assert await stage.allocate(uid, node=wish) == (slot,)
+        assert await stage.allocate(uid, node=chosen) == (slot,)
+        assert told() == [((PRIMARY, chosen),)]
+        await stage.engine.launch([stage.plan(uid, FOREVER)])
+        await stage.started(uid)
+        await stage.restart()
+        await stage.started(uid)
+        assert told() == [((PRIMARY, chosen),)]
+        assert await stage.allocate(uid, node=wish) == (slot,)
+
+    staged(body)(None, RemoteLab(tmp_path, free_port(), anywhere=True))
 
 
 @pytest.mark.anyio

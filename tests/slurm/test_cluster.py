@@ -212,6 +212,36 @@ async def test_who_waits_is_told_why_and_leaves_nothing_when_it_gives_up(
         assert (await waiting).nodes == ("node1",)
 
 
+async def test_nodes_that_slurm_chooses_are_waited_for_over_a_restart(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    """`queue = "slurm"`: the place in Slurm's queue is kept."""
+    first, second, third = a_name(), a_name(), a_name()
+    await cluster.acquire(first, [need("node1", vcpus=CPUS)])
+    hold = await cluster.acquire(second, [need("node1", vcpus=CPUS)], avoid=["node2"])
+    assert hold.nodes == ("node3",)
+    waiting = asyncio.ensure_future(
+        cluster.acquire(third, [need("node1", vcpus=CPUS), need("node2", vcpus=CPUS)], avoid=[])
+    )
+    async with asyncio.timeout(15):
+        await reason_told(cluster, third)
+    [before] = slurm_lab.slurm("squeue", "-h", "-t", "PENDING", "-o", "%i").split()
+    cluster.detach()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    again = SlurmCluster(settings_of(slurm_lab), "test")
+    await again.start()
+    assert again.report().delays[third].position == 1
+    waiting = asyncio.ensure_future(
+        again.acquire(third, [need("node1", vcpus=CPUS), need("node2", vcpus=CPUS)], avoid=[])
+    )
+    await again.give_back(first)
+    async with asyncio.timeout(20):
+        hold = await waiting
+    assert (hold.nodes, hold.cluster_id) == (("node1", "node2"), before)
+    await again.close()
+
+
 async def test_a_request_that_was_killed_right_after_it_was_made_is_not_held(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.lab import SlurmLab
+from tests.slurm.lab import CPUS, SlurmLab
 from tests.soaks import KILLS
 from trainshed.core.secrets import SecretRef
-from trainshed.engines.conformance.lab import Lab, LabWithNodes
+from trainshed.engines.conformance.lab import Lab, LabWithNodes, Program
+from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from trainshed.engines.conformance.suite import Conformance
-from trainshed.engines.port import Engine, ServiceAccess
+from trainshed.engines.port import Engine, NodesChosen, ServiceAccess
 from trainshed.engines.registry import EngineContext, ProgramRules
 from trainshed.engines.slurm.build import new_engine
 
@@ -48,7 +49,7 @@ class SlurmEngineLab(LabWithNodes):
     patience = 40.0
     kills = KILLS
 
-    def __init__(self, lab: SlurmLab, directory: Path, **more: object) -> None:
+    def __init__(self, lab: SlurmLab, directory: Path, **more: Any) -> None:
         self._lab = lab
         self._directory = directory
         self._settings = {
@@ -101,3 +102,25 @@ class _JoinedLab(SlurmEngineLab):
 
     async def reconnect(self, engine: Engine, node: str) -> None:
         await super().reconnect(engine, node.partition(".")[2])
+
+
+def test_where_the_queue_is_slurms_it_chooses_nodes_for_a_gang(
+    slurm_lab: SlurmLab, tmp_path: Path
+) -> None:
+    """`queue = "slurm"`: the node that requests name is busy, and others are not."""
+    busy = ["--no-shell", "-J", "others", "-w", "node1", f"-c{CPUS}", "--mem=1000"]
+    slurm_lab.slurm("salloc", *busy)
+
+    async def body(_: object, stage: Stage) -> None:
+        uid = stage.job()
+        slots = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, node="node1")
+        assert {slot.node for slot in slots} == {"node2"}
+        plans = [stage.plan(uid, Program(prints=1), slot.replica) for slot in slots]
+        await stage.engine.launch(plans)
+        for slot in slots:
+            assert (await stage.exited(uid, slot.replica)).exit.exit_code == 0
+        [told] = [event.nodes for event in stage.events if isinstance(event, NodesChosen)]
+        assert dict(told) == {PRIMARY: "node2", SECOND_REPLICA: "node2"}
+
+    staged(body)(None, SlurmEngineLab(slurm_lab, tmp_path, queue="slurm"))
+    slurm_lab.clear()

@@ -1,7 +1,7 @@
 """Several clusters as one: `trainshed.engines.remote.joined`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -52,7 +52,12 @@ class Recorder:
         while (report := await self.changes.get()) is not None:
             yield report
 
-    async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
+    def detach(self) -> None:
+        self.asked.append("detach")
+
+    async def acquire(
+        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
+    ) -> Hold:
         nodes = tuple(need.node for need in needs)
         self.asked.append(f"acquire {name} {nodes}")
         return Hold(name, "12", nodes)

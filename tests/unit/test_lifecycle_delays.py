@@ -4,12 +4,15 @@
 from dataclasses import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
+from trainshed.api.trainshed_v1.timeline import timeline_of
 from trainshed.controller.capacity import CapacityTracker
 from trainshed.core.capacity import Delay, DelayCause, WaitReason
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     JobAdmitted,
+    NodeLeft,
+    NodesGiven,
     RuntimePrepared,
     StartDelayed,
 )
@@ -115,3 +118,21 @@ def test_the_delay_is_why_the_job_waits_until_it_has_started() -> None:
     room.put(life.see(ReplicaExited(1, PRIMARY, 1, exited())).job)
     room.set_delay(life.job.uid, 1, BUSY)
     assert room.why(life.job.uid, life.now) is None, "it is over"
+
+
+def test_nodes_that_a_cluster_has_chosen_are_the_replicas_from_then_on() -> None:
+    places = JobAdmitted(((PRIMARY, "a"), (WORKER, "a")))
+    given = NodesGiven(1, ((PRIMARY, "c"), (WORKER, "d")))
+    life = Life(job(1, 1)).see(places, given)
+    assert [replica.node for replica in life.job.replicas] == ["a", "a"], "nothing is started yet"
+    life.see(RuntimePrepared(1), NodesGiven(2, given.nodes), given, given)
+    assert [replica.node for replica in life.job.replicas] == ["c", "d"]
+    [entry] = [entry for entry in life.told if entry.kind == "nodes_given"]
+    assert entry.message == "The cluster has put workerpool0-0 on c, workerpool1-0 on d."
+    # Of one that had to leave, and has another place by our count, what was before is no news.
+    life.see(
+        NodeLeft("d", "maintenance"), ReplicaExited(1, WORKER, 1, exited(None, signal=15)), given
+    )
+    assert not next(r.node for r in life.job.replicas if r.id == WORKER)
+    told = timeline_of(life.told).attempts[0]
+    assert told.incarnation("workerpool1-0", 1).node == "d"

@@ -166,6 +166,15 @@ def test_nodes_of_a_cluster_have_bounds_unless_told_otherwise() -> None:
     assert not Settings().strict
     assert Settings(engine="slurm").strict
     assert not Settings(engine="slurm", capacity="relaxed").strict
+    handed_down = {"slurm": {"queue": "slurm"}}
+    assert not Settings(engine="slurm", engines=handed_down).strict
+    assert Settings(engine="slurm", engines={"slurm": {"queue": "trainshed"}}).strict
+    for wrong in (
+        {"capacity": "strict", "engines": handed_down},
+        {"engines": {"slurm": {"queue": "slurm", "machines": [{"types": ["a2-*"]}]}}},
+    ):
+        with pytest.raises(SettingsError, match="take one of them away"):
+            load(None, {"engine": "slurm", **wrong})
     assert Settings(capacity="strict").strict
 
 

@@ -33,6 +33,7 @@ from trainshed.core.lifecycle.events import (
     CheckpointDue,
     Event,
     NodeLeft,
+    NodesGiven,
     RuntimePrepared,
     StartDelayed,
     TimelineEntry,
@@ -52,6 +53,7 @@ from trainshed.engines.port import (
     LinesWritten,
     MetricsWritten,
     NodeChanged,
+    NodesChosen,
     StartWaits,
 )
 from trainshed.eventloop.background import keep
@@ -628,6 +630,8 @@ class Controller:
                 self._decide()
             elif isinstance(seen, StartWaits):
                 self._start_waits(seen)
+            elif isinstance(seen, NodesChosen):
+                self.report(seen.job_uid, NodesGiven(seen.attempt, seen.nodes))
             else:
                 self.report(seen.job_uid, seen.event)
 

@@ -97,7 +97,7 @@ class SlotRequest:
 
     replica: ReplicaId
     hostname: str
-    #: Where it is to be.
+    #: Where it is to be; a wish where the cluster chooses (`NodesChosen`).
     node: str
     #: How many devices it gets for itself.
     accelerators: int = 0
@@ -210,8 +210,26 @@ class StartWaits:
     delay: Delay | None
 
 
+@dataclass(frozen=True, slots=True)
+class NodesChosen:
+    """The nodes that a cluster with a queue of its own has given an attempt's replicas, in place of those
+    that their requests named. Told before any of them is reported started, and again after a restart of the
+    service, of replicas that have not ended. Engines that take the named nodes never tell it."""
+
+    job_uid: JobUid
+    attempt: int
+    #: By replica.
+    nodes: tuple[tuple[ReplicaId, str], ...]
+
+
 EngineEvent = (
-    ReplicaReport | LinesWritten | MetricsWritten | NodeChanged | CapacityChanged | StartWaits
+    ReplicaReport
+    | LinesWritten
+    | MetricsWritten
+    | NodeChanged
+    | CapacityChanged
+    | StartWaits
+    | NodesChosen
 )
 
 

@@ -68,6 +68,9 @@ from trainshed.telemetry.meters import Meters
 from trainshed.viewers.pool import ViewerPool
 from trainshed.viewers.service import LocalViewers
 
+_ANY_NUMBER = 1 << 30
+"""Replicas at once, where a cluster says itself how many it takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class App:
@@ -142,7 +145,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         stores=_parent_stores(bootstrap, engine, advisor, buckets, new_uid),
         scheduling=Policy(
             strict=settings.strict,
-            max_replicas=settings.max_replicas,
+            max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
             patience=round(settings.patience * 1e9),
             public_quotas=settings.quotas == "public",
         ),

@@ -186,7 +186,13 @@ class Settings:
     @property
     def strict(self) -> bool:
         """Nodes have bounds."""
-        return (self.capacity or ("strict" if self.engine == "slurm" else "relaxed")) == "strict"
+        bounded = self.engine == "slurm" and not self.is_handed_down
+        return (self.capacity or ("strict" if bounded else "relaxed")) == "strict"
+
+    @property
+    def is_handed_down(self) -> bool:
+        """Jobs wait for nodes in the queue of a cluster, and not in ours."""
+        return self.engine == "slurm" and engine_settings(self).get("queue") == "slurm"
 
 
 LOCAL_ENGINE = (
@@ -298,9 +304,18 @@ def speaks_tls(settings: Settings) -> bool:
 def _unheeded(settings: Settings) -> str:
     """What is said of nodes and would not be looked at, "" if nothing is."""
     table = engine_settings(settings) if settings.engine == "slurm" else {}
-    if not settings.strict and (
-        found := [name for name in ("machines", "clusters") if name in table]
-    ):
+    found = [name for name in ("machines", "clusters") if name in table]
+    if settings.is_handed_down and settings.strict:
+        return (
+            'Wrong settings:\n  [engines.slurm] queue = "slurm" has Slurm choose nodes, and capacity = '
+            '"strict" has the service do so; take one of them away'
+        )
+    if settings.is_handed_down and found:
+        return (
+            f"Wrong settings:\n  [engines.slurm] {' and '.join(found)} say which nodes take which jobs, and "
+            'queue = "slurm" has Slurm choose; take one of them away'
+        )
+    if not settings.strict and found:
         return (
             f"Wrong settings:\n  [engines.slurm] {' and '.join(found)} say which nodes take which jobs, and "
             'capacity = "relaxed" has jobs run anywhere; take one of them away'

@@ -113,11 +113,21 @@ def timeline_of(entries: Iterable[TimelineEntry]) -> AttemptTimeline:
                 _ends(timeline, entry.at, str(entry.details.get("rule", "")))
             case "verdict":
                 _judged(timeline, entry)
+            case "nodes_given":
+                for replica, node in entry.details.get("nodes", {}).items():
+                    for life in _latest(timeline, entry, replica):
+                        life.node = node
             case _ if "replica" in entry.details and "incarnation" in entry.details:
                 _lives(timeline, entry)
             case _:
                 pass
     return timeline
+
+
+def _latest(timeline: AttemptTimeline, entry: TimelineEntry, replica: str) -> list[Incarnation]:
+    """The latest life of a replica, if one is known."""
+    attempt = timeline.attempt(int(entry.details.get("attempt", len(timeline.attempts))))
+    return attempt.replicas.get(replica, [])[-1:]
 
 
 def _begins(timeline: AttemptTimeline, entry: TimelineEntry) -> None:

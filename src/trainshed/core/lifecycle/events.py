@@ -91,6 +91,15 @@ class StartDelayed:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesGiven:
+    """The cluster has given replicas of the attempt other nodes than they were placed on."""
+
+    attempt: int
+    #: By replica.
+    nodes: tuple[tuple[ReplicaId, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaPlaced:
     """A replica that had lost its place has another one, on `node`."""
 
@@ -199,6 +208,7 @@ Event = (
     | PreparationAdvanced
     | PreparationFailed
     | StartDelayed
+    | NodesGiven
     | PauseOver
     | ReplicaStarted
     | ReplicaExited

@@ -4,7 +4,7 @@ What must be done is not a second record beside the state: `instructions(job)` a
 from the stored job alone, so after a crash they are found again by looking (docs/adr/0004).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
@@ -35,6 +35,7 @@ from trainshed.core.lifecycle.events import (
     JobAdmitted,
     LimitNears,
     NodeLeft,
+    NodesGiven,
     PauseOver,
     Preempted,
     PreparationAdvanced,
@@ -60,6 +61,7 @@ from trainshed.core.lifecycle.states import (
     ReplicaTrigger,
 )
 from trainshed.core.lifecycle.transition import FailurePolicy, Step, Transition
+from trainshed.core.names import ReplicaId
 
 _POLICY = FailurePolicy()
 
@@ -89,7 +91,7 @@ def _take(transition: Transition, event: Event) -> None:
     match event:
         case JobAdmitted():
             _admitted(transition, event)
-        case RuntimePrepared() | PreparationAdvanced() | StartDelayed():
+        case RuntimePrepared() | PreparationAdvanced() | StartDelayed() | NodesGiven():
             _take_preparation(transition, event)
         case PreparationFailed():
             _preparation_failed(transition, event)
@@ -340,7 +342,8 @@ def _primary_exited_before(job: Job, at: int) -> bool:
 
 
 def _take_preparation(
-    transition: Transition, event: RuntimePrepared | PreparationAdvanced | StartDelayed
+    transition: Transition,
+    event: RuntimePrepared | PreparationAdvanced | StartDelayed | NodesGiven,
 ) -> None:
     """Go on with what is prepared; of what is being prepared, or cannot be started yet, only tell."""
     if event.attempt != transition.job.attempt:
@@ -354,6 +357,27 @@ def _take_preparation(
                 transition.record(_building_entry(event, transition.now))
         case StartDelayed():
             _tell_delay(transition, event.delay)
+        case NodesGiven():
+            _take_nodes(transition, dict(event.nodes))
+
+
+def _take_nodes(transition: Transition, nodes: Mapping[ReplicaId, str]) -> None:
+    """What was placed by a wish is where the cluster has put it."""
+    if transition.job.phase not in (
+        AttemptState.STARTING,
+        AttemptState.RUNNING,
+        AttemptState.STOPPING,
+    ):
+        return
+    moved = [
+        transition.change_replica(replica.id, node=nodes[replica.id])
+        for replica in transition.job.replicas
+        if replica.node
+        and not replica.state.is_over
+        and nodes.get(replica.id, replica.node) != replica.node
+    ]
+    if moved:
+        transition.record(timeline.nodes_given(transition.job, moved, transition.now))
 
 
 def _tell_delay(transition: Transition, delay: Delay) -> None:

@@ -1,7 +1,7 @@
 """How a job's life is told: the timeline entries of each step, and the reasons of cancellations. Words
 only."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
@@ -17,6 +17,8 @@ from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import public_replica_name
 
+_NAMED = 5
+"""Replicas that are named of many."""
 REDUCTION_KINDS = ("reduction", "reduction_warning")
 STORAGE_KINDS = ("storage", "storage_warning")
 
@@ -69,6 +71,23 @@ def start_delayed(job: Job, delay: Delay, now: int) -> TimelineEntry:
         details["expected"] = delay.expected
     message = f"{delay.message}{_in_its_queue(delay)}."
     return TimelineEntry(now, "delayed", message, details)
+
+
+def nodes_given(job: Job, replicas: Sequence[Replica], now: int) -> TimelineEntry:
+    where = ", ".join(
+        f"{public_replica_name(job.name.api, replica.id)} on {replica.node}"
+        for replica in replicas[:_NAMED]
+    )
+    more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
+    return TimelineEntry(
+        now,
+        "nodes_given",
+        f"The cluster has put {where}{more}.",
+        {
+            "attempt": job.attempt,
+            "nodes": {str(replica.id): replica.node for replica in replicas},
+        },
+    )
 
 
 def expected_start(expected: int) -> str:

@@ -49,6 +49,7 @@ from trainshed.engines.port import (
     LinesWritten,
     MetricsWritten,
     NodeChanged,
+    NodesChosen,
     ReplicaReport,
     ServiceAccess,
     Slot,
@@ -467,7 +468,7 @@ class Agent:
             case MetricsWritten(uid, attempt, replica):
                 if self._is_mine(uid, attempt):
                     self._untold.add(replica, messages.Metrics(replica))
-            case NodeChanged() | CapacityChanged() | StartWaits():
+            case NodeChanged() | CapacityChanged() | StartWaits() | NodesChosen():
                 pass  # The node is a matter of the cluster's.
             case _:
                 assert_never(event)

@@ -15,6 +15,7 @@ from trainshed.engines.port import (
     EngineEvent,
     EngineUnavailable,
     LaunchRejected,
+    NodesChosen,
     ReplicaReport,
     StartWaits,
 )
@@ -40,6 +41,7 @@ class Attempts:
         """What an earlier service wrote down. Raises OSError, ValueError."""
         for record in without_adopted(await asyncio.to_thread(lambda: list(self._records.load()))):
             gang = self.gangs[record.job_uid, record.attempt] = Gang(record)
+            self.report_nodes(gang)
             for seat in record.seats:
                 if seat.lost and seat.lost == seat.launched:
                     self.report_lost(gang, seat)
@@ -116,6 +118,17 @@ class Attempts:
         if delay != gang.delay:
             gang.delay = delay
             self.emit(StartWaits(*gang.key, delay))
+
+    def report_nodes(self, gang: Gang, *, is_given: bool = False) -> None:
+        """Where the cluster has put what has not ended, if it has chosen. `is_given`: just now, for all that
+        is to be started."""
+        nodes = tuple(
+            (seat.replica, seat.request.node)
+            for seat in gang.record.seats
+            if seat.wish and (is_given or not seat.launched or gang.is_live(seat))
+        )
+        if nodes:
+            self.emit(NodesChosen(*gang.key, nodes))
 
     def emit(self, event: EngineEvent) -> None:
         """Have `watch` return it."""

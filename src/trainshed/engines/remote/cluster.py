@@ -1,7 +1,7 @@
 """What a cluster has to do so that `RemoteEngine` can run replicas on its nodes: hold resources for attempts,
 and start a process on each node that it holds."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -123,10 +123,18 @@ class Cluster(Protocol):
         """Each look that found something else than the one before, until `close`. One reader."""
         ...
 
-    async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
-        """Hold that much on those nodes, all or nothing; what is held by that name already is returned as it
-        is. Waits for as long as the cluster makes it wait; giving up waiting (cancellation) leaves nothing
-        held. Raises ClusterRefused, ClusterUnavailable."""
+    def detach(self) -> None:
+        """This process ends: what is still asked for stays so, if the cluster keeps it, for the next one to
+        go on waiting."""
+        ...
+
+    async def acquire(
+        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
+    ) -> Hold:
+        """Hold that much on those nodes, all or nothing; with `avoid` on as many nodes as the cluster likes
+        to choose, but not on these, which is looked at when it is asked for first; what is held by that name
+        already is returned as it is. Waits for as long as the cluster makes it wait; giving up waiting
+        (cancellation) leaves nothing held. Raises ClusterRefused, ClusterUnavailable."""
         ...
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:

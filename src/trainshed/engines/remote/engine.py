@@ -125,6 +125,9 @@ class RemoteEngine:
 
     async def close(self) -> None:
         self._attempts.is_closed = True
+        if self._options.anywhere:
+            # The place in the cluster's queue is kept.
+            self._cluster.detach()
         await self._slots.close()
         await self._agents.close()
         await self._attempts.close()
@@ -142,8 +145,11 @@ class RemoteEngine:
         async with self._attempts.lock(key):
             gang = self._attempts.gangs.get(key)
             if gang is None:
-                self._slots.require_nodes(requests, refuse=True)
-                gang = Gang(new_record(job_uid, attempt, requests, self._slots.by_name()))
+                anywhere = self._options.anywhere
+                if not anywhere:
+                    self._slots.require_nodes(requests, refuse=True)
+                nodes = self._slots.by_name()
+                gang = Gang(new_record(job_uid, attempt, requests, nodes, anywhere=anywhere))
                 await self._attempts.write(gang, gang.record)
                 self._attempts.gangs[key] = gang
             else:

@@ -1,7 +1,7 @@
 """One attempt on a cluster, as the service sees it: which replica is where, and what became of each. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -75,12 +75,18 @@ class Gang:
 
 
 def new_record(
-    job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest], nodes: Mapping[str, Node]
+    job_uid: JobUid,
+    attempt: int,
+    requests: Sequence[SlotRequest],
+    nodes: Mapping[str, Node],
+    *,
+    anywhere: bool = False,
 ) -> GangRecord:
-    """Nodes that need the same are one part of it: clusters give equal nodes at once."""
+    """Nodes that need the same are one part of it: clusters give equal nodes at once. `anywhere`: the cluster
+    chooses them."""
     parts: dict[int, tuple[NodeNeed, ...]] = {}
     places: dict[ReplicaId, int] = {}
-    for need, replicas in needs(requests, nodes):
+    for need, replicas in needs(requests, nodes, anywhere=anywhere):
         for number, others in parts.items():
             # Two needs of one node are of machines that go different ways to it.
             if _shape(others[0]) == _shape(need) and need.node not in {one.node for one in others}:
@@ -94,15 +100,47 @@ def new_record(
     return GangRecord(job_uid, attempt, seats, parts)
 
 
+def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
+    """The record with a part on the nodes that the cluster has chosen for it; the same one if they are those
+    that it has."""
+    some = record.parts[part]
+    if {need.node for need in some} == set(nodes):
+        return record
+    chosen = {need.node: node for need, node in zip(some, nodes, strict=True)}
+    seats = tuple(
+        msgspec.structs.replace(
+            seat,
+            request=replace(seat.request, node=chosen[seat.request.node]),
+            wish=seat.request.node,
+        )
+        if seat.part == part
+        else seat
+        for seat in record.seats
+    )
+    there = tuple(replace(need, node=chosen[need.node]) for need in some)
+    return msgspec.structs.replace(record, seats=seats, parts=record.parts | {part: there})
+
+
+def has_to_move(gang: Gang, seat: Seat, node: str) -> bool:
+    """Whether a request that names `node` wants the replica elsewhere. Until it is known where the cluster
+    has put it, the wish is named again."""
+    is_wish = node == seat.wish and (not seat.launched or gang.is_live(seat))
+    return node != seat.request.node and not is_wish
+
+
 def moved(
-    record: GangRecord, requests: Sequence[SlotRequest], nodes: Mapping[str, Node]
+    record: GangRecord,
+    requests: Sequence[SlotRequest],
+    nodes: Mapping[str, Node],
+    *,
+    anywhere: bool = False,
 ) -> GangRecord:
     """The record with those replicas on the nodes that the requests name, in a part of their own for each
     need; parts that nobody is left in are no more."""
     parts = dict(record.parts)
     first = max(parts, default=-1) + 1
     places: dict[ReplicaId, int] = {}
-    for number, (need, replicas) in enumerate(needs(requests, nodes), first):
+    for number, (need, replicas) in enumerate(needs(requests, nodes, anywhere=anywhere), first):
         parts[number] = (need,)
         places |= dict.fromkeys(replicas, number)
     for request in requests:
@@ -110,7 +148,7 @@ def moved(
         assert seat is not None
         part = places[request.replica]
         record = record.with_seat(
-            msgspec.structs.replace(seat, request=request, part=part, slot=None)
+            msgspec.structs.replace(seat, request=request, part=part, slot=None, wish="")
         )
     used = {seat.part for seat in record.seats}
     return msgspec.structs.replace(
@@ -119,11 +157,12 @@ def moved(
 
 
 def needs(
-    requests: Iterable[SlotRequest], nodes: Mapping[str, Node]
+    requests: Iterable[SlotRequest], nodes: Mapping[str, Node], *, anywhere: bool = False
 ) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
     """What replicas need on each node together, and which they are: those whose machines go the same way to
     it (`Acceptance.routes`). Their agent is included as far as others leave it room; never more than the node
-    has, on which the scheduler has found them a place."""
+    has, on which the scheduler has found them a place. `anywhere`: the cluster chooses, and says itself what
+    it will never give; their agent is included unless no node is as large."""
     by_way: dict[tuple[str, int], list[SlotRequest]] = {}
     for request in requests:
         here = nodes.get(request.node)
@@ -134,7 +173,10 @@ def needs(
         vcpus = sum(request.vcpus for request in some) or 1.0
         asked = sum(request.memory_bytes or UNSAID_MEMORY for request in some)
         memory = asked + AGENT_MEMORY
-        if node in nodes:
+        if anywhere:
+            largest = max((one.memory_bytes for one in nodes.values()), default=memory)
+            memory = min(memory, max(asked, largest))
+        elif node in nodes:
             here = nodes[node]
             vcpus = min(vcpus, here.vcpus)
             memory = min(memory, max(asked, here.memory_bytes - here.others.memory_bytes))

@@ -1,7 +1,7 @@
 """Several clusters as one, each for regions of its own: a `Cluster` whose nodes are called CLUSTER.NODE."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trainshed.core.capacity import Delay
@@ -80,7 +80,13 @@ class JoinedClusters:
         while (report := await self._reader.get()) is not None:
             yield report
 
-    async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
+    def detach(self) -> None:
+        for member in self._members.values():
+            member.cluster.detach()
+
+    async def acquire(
+        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
+    ) -> Hold:
         places = {_split(need.node)[0] for need in needs}
         (where,) = places
         if where not in self._members:
@@ -88,7 +94,11 @@ class JoinedClusters:
         self._asked[name] = where
         member = self._members[where]
         inner = [replace(need, node=_split(need.node)[1]) for need in needs]
-        hold = await member.cluster.acquire(replace(name, service=member.service), inner)
+        own = (
+            None if avoid is None else [_split(one)[1] for one in avoid if cluster_of(one) == where]
+        )
+        inner_name = replace(name, service=member.service)
+        hold = await member.cluster.acquire(inner_name, inner, avoid=own)
         return Hold(name, hold.cluster_id, tuple(f"{where}.{node}" for node in hold.nodes))
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:

@@ -33,6 +33,8 @@ class RemoteOptions:
     preflight: bool = False
     #: Seconds for which a node is left alone whose preflight failed.
     quarantine: float = 3600.0
+    #: The cluster chooses nodes: those that requests name are wishes.
+    anywhere: bool = False
     #: Of what failed replicas left.
     autopsies: CollectorOptions = field(default_factory=CollectorOptions)
     #: Seconds for which what an attempt held is kept for another one that needs the same; 0 = it is not, but

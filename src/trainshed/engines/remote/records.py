@@ -31,6 +31,8 @@ class Seat(msgspec.Struct, frozen=True):
     lost: int = 0
     #: Why.
     cause: str = ""
+    #: The node that was asked for, of one whose node the cluster has chosen; "" = it has not.
+    wish: str = ""
 
 
 class GangRecord(msgspec.Struct, frozen=True):

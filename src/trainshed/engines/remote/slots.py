@@ -43,7 +43,7 @@ from trainshed.engines.remote.cluster import (
 from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.content.progress import delay_of_sending
-from trainshed.engines.remote.gang import Gang, hold_name, moved
+from trainshed.engines.remote.gang import Gang, given, has_to_move, hold_name, moved
 from trainshed.engines.remote.kept_holds import KeptHold, KeptHolds
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.preflight import PreflightFailed
@@ -60,6 +60,8 @@ _LONGEST_WAIT = 60.0
 """Seconds after which the clock is looked at again: it may have been set."""
 _PATIENCE = 5.0
 """Seconds that one `allocate` waits; the next one goes on waiting for the same."""
+_REST_SECONDS = 600.0
+"""For which nodes of one kind are held while those of another are waited for."""
 _TOLD_AFTER = (2.0, 10.0, 25.0)
 """Seconds after which it is told how much a node was sent; then after each double minute."""
 _RETRY_SECONDS = 2.0
@@ -150,11 +152,12 @@ class SlotMaker:
         moving = [
             request
             for request in requests
-            if (seat := gang.record.seat(request.replica)) and seat.request.node != request.node
+            if (seat := gang.record.seat(request.replica)) and has_to_move(gang, seat, request.node)
         ]
         if not moving:
             return
-        self.require_nodes(moving, refuse=True)
+        if not self._options.anywhere:
+            self.require_nodes(moving, refuse=True)
         seats = [gang.record.seat(request.replica) for request in moving]
         if live := [str(seat.replica) for seat in seats if seat and gang.is_live(seat)]:
             raise EngineUnavailable(
@@ -162,7 +165,9 @@ class SlotMaker:
             )
         await self.stop_preparing(gang)
         before = gang.record
-        await self._attempts.write(gang, moved(before, moving, self.by_name()))
+        await self._attempts.write(
+            gang, moved(before, moving, self.by_name(), anywhere=self._options.anywhere)
+        )
         for part in before.parts.keys() - gang.record.parts.keys():
             left = [agent for agent in gang.agents.values() if agent.part == part]
             for agent in left:
@@ -255,6 +260,8 @@ class SlotMaker:
         exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
         failed = any(not one.stopped and one.exit_code != 0 for one in exits)
         seconds = max(self._options.keep, _RETRY_SECONDS if failed else 0.0)
+        if self._options.anywhere:
+            seconds = 0.0  # The cluster chooses the nodes of each attempt.
         wanted = {
             place(part, need.node) for part, some in gang.record.parts.items() for need in some
         }
@@ -349,7 +356,8 @@ class SlotMaker:
         """Hold every part, start an agent wherever one is missing, and have it give out its slots."""
         for tries_left in reversed(range(_STARTS)):
             try:
-                await self._adopt(gang)
+                if not self._options.anywhere:
+                    await self._adopt(gang)
                 holds = await self._hold(gang)
                 await self._start_agents(gang, holds)
                 break
@@ -364,6 +372,8 @@ class SlotMaker:
 
     async def _hold(self, gang: Gang) -> dict[int, Hold]:
         """By part; none of what was kept, where its agents are."""
+        if self._options.anywhere:
+            return await self._hold_anywhere(gang)
         record = gang.record
         return {
             part: await self._cluster.acquire(hold_name(self._options.identity, record, part), some)
@@ -374,6 +384,33 @@ class SlotMaker:
                 for need in some
             )
         }
+
+    async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
+        """Parts one after the other, on nodes that the cluster chooses. What is held waits for the rest for a
+        while, and is given back then: two jobs of several parts must not wait for each other."""
+        holds: dict[int, Hold] = {}
+        avoid = [name for name, state in self._nodes.items() if state is not NodeState.UP]
+        for part, some in gang.record.parts.items():
+            name = hold_name(self._options.identity, gang.record, part)
+            try:
+                async with asyncio.timeout(_REST_SECONDS if holds else None):
+                    holds[part] = await self._cluster.acquire(name, some, avoid=avoid)
+            except TimeoutError:
+                for held in holds:
+                    await self.give_back(gang.record, held)
+                raise ClusterUnavailable(
+                    f"the cluster has given {len(holds)} of {len(gang.record.parts)} kinds of nodes that the "
+                    f"job needs, and not the next one within {_REST_SECONDS:g} s; they were given back, and "
+                    "all are asked for again"
+                ) from None
+        async with self._attempts.lock(gang.key):
+            record = gang.record
+            for part, hold in holds.items():
+                record = given(record, part, hold.nodes)
+            if record is not gang.record:
+                await self._attempts.write(gang, record)
+        self._attempts.report_nodes(gang, is_given=True)
+        return holds
 
     async def _start_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> None:
         starting: list[asyncio.Task[None]] = []

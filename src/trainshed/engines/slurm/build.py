@@ -53,6 +53,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         preflight=settings.preflight,
         quarantine=settings.quarantine_minutes * 60,
         keep=settings.keep,
+        anywhere=settings.queue == "slurm",
         autopsies=CollectorOptions(
             round(settings.autopsy_size * 2**30), nodes_directories=_directories(settings)
         ),

@@ -150,6 +150,11 @@ class Request:
         _kill(self._process)
         await asyncio.wait((self._telling,))
 
+    async def abandon(self) -> None:
+        """End it so that it takes nothing back: what it asked for goes on waiting in Slurm's queue."""
+        _kill(self._process)
+        await asyncio.wait((self._telling,))
+
     async def withdraw(self) -> None:
         """Have it take back what it asked for; it may have been killed before it could."""
         with contextlib.suppress(ProcessLookupError):

@@ -6,8 +6,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from trainshed.engines.remote.cluster import (
     ClusterRefused,
@@ -62,6 +62,7 @@ class SlurmCluster:
         self._user = str(os.geteuid())
         self._tasks = Crew()
         self._started = 0.0
+        self._is_detached = False
         self._look: Look | None = None
         #: When the last look that failed began, and why.
         self._failed: tuple[float, str] = (-math.inf, "")
@@ -99,13 +100,22 @@ class SlurmCluster:
         while (report := await self._reader.get()) is not None:
             yield report
 
-    async def acquire(self, name: HoldName, needs: Sequence[NodeNeed]) -> Hold:
+    def detach(self) -> None:
+        self._is_detached = True
+
+    async def acquire(
+        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
+    ) -> Hold:
         ask = self._ask(name, needs)
+        if avoid is not None:
+            ask = replace(ask, avoid=tuple(sorted(avoid)))
         self._given_back.pop(name, None)
-        self._wanted[name] = frozenset(ask.nodes)
+        self._wanted[name] = frozenset(ask.nodes if avoid is None else ())
         try:
             hold = await self._find(name, ask) or await self._request(name, ask)
         except BaseException:
+            if self._is_detached:
+                raise
             # Of whatever became of it: what was sent to the controller may arrive there yet.
             self._given_back[name] = time.monotonic()
             if name in self._asked:
@@ -205,6 +215,12 @@ class SlurmCluster:
             while True:
                 looking = joined(self._look_after(look))
                 output = await request.ended(looking)
+                if output and output.code == 0 and ask.avoid is not None:
+                    # Which nodes they are salloc does not say.
+                    found = (await self._look_fresh()).jobs.get(name)
+                    if found and found.held:
+                        return self._hold(name, found.id, found.nodes, ask.gres)
+                    raise ClusterUnavailable(f"{name}: it was granted, and is gone")
                 if output:
                     return self._granted(name, ask, output)
                 look = looking.result()
@@ -224,7 +240,8 @@ class SlurmCluster:
             telling.cancel()
             if looking:
                 looking.cancel()
-            await asyncio.shield(begin(request.withdraw(), f"slurm: salloc of {name}"))
+            ending = request.abandon() if self._is_detached else request.withdraw()
+            await asyncio.shield(begin(ending, f"slurm: salloc of {name}"))
 
     def _granted(self, name: HoldName, ask: Ask, output: Output) -> Hold:
         if output.code == 0:
@@ -384,4 +401,5 @@ def _told_of(report: ClusterReport) -> tuple[object, ...]:
 def _in_words(ask: Ask) -> str:
     devices = f", {ask.gres.count} GPUs {ask.gres.type}" if ask.gres else ""
     memory = f"{ask.memory_bytes / (1 << 30):.1f} GiB"
-    return f"{ask.cpus} CPUs, {memory}{devices} on each of {', '.join(ask.nodes)}"
+    nodes = ", ".join(ask.nodes) if ask.avoid is None else f"{len(ask.nodes)} nodes"
+    return f"{ask.cpus} CPUs, {memory}{devices} on each of {nodes}"

@@ -198,6 +198,7 @@ class Ask:
     #: Of the job, by which it is found again.
     name: str
     nodes: tuple[str, ...]
+    #: On each node.
     cpus: int
     memory_bytes: int
     gres: Gres | None = None
@@ -206,6 +207,8 @@ class Ask:
     qos: str = ""
     constraint: str = ""
     extra: tuple[str, ...] = ()
+    #: As many nodes as Slurm likes to choose, but not these; None = those that are named.
+    avoid: tuple[str, ...] | None = None
 
 
 def allocate(ask: Ask) -> list[str]:
@@ -214,7 +217,8 @@ def allocate(ask: Ask) -> list[str]:
         "job-name": ask.name,
         "comment": ask.name,
         "nodes": str(len(ask.nodes)),
-        "nodelist": ",".join(ask.nodes),
+        "nodelist": ",".join(ask.nodes) if ask.avoid is None else "",
+        "exclude": ",".join(ask.avoid or ()),
         "ntasks-per-node": "1",
         "cpus-per-task": str(ask.cpus),
         # Slurm takes --mem=0 for all of a node.

@@ -7,7 +7,7 @@ import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -121,6 +121,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Seconds for which an attempt's nodes are kept, once it is over, for one that needs the same; 0 = they
     #: are not, but two seconds for the retry of what has failed.
     keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "slurm" asks for whatever the
+    #: quotas allow, on nodes that Slurm chooses.
+    queue: Literal["trainshed", "slurm"] = "trainshed"
     #: Each node's disk, memory, clock and GPUs are looked at before something is started there, and whether
     #: the nodes of a job reach each other.
     preflight: bool = False

@@ -10,6 +10,7 @@ from trainshed.engines.port import (
     CapacityChanged,
     EngineEvent,
     NodeChanged,
+    NodesChosen,
     ReplicaReport,
     StartWaits,
 )
@@ -69,7 +70,7 @@ def _subject(event: EngineEvent) -> Subject:
         return event.node
     if isinstance(event, CapacityChanged):
         return ""
-    if isinstance(event, StartWaits):
+    if isinstance(event, StartWaits | NodesChosen):
         return (event.job_uid, event.attempt)
     seen = event.event if isinstance(event, ReplicaReport) else event
     return (event.job_uid, seen.attempt, seen.replica)
