@@ -387,6 +387,17 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
     assert (await house.call("POST", f"{JOB}:shell", {"autopsy": True})).status == 404
 
 
+async def test_what_failed_replicas_left_goes_with_their_job(house: Shelled) -> None:
+    name = await running(house)
+    for replica in (PRIMARY, WORKER):
+        house.shells.kept[JobUid(1000), 1, replica] = autopsy(replica, 1)
+    await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(3)))
+    await house.happen(name, ReplicaExited(1, WORKER, 1, exited(0)))
+    assert len(house.shells.autopsies(JobUid(1000))) == 2
+    assert (await house.call("DELETE", f"/v1/{name}")).status == 200
+    assert house.shells.autopsies(JobUid(1000)) == ()
+
+
 @pytest.mark.parametrize("body", [{"autopsy": "yes"}, {"attempt": "1"}, {"replica": 5}])
 async def test_wrong_fields_are_named(house: Shelled, body: dict[str, Any]) -> None:
     await running(house)

@@ -7,10 +7,16 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from trainshed.api.calls.parents import LocationName
-from trainshed.api.calls.services import CapacityView, Services
+from trainshed.api.calls.services import CapacityView, Services, Shells
 from trainshed.api.calls.view_links import jobs_of
 from trainshed.api.resources.operations import done_at_once
-from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Violation
+from trainshed.core.errors import (
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    Violation,
+)
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
@@ -134,8 +140,8 @@ async def cancel_for_user(services: Services, name: JobName) -> None:
 
 
 async def delete_for_user(services: Services, name: JobName) -> Operation:
-    """Remove a work that is over, and its log; answers the finished operation. Raises NotFound,
-    FailedPrecondition (still running)."""
+    """Remove a work that is over, its log, curves and autopsies; answers the finished operation. Raises
+    NotFound, FailedPrecondition (still running)."""
     # Jobs of ml have no location, and no operations of theirs are listed.
     place = LocationName(name.project_id, name.location or services.settings.region)
     record = done_at_once(services, place, OperationKind.DELETE, str(name))
@@ -151,7 +157,18 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
         await services.points.forget((uid,))
     except OSError as error:
         _log.warning("the curves of the deleted job %s could not be removed: %s", name, error)
+    if services.shells is not None:
+        await _delete_autopsies(services.shells, name, uid)
     return record
+
+
+async def _delete_autopsies(shells: Shells, name: JobName, uid: JobUid) -> None:
+    for autopsy in shells.autopsies(uid):
+        try:
+            await shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
+        except (FailedPrecondition, Unavailable) as refused:
+            # Somebody looks around in it; it goes when its time is over.
+            _log.warning("an autopsy of the deleted job %s stays for now: %s", name, refused)
 
 
 def queue_position(capacity: CapacityView, work: Work) -> int:
