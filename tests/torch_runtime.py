@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from tests.contract.runtimes.conftest import Objects
@@ -22,7 +22,7 @@ from tests.e2e.running import CACHE
 from tests.soaks import SOAKS
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import PYTORCH
-from trainshed.runtimes.installer import Installer
+from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.service import LocalRuntimes
 
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
@@ -70,12 +70,20 @@ def _alone() -> Path:
     if not place.exists():
         shutil.rmtree(draft, ignore_errors=True)
         venv.create(draft, symlinks=True)
-        installer = Installer(CACHE / "uv")
-        first = () if installer.has_indexes else release.first
-        what = (*first, "--constraint", str(pins), "torch", "numpy")
         site = draft / "lib" / f"python{version}" / "site-packages"
-        installer.install(draft / "bin" / "python3", site, what, print, linked=True)
+        _install(draft / "bin" / "python3", site, pins, release.first)
         draft.rename(place)
         # Ranks that begin at once would each compile it for themselves.
         subprocess.run([python, "-c", "import numpy, torch.distributed"], check=True)
     return python
+
+
+def _install(python: Path, site: Path, pins: Path, first: Sequence[str]) -> None:
+    """As the service does: from PyTorch's own index, or where that is not to be had from the usual ones."""
+    installer = Installer(CACHE / "uv")
+    what = ("--constraint", str(pins), "torch", "numpy")
+    if not installer.has_indexes:
+        with contextlib.suppress(InstallFailed):
+            installer.install(python, site, (*first, *what), print, linked=True)
+            return
+    installer.install(python, site, what, print, linked=True)

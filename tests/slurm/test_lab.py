@@ -1,5 +1,6 @@
 """The lab itself: what the other tests here do to nodes really happens to them."""
 
+import secrets
 import signal
 import subprocess
 import sys
@@ -52,10 +53,11 @@ def test_a_node_is_cut_off_from_the_controller_or_from_the_service_alone(
 
 
 def test_nodes_share_no_temporary_files(slurm_lab: SlurmLab) -> None:
-    slurm_lab.run("node1", ["touch", "/tmp/mine"])
-    assert "mine" in slurm_lab.run("node1", ["ls", "/tmp"])
-    assert "mine" not in slurm_lab.run("node2", ["ls", "/tmp"])
-    assert not Path("/tmp/mine").exists()
+    name = f"lab-{secrets.token_hex(8)}"
+    slurm_lab.run("node1", ["touch", f"/tmp/{name}"])
+    assert name in slurm_lab.run("node1", ["ls", "/tmp"])
+    assert name not in slurm_lab.run("node2", ["ls", "/tmp"])
+    assert not Path("/tmp", name).exists()
 
 
 def test_a_lab_ends_with_the_process_that_opened_it(tmp_path: Path) -> None:
