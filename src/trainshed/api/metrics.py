@@ -4,7 +4,9 @@ The numbers are `telemetry.meters`; the library that writes them down is loaded 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -39,31 +41,41 @@ class MetricsSurface:
         # It tells of every project.
         authorize(principal, METHOD, ())
         services = self._services
-        metrics = [
-            *_of_service(services.settings.version, services.lag()),
-            *_of_load(services.capacity.load()),
-            *_of_nodes(services.capacity.nodes()),
-            *_of_meters(services.meters),
-        ]
-        return await asyncio.to_thread(_rendered, metrics)
+        counted = _Counted(
+            services.settings.version,
+            services.lag(),
+            services.capacity.load(),
+            services.capacity.nodes(),
+            deepcopy(services.meters),
+        )
+        # In a thread also because the first one loads the library.
+        return await asyncio.to_thread(_rendered, counted)
 
 
-class _Collected:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Counted:
     """What was gathered for one answer, as the library asks for it."""
 
-    def __init__(self, metrics: Iterable["Metric"]) -> None:
-        self._metrics = metrics
+    version: str
+    lag: Lag
+    load: Load
+    nodes: tuple[NodeStatus, ...]
+    #: A copy: the event loop goes on counting.
+    meters: Meters
 
     def collect(self) -> Iterable["Metric"]:
-        return self._metrics
+        yield from _of_service(self.version, self.lag)
+        yield from _of_load(self.load)
+        yield from _of_nodes(self.nodes)
+        yield from _of_meters(self.meters)
 
 
-def _rendered(metrics: Iterable["Metric"]) -> Response:
+def _rendered(counted: _Counted) -> Response:
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from prometheus_client.registry import CollectorRegistry
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(list(metrics)))
+    registry.register(counted)
     kind = CONTENT_TYPE_LATEST.encode()
     return Response(generate_latest(registry), headers=((b"content-type", kind),))
 
@@ -100,8 +112,7 @@ def _of_load(load: Load) -> Iterable["Metric"]:
     )
 
 
-def _of_nodes(nodes: Iterable[NodeStatus]) -> Iterable["Metric"]:
-    there = list(nodes)
+def _of_nodes(there: Sequence[NodeStatus]) -> Iterable["Metric"]:
     yield _gauge(
         "trainshed_node_ready",
         "1 if the node takes work.",
