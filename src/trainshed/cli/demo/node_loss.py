@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 
@@ -52,11 +52,9 @@ class Site:
             document: dict[str, Any] = tomllib.loads(config.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise click.ClickException(f"{config} cannot be read: {error}") from None
-        engines = document.get("engines")
-        slurm = engines.get("slurm") if isinstance(engines, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        commands = slurm.get("commands", "") if isinstance(slurm, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        commands = _table(_table(document, "engines"), "slurm").get("commands", "")
         data = document.get("data")
-        return Site(config, Path(str(data)) if data else None, str(commands))  # pyright: ignore[reportUnknownArgumentType]
+        return Site(config, Path(str(data)) if data else None, str(commands))
 
     def arguments(self) -> tuple[str, ...]:
         """Of `trainshed up`."""
@@ -69,6 +67,12 @@ class Site:
         if found is None:
             raise click.ClickException(f"There is no command {command[0]} to lose a node with.")
         return _run([found, *command[1:]])
+
+
+def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Empty if it is none."""
+    found = document.get(name)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 @dataclass(slots=True)
