@@ -29,7 +29,7 @@ def test_it_names_the_level_and_all_that_depends_on_it(tmp_path: Path) -> None:
     level = found["isolation"]["told"].split(":")[0]
     assert level in ("own-user", "root", "user", "session")
     if level != "own-user":
-        assert "Not own-user" in found["isolation"]["advice"]
+        assert "Not own-user" in found["isolation"]["cause"]
     assert set(found) >= {"memory limit", "process limit", "addresses", "machine", "interpreters"}
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in found["interpreters"]["told"]
     # It leaves nothing behind but the cache's list of interpreters.
@@ -61,7 +61,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_data_directory_in_tmp_is_advised_against(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--data", "/tmp/trainshed-doctor")
     assert done.returncode == 0
-    assert "Choose another one by --data: systems empty /tmp" in " ".join(done.stdout.split())
+    assert "Systems empty /tmp when they start" in " ".join(done.stdout.split())
 
 
 def test_settings_that_are_wrong_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

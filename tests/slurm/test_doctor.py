@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.lab import CPUS, SlurmLab
-from trainshed.serve.doctor import Finding
+from trainshed.serve.findings import Finding
 from trainshed.serve.slurm_doctor import examine_slurm
 
 
@@ -24,7 +24,7 @@ def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> Non
     try:
         nodes = findings(slurm_lab)["Slurm nodes"]
         assert (nodes.verdict, nodes.told[:6]) == ("less", "2 of 3")
-        assert "node2: its disk is full" in nodes.advice
+        assert "node2: its disk is full" in nodes.cause
         short = findings(slurm_lab, partition="short")["time limit"]
         assert short.verdict == "less" and "short after 10:00" in short.told
         assert "time limit" not in findings(slurm_lab, partition="short", extra=["--time=5"])
@@ -33,7 +33,7 @@ def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> Non
     finally:
         slurm_lab.resume("node2")
     unknown = findings(slurm_lab, partition="mian")["Slurm partition"]
-    assert unknown.verdict == "bad" and "hi, main, short, tiny" in unknown.advice
+    assert unknown.verdict == "bad" and "hi, main, short, tiny" in unknown.remedy
 
 
 def test_a_controller_that_does_not_answer_is_told(slurm_lab: SlurmLab) -> None:
@@ -43,7 +43,7 @@ def test_a_controller_that_does_not_answer_is_told(slurm_lab: SlurmLab) -> None:
     finally:
         slurm_lab.start_controller()
     assert controller.verdict == "bad"
-    assert "munge" in controller.advice
+    assert "munge" in controller.remedy
 
 
 def about(name: str, **table: Any) -> Finding:

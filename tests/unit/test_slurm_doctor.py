@@ -41,7 +41,7 @@ def test_what_does_not_hold_is_told_with_how_to_mend_it(
 ) -> None:
     found = {finding.about: finding for finding in on_nodes(config(**more), has_gpus=True)}
     assert found[about].verdict == "less"
-    assert advice in found[about].advice
+    assert advice in found[about].remedy
 
 
 def test_a_cluster_without_gpus_is_told_nothing_of_them() -> None:
@@ -60,4 +60,4 @@ def test_how_long_jobs_may_run_is_told() -> None:
     assert time_limit({"main": ""}).verdict == "good"
     found = time_limit(limits)
     assert found.verdict == "less" and "day after 1:00:00, short after 10:00" in found.told
-    assert "--time=" in found.advice
+    assert "--time=" in found.remedy

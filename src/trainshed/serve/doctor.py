@@ -5,41 +5,28 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.printable import plain
+from trainshed.engines.port import Capabilities, Node
 from trainshed.serve import clock
+from trainshed.serve.findings import Finding, Verdict, bad, good, less
 from trainshed.serve.settings import Settings, SettingsError, engine_settings, load
 
-if TYPE_CHECKING:
-    from trainshed.engines.local.engine import LocalEngine
-
 _FEW_BYTES = 10 * 2**30
-_IN_TMP = (
-    "Choose another one by --data: systems empty /tmp when they start, and delete what lies there "
-    "for days."
-)
+_TMP = "Systems empty /tmp when they start, and delete what lies there for days."
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that the doctor looked at."""
-
-    about: str
-    #: `good`, `less` (it works, not as well as it could) or `bad`.
-    verdict: str
-    told: str
-    #: What to do; "" = nothing.
-    advice: str = ""
-
-
-_MARKS = {"good": ("ok", "green"), "less": ("--", "yellow"), "bad": ("!!", "red")}
+_MARKS = {
+    Verdict.GOOD: ("ok", "green"),
+    Verdict.LESS: ("--", "yellow"),
+    Verdict.BAD: ("!!", "red"),
+}
 
 
 @click.command(
@@ -54,7 +41,8 @@ _MARKS = {"good": ("ok", "green"), "less": ("--", "yellow"), "bad": ("!!", "red"
 @output_format("text", "Output as text, or as JSON or YAML for programs.")
 def command(data: Path | None, config: Path | None, form: str) -> None:
     """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with the
-    engine slurm at its cluster. Exits with 1 if something is so that no service can work."""
+    engine slurm at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if
+    something is so that no service can work."""
     try:
         settings = load(config, {"data": data})
     except SettingsError as failure:
@@ -64,7 +52,7 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
         print_data([asdict(finding) for finding in findings])
     else:
         _print(findings)
-    if any(finding.verdict == "bad" for finding in findings):
+    if any(finding.verdict is Verdict.BAD for finding in findings):
         raise SystemExit(1)
 
 
@@ -98,9 +86,11 @@ def _disks(settings: Settings) -> Iterator[Finding]:
         place = _nearest(path)
         if not (place.is_dir() and os.access(place, os.W_OK)):
             option = "--data" if path is settings.data else "$TRAINSHED_CACHE"
-            yield Finding(
-                about, "bad", f"{path} cannot be written.", f"Choose another one by {option}."
+            told = f"{path} cannot be written."
+            cause = (
+                f"{place} is {'not writable for this user' if place.is_dir() else 'no directory'}."
             )
+            yield bad(about, told, cause=cause, remedy=f"Choose another one by {option}.")
             continue
         free = shutil.disk_usage(place).free
         text = f"{path}, {free / 2**30:.0f} GiB free."
@@ -108,14 +98,18 @@ def _disks(settings: Settings) -> Iterator[Finding]:
         if path is settings.cache:
             text, advice = _taken(path, text)
         if free < _FEW_BYTES:
-            few = "on a full disk no job is stored, none ends, and programs fail"
+            few = "On a full disk no job is stored, none ends, and programs fail."
             if path is settings.cache:
-                few = "runtimes take 0.2 to 3 GiB each"
-            yield Finding(about, "less", text, f"Make room: {few}. {advice}".strip())
+                few = "Runtimes take 0.2 to 3 GiB each."
+            else:
+                advice = (
+                    "`trainshed gc` deletes jobs that have been over for long, with their logs."
+                )
+            yield less(about, text, cause=few, remedy=f"Make room. {advice}".strip())
         elif path is settings.data and path.is_relative_to("/tmp"):
-            yield Finding(about, "less", text, _IN_TMP)
+            yield less(about, text, cause=_TMP, remedy="Choose another one by --data.")
         else:
-            yield Finding(about, "good", text, advice)
+            yield good(about, text, remedy=advice)
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
@@ -130,19 +124,27 @@ def _database(settings: Settings) -> Iterator[Finding]:
         return
     try:
         check_database(database)
-        bad = set_aside_in(database)
+        aside = set_aside_in(database)
     except StoreTooNew as failure:
-        yield Finding("database", "bad", f"{failure}.", "Run that version.")
+        cause = "A newer version of the service has written it."
+        yield bad("database", f"{failure}.", cause=cause, remedy="Run that version.")
         return
     except StoreUnreadable as failure:
-        yield Finding("database", "bad", f"{failure}.")
+        yield bad(
+            "database",
+            f"{failure}.",
+            cause="A damaged disk, or another program, has changed it.",
+            remedy="Restore a backup into an empty data directory (`trainshed restore FILE --data DIR`), and "
+            "look after the disk (`dmesg`, `smartctl`).",
+        )
         return
-    if not bad:
-        yield Finding("database", "good", "every page of it is sound, no record is set aside.")
+    if not aside:
+        yield good("database", "every page of it is sound, no record is set aside.")
         return
-    records = "record" if len(bad) == 1 else "records"
-    text = f"{len(bad)} {records} set aside: {'; '.join(map(str, bad))}."
-    yield Finding("database", "less", text, ADVICE)
+    records = "record" if len(aside) == 1 else "records"
+    text = f"{len(aside)} {records} set aside: {'; '.join(map(str, aside))}."
+    cause, _, remedy = ADVICE.partition(". ")
+    yield less("database", text, cause=f"{cause}.", remedy=remedy)
 
 
 def _taken(cache: Path, free: str) -> tuple[str, str]:
@@ -178,52 +180,78 @@ async def _engine(settings: Settings) -> list[Finding]:
         )
         try:
             await engine.start()
-            return [finding async for finding in _promises(engine)]
+            node = (await engine.capacity())[0]
+            return list(promises(engine.capabilities(), node))
         except LevelUnavailable as failure:
+            cause = f"The setting isolation demands {settings.isolation}."
             what = "Demand what works, or nothing, by the setting isolation."
-            return [Finding("isolation", "bad", f"{failure}.", what)]
+            return [bad("isolation", f"{failure}.", cause=cause, remedy=what)]
         finally:
             await engine.close()
 
 
-async def _promises(engine: "LocalEngine") -> AsyncIterator[Finding]:
-    can = engine.capabilities()
+def promises(can: Capabilities, node: Node) -> Iterator[Finding]:
+    """What an engine can promise on a machine, `node` standing for it. Pure."""
     text = f"{can.isolation}: {_LEVELS[can.isolation]}"
     reasons: dict[str, list[str]] = {}
     for level, why in can.not_stronger:
         reasons.setdefault(why, []).append(level)
-    better = [f"Not {' or '.join(levels)}: {why}." for why, levels in reasons.items()]
-    weak = can.isolation in ("root", "session")
-    yield Finding("isolation", "less" if weak else "good", text, " ".join(better))
-    if can.memory_limit == "kernel":
-        yield Finding("memory limit", "good", "held by the kernel (control groups).")
+    stronger = " ".join(f"Not {' or '.join(levels)}: {why}." for why, levels in reasons.items())
+    if can.isolation in _STRONGER:
+        why = stronger or "It is what the setting isolation demands."
+        yield less("isolation", text, cause=why, remedy=_STRONGER[can.isolation])
     else:
-        advice = "Delegate the memory controller to this user, or run as root."
-        yield Finding(
-            "memory limit", "less", "held by looking several times a second and killing.", advice
+        yield good("isolation", text, cause=stronger)
+    if can.memory_limit == "kernel":
+        yield good("memory limit", "held by the kernel (control groups).")
+    else:
+        yield less(
+            "memory limit",
+            "held by looking several times a second and killing.",
+            cause="There is no control group with the memory controller that this user may write.",
+            remedy=f"Delegate the controller to this user ({_DELEGATE}), or run as root.",
         )
     if can.process_limit:
-        yield Finding("process limit", "good", "held by the kernel.")
+        yield good("process limit", "held by the kernel.")
     else:
-        yield Finding("process limit", "less", "none: a fork bomb is the machine's problem.")
+        yield less(
+            "process limit",
+            "none: a fork bomb is the machine's problem.",
+            cause="There is no control group with the pids controller that this user may write.",
+            remedy=f"Delegate the controller to this user ({_DELEGATE}), or run as root.",
+        )
     if can.addresses == "loopback":
-        text = "each replica has its own, with a name, and port 2222 to itself."
-        yield Finding("addresses", "good", text)
+        yield good("addresses", "each replica has its own, with a name, and port 2222 to itself.")
     else:
-        text = "literal ones in CLUSTER_SPEC: names would need namespaces."
-        yield Finding("addresses", "less", text)
-    node = (await engine.capacity())[0]
+        yield less(
+            "addresses",
+            "literal ones in CLUSTER_SPEC.",
+            cause=f"Names of replicas need namespaces, and at the isolation {can.isolation} there are none.",
+            remedy=_STRONGER["session"],
+        )
     gpus = ", ".join(f"{count} × {kind or 'GPU'}" for kind, count in node.accelerators)
     text = f"{node.vcpus:g} processors, {node.memory_bytes / 2**30:.1f} GiB, {gpus or 'no GPUs'}."
-    yield Finding("machine", "good", text)
+    yield good("machine", text)
 
 
+_DELEGATE = "in the unit: `Delegate=yes`, as `trainshed systemd-unit` writes it"
 _LEVELS = {
     "own-user": "each replica runs as users of its own, in namespaces that it cannot undo.",
     "root": "programs run as root; namespaces keep careless ones apart, not malicious ones.",
     "user": "programs run as this user, in namespaces that they cannot undo.",
     "session": "programs run as this user and see what this user sees.",
 }
+
+
+_STRONGER = {
+    "root": "Run the service as root of the machine itself, on Linux 5.12 or newer, or as an ordinary user "
+    "who may make user namespaces (`unshare -Ur true` works).",
+    "session": "Let this user make user namespaces (`unshare -Ur true` must work): as root `sysctl -w "
+    "user.max_user_namespaces=10000`, and where they are there kernel.unprivileged_userns_clone=1 and "
+    "kernel.apparmor_restrict_unprivileged_userns=0; a container needs `--privileged`. Or run the service as "
+    "root. Namespaces are Linux's alone.",
+}
+"""How to get a stronger level than these, which are weak."""
 
 
 def _images(settings: Settings) -> Finding:
@@ -235,8 +263,15 @@ def _images(settings: Settings) -> Finding:
     finally:
         tools.close()
     if tool is not None:
-        return Finding("container images", "good", f"fetched by {tool.name}.")
-    return Finding("container images", "less", "custom containers are refused.", tools.missing())
+        return good("container images", f"fetched by {tool.name}.")
+    refused = "custom containers are refused."
+    if settings.container_tool == "none":
+        cause, remedy = "The setting container_tool is none.", "Set it to auto, podman or docker."
+    else:
+        # Its last sentence says what to do.
+        cause, _, remedy = tools.missing().rpartition(". ")
+        cause += "."
+    return less("container images", refused, cause=cause, remedy=remedy)
 
 
 def _interpreters(settings: Settings) -> Finding:
@@ -247,7 +282,7 @@ def _interpreters(settings: Settings) -> Finding:
     advice = (
         "" if len(pythons) > 1 else "Others, found by pyenv or uv, let older runtimes be built."
     )
-    return Finding("interpreters", "good", f"Python {versions}.", advice)
+    return good("interpreters", f"Python {versions}.", remedy=advice)
 
 
 def _print(findings: list[Finding]) -> None:
@@ -257,5 +292,5 @@ def _print(findings: list[Finding]) -> None:
         click.echo(
             f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {plain(finding.told)}"
         )
-        if finding.advice:
-            click.echo(f"    {'':<{wide}}  {plain(finding.advice)}")
+        for text in filter(None, (finding.cause, finding.remedy)):
+            click.echo(f"    {'':<{wide}}  {plain(text)}")

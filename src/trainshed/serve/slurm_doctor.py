@@ -16,11 +16,21 @@ from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import SlurmClient
 from trainshed.engines.slurm.routes import Routes
 from trainshed.engines.slurm.settings import SlurmSettings, parse
-from trainshed.serve.doctor import Finding
+from trainshed.serve.findings import Finding, bad, good, less
 
 _TOLD_NODES = 5
 _LATE = 60
 """Seconds after which a lost node is told late."""
+_UNKNOWN = "what holds there is not known."
+_IN_FILE = "The table [engines.slurm] of the configuration says so."
+_SETTINGS = "Correct it there; docs/slurm.md lists all settings."
+_NO_CLIENT = "Slurm's client commands are not installed here, or lie elsewhere."
+_COMMANDS = "Install them (slurm-client), or set [engines.slurm] commands to the directory in which they lie."
+_CONTROLLER = (
+    "Look whether slurmctld runs, munge runs here with the cluster's key, and `sinfo` works as this "
+    "user."
+)
+_VERSIONS = "Use Slurm 22.05 or newer, the same version of the commands here as of the controller."
 
 
 def examine_slurm(table: Mapping[str, Any]) -> Iterator[Finding]:
@@ -28,7 +38,8 @@ def examine_slurm(table: Mapping[str, Any]) -> Iterator[Finding]:
     try:
         settings = parse(table)
     except ValueError as failure:
-        yield Finding("Slurm settings", "bad", str(failure).replace("\n", "; ") + ".")
+        told = str(failure).replace("\n", "; ") + "."
+        yield bad("Slurm settings", told, cause=_IN_FILE, remedy=_SETTINGS)
         return
     if not settings.clusters:
         yield from _examine(settings)
@@ -42,10 +53,10 @@ def _examine(settings: SlurmSettings) -> Iterator[Finding]:
     """One cluster, and where its nodes call."""
     missing = _missing_command(settings)
     if missing:
-        yield Finding("Slurm commands", "bad", missing)
+        yield bad("Slurm commands", missing, cause=_NO_CLIENT, remedy=_COMMANDS)
     else:
         where = settings.commands or "on the PATH"
-        yield Finding("Slurm commands", "good", f"all there ({where}).")
+        yield good("Slurm commands", f"all there ({where}).")
         yield from asyncio.run(_cluster(settings))
     yield _address(settings)
 
@@ -63,7 +74,7 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
     client, routes = SlurmClient(settings), Routes(settings)
     try:
         partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
-        found = [Finding("Slurm controller", "good", "answers.")]
+        found = [good("Slurm controller", "answers.")]
         wanted = [name for name in routes.named_partitions if name]
         unknown = [name for name in wanted if name not in partitions]
         if unknown:
@@ -71,19 +82,19 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
             advice = (
                 f"Set [engines.slurm] partition to one of {', '.join(sorted(set(partitions)))}."
             )
-            return [*found, Finding("Slurm partition", "bad", text, advice)]
+            cause = "sinfo lists no such one to this user."
+            return [*found, bad("Slurm partition", text, cause=cause, remedy=advice)]
         answer = await client.answer(commands.list_nodes(routes.partitions))
         lines = tuple(commands.parse_nodes(answer))
     except ClusterUnavailable as failure:
-        advice = (
-            "Look whether slurmctld runs, munge runs here with the cluster's key, and `sinfo` works as this "
-            "user."
-        )
-        return [Finding("Slurm controller", "bad", f"{failure}.", advice)]
+        return [
+            bad("Slurm controller", "cannot be asked.", cause=f"{failure}.", remedy=_CONTROLLER)
+        ]
     except ValueError as failure:
-        return [Finding("Slurm controller", "bad", f"its answer is not understood: {failure}.")]
+        cause = f"Its answer is not understood: {failure}."
+        return [bad("Slurm controller", "cannot be asked.", cause=cause, remedy=_VERSIONS)]
     text = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
-    found += [Finding("Slurm partition", "good", f"{text}."), _nodes(lines, routes)]
+    found += [good("Slurm partition", f"{text}."), _nodes(lines, routes)]
     return [*found, *await _what_holds(client, settings, routes, has_gpus=_have_gpus(lines))]
 
 
@@ -95,9 +106,12 @@ async def _what_holds(
         config = commands.parse_config(await client.answer(commands.show_config()))
         limits = commands.parse_limits(await client.answer(commands.list_limits()))
     except FileNotFoundError as failure:
-        return [Finding("on nodes", "less", f"{failure}.", "scontrol says what holds there.")]
-    except (ClusterUnavailable, ValueError) as failure:
-        return [Finding("on nodes", "less", f"what holds there is not known: {failure}.")]
+        return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_COMMANDS)]
+    except ClusterUnavailable as failure:
+        return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_CONTROLLER)]
+    except ValueError as failure:
+        cause = f"scontrol's answer is not understood: {failure}."
+        return [less("on nodes", _UNKNOWN, cause=cause, remedy=_VERSIONS)]
     asked = [*settings.extra, *(one for route in settings.machines for one in route.extra or ())]
     has_limit = any(argument.startswith("--time=") for argument in asked)
     return [
@@ -117,63 +131,59 @@ def _have_gpus(lines: Sequence[commands.NodeLine]) -> bool:
 def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:
     """`config`: as `commands.parse_config` has it. Pure."""
     as_root = os.geteuid() == 0
-    yield Finding(
+    yield good(
         "isolation on nodes",
-        "good",
         "each node's own: "
         + (
             "own-user, where its kernel has what that needs."
             if as_root
             else "user, where its kernel lets this user make namespaces, else session."
         ),
-        "" if as_root else "`srun -w NODE unshare -Ur true` fails where it is session.",
+        remedy="" if as_root else "`srun -w NODE unshare -Ur true` fails where it is session.",
     )
     by_tasks = "task/cgroup" in config.get("taskplugin", "")
-    held = by_tasks and config.get("constrainramspace") == "yes"
-    yield Finding(
-        "memory on nodes",
-        "good" if held else "less",
-        "Slurm holds each allocation to its memory; replicas within it are held by their agent."
-        if held
-        else "Slurm holds nobody to his memory: replicas are held by their agent, other jobs are not.",
-        ""
-        if held
-        else "Set TaskPlugin=task/cgroup (slurm.conf), ConstrainRAMSpace=yes (cgroup.conf).",
-    )
-    counted = "memory" in config.get("selecttypeparameters", "").lower()
-    if not counted:
-        yield Finding(
-            "memory counted",
-            "less",
-            "Slurm does not count memory: jobs of others may be given what a replica has.",
-            "Set SelectType=select/cons_tres, SelectTypeParameters=CR_Core_Memory (slurm.conf).",
+    if by_tasks and config.get("constrainramspace") == "yes":
+        yield good(
+            "memory on nodes",
+            "Slurm holds each allocation to its memory; replicas within it are held by their agent.",
         )
-    if has_gpus:
-        kept = by_tasks and config.get("constraindevices") == "yes"
-        yield Finding(
+    else:
+        yield less(
+            "memory on nodes",
+            "replicas are held by their agent, jobs of others to nothing.",
+            cause="Slurm's configuration lets an allocation take more memory than it was given.",
+            remedy="Set TaskPlugin=task/cgroup (slurm.conf), ConstrainRAMSpace=yes (cgroup.conf).",
+        )
+    if "memory" not in config.get("selecttypeparameters", "").lower():
+        yield less(
+            "memory counted",
+            "jobs of others may be given what a replica has.",
+            cause="Slurm's configuration does not count memory.",
+            remedy="Set SelectType=select/cons_tres, SelectTypeParameters=CR_Core_Memory (slurm.conf).",
+        )
+    if has_gpus and by_tasks and config.get("constraindevices") == "yes":
+        yield good("GPUs on nodes", "programs reach those of their allocation alone.")
+    elif has_gpus:
+        yield less(
             "GPUs on nodes",
-            "good" if kept else "less",
-            "programs reach those of their allocation alone."
-            if kept
-            else "programs reach all of a node's, whatever they were given.",
-            ""
-            if kept
-            else "Set TaskPlugin=task/cgroup (slurm.conf), ConstrainDevices=yes (cgroup.conf).",
+            "programs reach all of a node's, whatever they were given.",
+            cause="Slurm's configuration does not close devices to those who were not given them.",
+            remedy="Set TaskPlugin=task/cgroup (slurm.conf), ConstrainDevices=yes (cgroup.conf).",
         )
     if config.get("proctracktype", "") != "proctrack/cgroup":
-        yield Finding(
+        yield less(
             "ends of steps",
-            "less",
-            "Slurm finds an allocation's processes by their parents: some may outlive it.",
-            "Set ProctrackType=proctrack/cgroup (slurm.conf).",
+            "processes of an allocation may outlive it.",
+            cause="Slurm finds them by their parents.",
+            remedy="Set ProctrackType=proctrack/cgroup (slurm.conf).",
         )
     seconds = _seconds(config.get("slurmdtimeout", ""))
     if seconds > _LATE:
-        yield Finding(
+        yield less(
             "lost nodes",
-            "less",
-            f"Slurm says so after {seconds} s (SlurmdTimeout), or the lease is over before.",
-            f"A lower SlurmdTimeout (slurm.conf), such as {_LATE}, or lease in [engines.slurm].",
+            "are told late, unless the lease is over before.",
+            cause=f"Slurm says so after {seconds} s (SlurmdTimeout).",
+            remedy=f"A lower SlurmdTimeout (slurm.conf), such as {_LATE}, or lease in [engines.slurm].",
         )
 
 
@@ -185,14 +195,14 @@ def time_limit(limits: Mapping[str, str]) -> Finding:
         if limit
     ]
     if not bounded:
-        return Finding("time limit", "good", "none: jobs run until they end.")
-    return Finding(
+        return good("time limit", "none: jobs run until they end.")
+    return less(
         "time limit",
-        "less",
         f"Slurm ends what does not say how long it runs: {', '.join(bounded[:_TOLD_NODES])}; that counts as "
         "a lost node.",
-        'Set [engines.slurm] extra = ["--time=7-00:00:00"], up to what the partition allows, or take a '
-        "partition without a limit.",
+        cause="These partitions have a default limit (DefaultTime or MaxTime).",
+        remedy='Set [engines.slurm] extra = ["--time=7-00:00:00"], up to what the partition allows, or take '
+        "a partition without a limit.",
     )
 
 
@@ -213,20 +223,24 @@ def _nodes(told: Sequence[commands.NodeLine], routes: Routes) -> Finding:
     up = [line for line, state, _ in states if state is NodeState.UP]
     away = [f"{line.name}: {why}" for line, state, why in states if state is not NodeState.UP]
     some = "; ".join(away[:_TOLD_NODES]) + ("; …" if len(away) > _TOLD_NODES else "")
-    advice = (
-        f"Not up: {some}. `scontrol update nodename=NAME state=resume` takes one back."
+    advice = "`scontrol update nodename=NAME state=resume` takes one back; `sinfo -R` says why it is away."
+    cause = (
+        f"Not up: {some}."
         if away
-        else ""
+        else "The partitions have no nodes that take jobs of the service."
     )
     if not up:
-        return Finding("Slurm nodes", "bad", f"none of {len(lines)} takes work.", advice)
+        text = f"none of {len(lines)} takes work."
+        return bad("Slurm nodes", text, cause=cause, remedy=advice)
     cpus, memory = max(line.cpus for line in up), max(line.memory_bytes for line in up)
     gpus = sum(gres.count for line in up for gres in line.gres if gres.name == "gpu")
     text = (
         f"{len(up)} of {len(lines)} take work; the largest has {cpus} CPUs and {memory / 2**30:.1f} GiB; "
         f"{gpus or 'no'} GPUs in all."
     )
-    return Finding("Slurm nodes", "less" if away else "good", text, advice)
+    if away:
+        return less("Slurm nodes", text, cause=cause, remedy=advice)
+    return good("Slurm nodes", text)
 
 
 def _address(settings: SlurmSettings) -> Finding:
@@ -237,18 +251,20 @@ def _address(settings: SlurmSettings) -> Finding:
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
     except OSError as failure:
-        return Finding("address for nodes", "bad", f"{name} is not resolved: {failure}.", advice)
+        text = f"{name} is not resolved."
+        return bad("address for nodes", text, cause=f"{failure}.", remedy=advice)
     numbers = ", ".join(sorted(found))
     if all(ipaddress.ip_address(number.partition("%")[0]).is_loopback for number in found):
         text = f"{name} is this machine's own loopback ({numbers}): nodes would call themselves."
-        return Finding("address for nodes", "bad", text, advice)
-    return Finding("address for nodes", "good", f"{name} ({numbers}), as it is resolved here.")
+        cause = "It is what [engines.slurm] address says, or how this machine's own name is resolved here."
+        return bad("address for nodes", text, cause=cause, remedy=advice)
+    return good("address for nodes", f"{name} ({numbers}), as it is resolved here.")
 
 
 def _port(settings: SlurmSettings) -> Finding:
     if not settings.port:
         text = "any free one, the same again after a restart."
-        return Finding("port for nodes", "good", text, "Behind a firewall, set one and open it.")
+        return good("port for nodes", text, remedy="Behind a firewall, set one and open it.")
     advice = "A service of this configuration that runs has it; else set [engines.slurm] port to another."
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -256,7 +272,7 @@ def _port(settings: SlurmSettings) -> Finding:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((settings.host, settings.port))
     except OSError as failure:
-        verdict = "less" if failure.errno == errno.EADDRINUSE else "bad"
-        text = f"{settings.port} on {settings.host} cannot be had: {failure.strerror}."
-        return Finding("port for nodes", verdict, text, advice)
-    return Finding("port for nodes", "good", f"{settings.port} on {settings.host} is free.")
+        fault = less if failure.errno == errno.EADDRINUSE else bad
+        text = f"{settings.port} on {settings.host} cannot be had."
+        return fault("port for nodes", text, cause=f"{failure.strerror}.", remedy=advice)
+    return good("port for nodes", f"{settings.port} on {settings.host} is free.")

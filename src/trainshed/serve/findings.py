@@ -1,0 +1,45 @@
+"""What `trainshed doctor` finds: each fault with its cause and what mends it. Pure."""
+
+import enum
+from dataclasses import dataclass
+
+
+class Verdict(enum.StrEnum):
+    """GOOD: nothing to do. LESS: it works, not as well as it could. BAD: no service can work so."""
+
+    GOOD = "good"
+    LESS = "less"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. Made by `good`, `less` and `bad`."""
+
+    about: str
+    verdict: Verdict
+    told: str
+    #: Why it is so; "" = what is told says it, of what is good alone.
+    cause: str = ""
+    #: What to do: a command, a setting, a file to change; of what is good what could be had beyond it, or "".
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a fault that does not say how it is mended."""
+        if self.verdict is not Verdict.GOOD and not (self.told and self.cause and self.remedy):
+            raise ValueError(f"{self.about}: a fault without its cause and its remedy")
+
+
+def good(about: str, told: str, *, cause: str = "", remedy: str = "") -> Finding:
+    """Nothing has to be done."""
+    return Finding(about, Verdict.GOOD, told, cause, remedy)
+
+
+def less(about: str, told: str, *, cause: str, remedy: str) -> Finding:
+    """It works, not as well as it could."""
+    return Finding(about, Verdict.LESS, told, cause, remedy)
+
+
+def bad(about: str, told: str, *, cause: str, remedy: str) -> Finding:
+    """No service can work so, or no job."""
+    return Finding(about, Verdict.BAD, told, cause, remedy)

@@ -1,0 +1,67 @@
+"""`trainshed doctor`: each fault is told with its cause and what mends it (docs/isolation.md)."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainshed.engines.port import Capabilities, Node
+from trainshed.replica.sandbox import levels
+from trainshed.serve.doctor import examine, promises
+from trainshed.serve.findings import Verdict, bad, less
+from trainshed.serve.settings import Settings
+
+STRONG = Capabilities(
+    enforced_memory=True,
+    oom_verdict=True,
+    process_namespace=True,
+    stable_hostname=True,
+    addresses="loopback",
+    durable=True,
+    isolation="own-user",
+    process_limit="kernel",
+)
+NODE = Node("local-1", 2.0, 4 << 30)
+
+
+@pytest.mark.parametrize("make", [less, bad])
+def test_no_fault_goes_without_its_remedy(make: "type[object]") -> None:
+    for cause, remedy in (("", "Do so."), ("It is so.", ""), ("", "")):
+        with pytest.raises(ValueError, match="a fault without"):
+            make("disk", "is full.", cause=cause, remedy=remedy)  # type: ignore[call-arg]
+
+
+def test_each_fault_that_a_machine_can_have_says_how_to_mend_it() -> None:
+    seen: set[tuple[str, Verdict]] = set()
+    for level, memory, pids, addresses in itertools.product(
+        levels.LEVELS, ("kernel", "polling"), ("kernel", ""), ("loopback", "literal")
+    ):
+        can = replace(
+            STRONG,
+            isolation=level,
+            memory_limit=memory,
+            process_limit=pids,
+            addresses=addresses,
+            not_stronger=(("own-user", "the service does not run as root"),),
+        )
+        for found in promises(can, NODE):
+            seen.add((found.about, found.verdict))
+            if found.verdict is not Verdict.GOOD:
+                assert found.cause.endswith(".")
+                assert "`" in found.remedy or "root" in found.remedy
+    assert {about for about, verdict in seen if verdict is Verdict.LESS} == {
+        "isolation",
+        "memory limit",
+        "process limit",
+        "addresses",
+    }
+
+
+def test_a_place_that_is_no_directory_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    settings = Settings(data=tmp_path / "file" / "data", cache=tmp_path)
+    found = next(iter(examine(settings)))
+    assert (found.about, found.verdict) == ("data directory", Verdict.BAD)
+    assert found.cause == f"{tmp_path / 'file'} is no directory."
+    assert "--data" in found.remedy
