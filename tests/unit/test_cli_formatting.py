@@ -197,7 +197,7 @@ def test_the_live_table_ends_with_what_is_true() -> None:
     drawn = screen.getvalue()
     assert "preparing: Preparing scikit-learn." in drawn
     title, first, second = drawn.rstrip("\x1b[?25h\n").splitlines()[-3:]
-    assert title.split() == ["digits", "SUCCEEDED", "5.0s"]
+    assert title.split() == ["digits", "SUCCEEDED", "4.0s"]
     assert first.split()[:6] == ["workerpool0-0", "RUNNING", "9.0s", "[bold]", "epoch", "1"]
     assert first.endswith("x…")
     assert second.split() == ["workerpool1-0", "WAITING"]

@@ -97,7 +97,7 @@ def test_a_failed_job_is_told_and_exits_with_1(trainshed: Invoke, service: FakeS
     prepare(service, "FAILED")
     result = trainshed("demo")
     assert result.exit_code == 1
-    assert result.stderr == "FAILED after 5.0s\nIt failed.\n"
+    assert result.stderr == "FAILED after 4.0s\nIt failed.\n"
 
 
 def test_a_refused_submit_lists_what_is_wrong(trainshed: Invoke, service: FakeService) -> None:

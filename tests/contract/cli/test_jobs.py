@@ -35,8 +35,8 @@ def test_list_is_an_aligned_table(trainshed: Invoke, service: FakeService) -> No
     header, first, second = result.stdout.splitlines()
     assert header.split() == ["JOB", "NAME", "STATE", "CREATED", "LASTED"]
     assert first.split()[:3] == ["12", "digits", "RUNNING"]
-    assert first.endswith("1m 00s")
-    assert second.endswith("5.0s")
+    assert first.endswith("59s")
+    assert second.endswith("4.0s")
     assert first.index("RUNNING") == second.index("SUCCEEDED") == header.index("STATE")
 
 
@@ -177,7 +177,7 @@ def test_watch_tells_the_story_and_the_end(trainshed: Invoke, service: FakeServi
     assert result.stdout.splitlines() == [
         "06:00:00.000  created: It was created.",
         "06:00:05.000  failed: It failed.",
-        "FAILED after 5.0s",
+        "FAILED after 4.0s",
         "It failed.",
     ]
 
@@ -359,6 +359,14 @@ def test_a_name_means_the_newest_job_of_that_name(trainshed: Invoke, service: Fa
     assert result.stderr == "digits is 31, the newest of 2\n"
     service.on("GET", f"{JOBS}/22", job("22", displayName="other"))
     assert trainshed("jobs", "describe", "other").stderr == "other is 22\n"
+
+
+def test_a_name_is_looked_for_among_all_jobs(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed(job("13")))
+    service.on("GET", f"{JOBS}/13", job("13"))
+    assert trainshed("jobs", "describe", "digits").exit_code == 0
+    (asked,) = [each for each in service.asked if each.path == JOBS]
+    assert asked.query["displayName"] == "digits"
 
 
 def test_last_is_the_newest_job(trainshed: Invoke, service: FakeService) -> None:

@@ -125,7 +125,7 @@ def test_watch_tells_trials_as_lines_and_ends_with_the_best(
     assert result.stdout.splitlines() == [
         "06:00:00.000  created: It was created.",
         "06:00:04.000  trial_succeeded: Trial 2 reached accuracy 0.75 at step 12, the best so far.",
-        "SUCCEEDED after 5.0s",
+        "SUCCEEDED after 4.0s",
         "best is trial 2: accuracy 0.75 at step 12",
         "with lr=0.02, units=8",
     ]
@@ -281,7 +281,7 @@ def test_a_demo_that_fails_says_so(trainshed: Invoke, service: FakeService) -> N
     prepare_demo(service, search(state="FAILED", error=error))
     result = trainshed("demo", "--tuning")
     assert result.exit_code == 1
-    assert result.stderr == "FAILED after 5.0s\nTrial 1 failed.\n"
+    assert result.stderr == "FAILED after 4.0s\nTrial 1 failed.\n"
 
 
 def test_drills_and_tuning_do_not_go_together(trainshed: Invoke, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
-from trainshed.store.conditions import Condition, Either
+from trainshed.store.conditions import Column, Condition, Either, Equal, Every
 from trainshed.store.port import JobQuery
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
@@ -64,21 +64,24 @@ def _lag(lag: Lag) -> records.LoopLag:
 
 async def list_(call: JsonCall) -> records.JobList:
     """`GET
-    /trainshed/v1/jobs?project=P[&state=S][&search=TEXT][&glance=true][&limit=N][&pageToken=T]`: what clients
-    made, newest first; `project=-`: of all projects.
+    /trainshed/v1/jobs?project=P[&state=S][&search=TEXT][&displayName=N][&glance=true][&limit=N][&pageToken=T]`:
+    what clients made, newest first; `project=-`: of all projects.
 
-    `state`: one or several. `search`: a text in the display name, the id or a label. `glance`: say what each
-    does just now. `?parent=NAME` in place of the project lists what a tuning job or pipeline made: the jobs
-    of its trials, its job."""
+    `state`: one or several. `search`: a text in the display name, the id or a label. `displayName`: exactly
+    this one, of any age at the same cost. `glance`: say what each does just now. `?parent=NAME` in place of
+    the project lists what a tuning job or pipeline made: the jobs of its trials, its job."""
     states = frozenset(map(_state, call.texts("state")))
     words = call.parameter("search").lower().split()
+    named = call.parameter("displayName")
     size = page_size(
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
     )
 
     def passes(work: Work) -> bool:
-        return (not states or views.state(work) in states) and all(
-            _mentions(work, word) for word in words
+        return (
+            (not states or views.state(work) in states)
+            and (not named or work.display_name == named)
+            and all(_mentions(work, word) for word in words)
         )
 
     if call.parameter("parent"):
@@ -87,9 +90,9 @@ async def list_(call: JsonCall) -> records.JobList:
     page = await list_jobs(
         call.services.reader,
         JobQuery(project, None, None, limit=size),
-        JobFilter(passes if states or words else everything, _stored_as(states)),
+        JobFilter(passes if states or words or named else everything, _stored_as(states, named)),
         token=call.parameter("pageToken"),
-        question=(project, call.parameter("state"), call.parameter("search")),
+        question=(project, call.parameter("state"), call.parameter("search"), named),
     )
     shown = [views.summary(job) for job, _ in page.jobs]
     if call.flag("glance"):
@@ -179,11 +182,14 @@ def _project(text: str) -> str:
     return ProjectName.parse(f"projects/{text}", field="project").project_id
 
 
-def _stored_as(states: Collection[JobState]) -> Condition | None:
-    """What narrows a list to works in one of these states; None: in any."""
-    if not states:
-        return None
-    return Either(tuple(views.stored_as(state) for state in sorted(states)))
+def _stored_as(states: Collection[JobState], named: str) -> Condition | None:
+    """What narrows a list to works in one of these states with this display name; none, "": any."""
+    conditions: list[Condition] = []
+    if states:
+        conditions.append(Either(tuple(views.stored_as(state) for state in sorted(states))))
+    if named:
+        conditions.append(Equal(Column.DISPLAY_NAME, named))
+    return Every(tuple(conditions)) if conditions else None
 
 
 def _mentions(work: Work, word: str) -> bool:

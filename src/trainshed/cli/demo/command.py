@@ -292,7 +292,8 @@ def _run(
     click.echo()
     if over.state is not JobState.SUCCEEDED:
         state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
-        click.echo(f"{state} after {duration(over.lasted(session.now()))}", err=True)
+        text = over.lasted(session.now())
+        click.echo(f"{state} after {text}" if text else state, err=True)
         click.echo(over.error, err=True)
         return False
     for line in _result(run, over, endpoint):

@@ -28,7 +28,7 @@ from trainshed.cli.jobs.submitted import SubmittedView
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint, state_colour
-from trainshed.cli.text.moments import duration, local_moment
+from trainshed.cli.text.moments import local_moment
 from trainshed.cli.text.tables import Column, joined, table
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.timeline import Timeline
@@ -192,7 +192,7 @@ def job_table(
             job.display_name or "–",
             job.state.value,
             local_moment(job.created, zone),
-            duration(job.lasted(now)),
+            job.lasted(now),
         )
         for job in jobs
     ]

@@ -94,7 +94,7 @@ def description(
         ("Created", local_moment(job.created, zone)),
         ("Started", local_moment(job.started, zone) if job.started else ""),
         ("Ended", local_moment(job.ended, zone) if job.ended else ""),
-        ("Lasted", duration(job.lasted(now))),
+        ("Lasted", job.lasted(now)),
         ("Attempt", str(job.attempt) if job.attempt > 1 else ""),
         ("Retries", counted(job.retries)),
         ("Rule", job.rule if job.state is not JobState.SUCCEEDED else ""),

@@ -16,7 +16,9 @@ from trainshed.wire.trainshed_v1.record import read
 
 _JOBS = "/trainshed/v1/jobs"
 _LOOKED_THROUGH = 500
-"""Newest jobs among which the beginning of an id is looked for."""
+"""Newest jobs among which the beginning of an id is looked for. A display name is looked for among all."""
+_SAME_NAME = 100
+"""Jobs of one display name of which the newest is taken."""
 _NAMED = 5
 _PAGE = 500
 """The largest page that the service gives."""
@@ -56,9 +58,11 @@ def list_jobs(
     state: str | None = None,
     limit: int | None = 20,
     parent: str | None = None,
+    named: str | None = None,
 ) -> list[dict[str, Any]]:
     """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them. `parent`:
-    the full name of a work, whose own jobs are listed in place of what clients made.
+    the full name of a work, whose own jobs are listed in place of what clients made. `named`: only those with
+    this display name.
 
     Raises Refused, Unreachable.
     """
@@ -72,6 +76,7 @@ def list_jobs(
             project=None if parent else project,
             parent=parent,
             state=state,
+            displayName=named,
             limit=wanted,
             pageToken=token,
         )
@@ -93,9 +98,9 @@ def live_jobs(client: Client, project: str = EVERY_PROJECT) -> list[JobView]:
 
 
 def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
-    """The description of the job that `reference` means: an id or full name, else, among the newest jobs of
-    `project` ("" = the service's own), `@last`, a display name, or the beginning of an id. Says on stderr
-    which one a name has meant.
+    """The description of the job that `reference` means: an id or full name, else, of `project` ("" = the
+    service's own), `@last`, a display name, or the beginning of the id of one of the newest jobs. Says on
+    stderr which one a name has meant.
 
     Raises click.ClickException that names near misses if it means none, and the choices if it means several.
     """
@@ -117,7 +122,10 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
             raise click.ClickException(_NO_JOB)
         job, told = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
     else:
-        jobs = list_jobs(client, project, limit=_LOOKED_THROUGH)
+        jobs = list_jobs(client, project, limit=_SAME_NAME, named=reference)
+        if not any(job["displayName"] == reference for job in jobs):
+            # It may be the beginning of an id.
+            jobs = list_jobs(client, project, limit=_LOOKED_THROUGH)
         try:
             job, told = meant(reference, [JobView.parse(job) for job in jobs])
         except click.ClickException:
@@ -136,7 +144,8 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
     Raises click.ClickException if there is none, with the nearest ones, or more than one, with their names.
     """
     if named := [job for job in jobs if reference and job.display_name == reference]:
-        several = f", the newest of {len(named)}" if len(named) > 1 else ""
+        count = f"{len(named)}{' or more' if len(named) >= _SAME_NAME else ''}"
+        several = f", the newest of {count}" if len(named) > 1 else ""
         return named[0], f"{reference} is {named[0].id}{several}"
     matches = [job for job in jobs if job.id.startswith(reference)] if reference else []
     if len(matches) == 1:

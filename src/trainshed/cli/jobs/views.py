@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainshed.cli.text.moments import parse_moment
+from trainshed.cli.text.moments import duration, parse_moment
 from trainshed.cli.text.printable import one_line
 from trainshed.cli.tuning_views import TrialView, TuningView
 from trainshed.core.lifecycle.states import JobState, ReplicaState
@@ -216,9 +216,10 @@ class JobView:
         """The job that does the work: a pipeline's own, else the job itself."""
         return self.child or self
 
-    def lasted(self, now: int) -> int:
-        """From creation to the end, or to `now`."""
-        return (self.ended or now) - self.created
+    def lasted(self, now: int) -> str:
+        """How long it ran: from its start to its end, or to `now`; "" while it has not started, and if it
+        never did."""
+        return duration((self.ended or now) - self.started) if self.started else ""
 
 
 @dataclass(frozen=True, slots=True)

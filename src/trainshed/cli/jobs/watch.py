@@ -204,7 +204,8 @@ def _table(board: Board, now: int, spinner: "Spinner", console: "Console") -> "R
     if board.job:
         title.append(board.job.display_name or board.job.id, "bold")
         title.append("  ").append_text(_state(board.job.state))
-        title.append(f"  {duration(board.job.lasted(now))}", "bright_black")
+        waited = f"waits for {duration((board.job.ended or now) - board.job.created)}"
+        title.append(f"  {board.job.lasted(now) or waited}", "bright_black")
     parts: list[RenderableType] = [Text(), title]
     if board.tuned and board.tuned.tuning:
         title.append(f"  {goal(board.tuned.tuning)}", "bright_black")
@@ -311,7 +312,7 @@ def ending(over: JobView, now: int) -> list[str]:
     """How a job ended: state and time, of a tuning job its best trial, of a pipeline its model, else the
     error."""
     state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
-    lines = [f"{state} after {duration(over.lasted(now))}"]
+    lines = [f"{state} after {text}" if (text := over.lasted(now)) else state]
     tuned = over.program
     if tuned.tuning and (best := best_trial(tuned.tuning, tuned.trials)):
         lines.append(f"best is {click.style(best_text(tuned.tuning, best), fg='green')}")

@@ -65,10 +65,10 @@ def row(job: JobSummary) -> dict[str, object]:
 
 
 def lasted(job: JobSummary) -> float | None:
-    """Seconds that it ran, or that it took; None while it has not ended."""
-    if not job.end_time:
+    """Seconds that it ran, from its start to its end; None while it has not ended, and if it never did."""
+    if not (job.end_time and job.start_time):
         return None
-    return epoch(job.end_time) - epoch(job.start_time or job.create_time)
+    return epoch(job.end_time) - epoch(job.start_time)
 
 
 def first_line(text: str) -> str:
