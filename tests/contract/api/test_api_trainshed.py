@@ -109,9 +109,9 @@ async def test_lists_both_apis_newest_first(house: House) -> None:
     assert [job["jobId"] for job in page["jobs"] + rest["jobs"]] == ["mine", "1000"]
     assert (await house.call("GET", f"{path}&state=running")).json["jobs"] == []
     assert len((await house.call("GET", f"{path}&state=QUEUED")).json["jobs"]) == 2
-    (named,) = (await house.call("GET", f"{path}&displayName=study-a")).json["jobs"]
+    (named,) = (await house.call("GET", f"{path}&displayName=job")).json["jobs"]
     assert named["jobId"] == "1000"
-    assert (await house.call("GET", f"{path}&displayName=study")).json["jobs"] == []
+    assert (await house.call("GET", f"{path}&displayName=jo")).json["jobs"] == []
     for bad in ("", "?project=p1&state=odd", "?project=p1&limit=x", "?project=-x-"):
         assert (await house.call("GET", f"/trainshed/v1/jobs{bad}")).status == 400
 
