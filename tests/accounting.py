@@ -2,8 +2,9 @@
 
     ./dev test -p tests.accounting --cpu-to FILE [PATH ...]; python -m tests.accounting FILE
 
-Each pytest process accounts in a control group of its own (version 1, `cpuacct`, as root). Where there is
-none, only what it has waited for counts. What a session's fixture costs is the first test's that asks for it.
+Each pytest process accounts in a control group of its own (version 1, `cpuacct`, as root), and in those of
+the machines of its labs (tests/slurm/nodes.py), which are apart. Where there are none, only what it has
+waited for counts. What a session's fixture costs is the first test's that asks for it.
 """
 
 import collections
@@ -32,6 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
 class _Account:
     def __init__(self, path: Path) -> None:
         self._path = path
+        #: Nanoseconds that machines of labs had used when they were looked at last; some are gone.
+        self._labs: dict[Path, int] = {}
+        #: Of those whose group was made anew.
+        self._former = 0
         self._group = _GROUPS / f"trainshed-tests-{os.getpid()}"
         try:
             self._group.mkdir()
@@ -52,9 +57,19 @@ class _Account:
 
     def _used(self) -> float:
         if self._group is not None:
-            return int((self._group / "cpuacct.usage").read_text()) / 1e9
+            for group in _GROUPS.glob(f"trainshed-lab-{os.getpid()}-*"):
+                usage = _usage(group)
+                if usage < (before := self._labs.get(group, 0)):
+                    self._former += before
+                self._labs[group] = usage
+            return (_usage(self._group) + sum(self._labs.values()) + self._former) / 1e9
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _usage(group: Path) -> int:
+    """Nanoseconds."""
+    return int((group / "cpuacct.usage").read_text())
 
 
 def _print(

@@ -5,6 +5,7 @@ machines alone.
 """
 
 import os
+import secrets
 import shutil
 import signal
 import stat
@@ -131,8 +132,23 @@ class SlurmLab(Machines):
         """What one of Slurm's commands prints on the hub."""
         return self.run(HUB, command)
 
+    def await_saved(self) -> None:
+        """Until all that the controller knows by now is in its files. It writes them every few seconds, and
+        one that is killed comes back without what it has not written yet: with nodes that were drained
+        before, and without jobs."""
+        mark = secrets.token_hex(8)
+        written = {"node_state": f"nodename={self.nodes[0]}"}
+        if jobs := self.slurm("squeue", "-h", "-o", "%i").split():
+            written["job_state"] = f"jobid={jobs[0]}"
+        for what in written.values():
+            self.slurm("scontrol", "update", what, f"comment={mark}")
+        for _ in until("the controller to save its state"):
+            state = self.directory / "state"
+            if all(mark.encode() in (state / name).read_bytes() for name in written):
+                return
+
     def stop_controller(self, number: int = signal.SIGTERM) -> None:
-        """SIGKILL is its power loss."""
+        """SIGKILL is its power loss: what it had not saved is lost (`await_saved`)."""
         self._stop(HUB, "slurmctld", number)
         if self._controller:
             self._controller.wait()

@@ -340,11 +340,13 @@ class Machines:
 
 
 def until(what: str, seconds: float = 20.0) -> Iterator[None]:
-    """Ask again and again, until the caller breaks off. Raises TimeoutError: it was never so."""
-    end = time.monotonic() + seconds
+    """Ask again and again, less and less often (who asks Slurm starts a process), until the caller breaks
+    off. Raises TimeoutError: it was never so."""
+    end, pause = time.monotonic() + seconds, 0.02
     while time.monotonic() < end:
         yield
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(pause * 1.25, 0.2)
     raise TimeoutError(f"{what}: not within {seconds:g} s")
 
 

@@ -403,6 +403,7 @@ async def test_what_a_crash_of_the_controller_swallows_is_neither_lost_nor_doubl
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     """It gives the numbers out again: another's job of the same number is not taken for the hold."""
+    slurm_lab.await_saved()
     for _ in range(5):
         hold = await cluster.acquire(a_name(), [need("node1")])
         slurm_lab.stop_controller(signal.SIGKILL)

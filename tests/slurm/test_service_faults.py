@@ -213,6 +213,7 @@ def test_what_runs_does_not_notice_slurms_own_failures(site: Site, gate: Path) -
     of nobody's go on."""
     job_id = training(site, gate)
     node = site.node_of(job_id, WORKER)
+    site.lab.await_saved()
     site.lab.stop_controller(signal.SIGKILL)
     site.lab.stop_munged(node)
     site.lab.restart_slurmd(node)
@@ -233,7 +234,7 @@ def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
     site.service.call("POST", "/trainshed/v1/nodes/node3:drain", {})
     try:
         job_id = submit(site.service, spread(at(gate), WAITS))
-        for _ in asked_until("a verdict on node2"):
+        for _ in site.service.watch(job_id):
             if "quarantined" in site.condition("node2"):
                 break
         assert "it is not reached from node1 (no answer within 3 s)" in site.condition("node2")
@@ -253,6 +254,7 @@ def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
 def test_a_controller_that_is_killed_right_after_a_submit_gives_nothing_twice(
     site: Site, gate: Path
 ) -> None:
+    site.lab.await_saved()
     before = set(site.allocations())
     job_id = submit(site.service, spread(at(gate)))
     for _ in asked_until("the request"):
