@@ -1,5 +1,5 @@
-"""Writes the pages that are made from tables, docs/lifecycle.md, docs/failure-table.md and docs/api.md, and
-the table of frameworks in docs/reduction-server.md.
+"""Writes the pages that are made from tables, docs/lifecycle.md, docs/failure-table.md, docs/api.md and
+docs/commands.md, and the table of frameworks in docs/reduction-server.md.
 
 Run in the root: `python -m tools.diagrams`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tools import api_reference
+from tools import api_reference, command_reference
 
 from trainshed.core.failure.messages import Message
 from trainshed.core.failure.rules import Action, Match, Rule
@@ -52,6 +52,7 @@ def pages() -> Mapping[str, str]:
         "failure-table.md": failure_table(),
         "reduction-server.md": reduction_server(),
         "api.md": api_reference.page((TEXTS / "api.md").read_text()),
+        "commands.md": command_reference.page((TEXTS / "commands.md").read_text()),
     }
 
 

@@ -98,10 +98,15 @@ class LazyCommand(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        module, _, name = self._where.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        command = self.load()
         if os.environ.get("NO_COLOR"):
             extra.setdefault("color", False)
         if self._session is not None:
             extra["obj"] = self._session
         return command.make_context(info_name, args, parent, **extra)
+
+    def load(self) -> click.Command:
+        """The command itself; imports its module."""
+        module, _, name = self._where.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command

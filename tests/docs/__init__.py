@@ -1,0 +1,1 @@
+"""The documentation as its readers meet it: the site, and what its commands do."""

@@ -1,0 +1,43 @@
+"""The order of the site's pages holds all of them (docs/adr/0081)."""
+
+from pathlib import Path
+
+from tools import site
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_page_has_its_place() -> None:
+    """Decisions are listed on a page that is made."""
+    pages = site.pages_in_order()
+    there = {
+        str(page.relative_to(ROOT))
+        for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        if page.parent.name != "adr"
+    }
+    assert len(pages) == len(set(pages))
+    assert set(pages) == there | {"docs/adr/README.md"}
+
+
+def test_the_order_is_that_of_what_people_look_for() -> None:
+    first = site.pages_in_order()
+    wanted = [
+        "README.md",
+        "docs/run.md",
+        "docs/coming-from-vertex.md",
+        "docs/coming-from-ai-platform.md",
+        "docs/clients.md",
+        "docs/operate.md",
+        "docs/troubleshooting.md",
+        "docs/commands.md",
+        "docs/api.md",
+        "docs/settings.md",
+        "docs/architecture.md",
+    ]
+    assert [page for page in first if page in wanted] == wanted
+
+
+def test_every_decision_is_on_the_page_that_lists_them() -> None:
+    pages = sorted(page.name for page in (ROOT / "docs/adr").glob("*.md"))
+    listed = site.decisions()
+    assert all(f"]({name}) |" in listed for name in pages)

@@ -1,0 +1,130 @@
+"""Builds the site of the documentation in build/docs/site: `python -m tools.site` (./dev docs-site).
+
+The pages are those of the checkout, unchanged but for what a site needs: the files beside docs/ that they
+link to are copied along, and the decisions get a page that lists them. The build is strict, so a dead link or
+heading ends it, and so does anything that a page would load from another machine.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, cast
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TARGET: Final = ROOT / "build/docs"
+CONFIG: Final = ROOT / "docs/zensical.toml"
+
+_CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_LINK: Final = re.compile(r"\]\(([^)\s#]+)")
+_DIRECTORY: Final = re.compile(r"(\]\((?!\w+:)[^)\s]*/)\)")
+_DECISION: Final = re.compile(r"^# (\d+)\. (.+)$", re.MULTILINE)
+_STATUS: Final = re.compile(r"Status: (.+?)\.?\n\n", re.DOTALL)
+#: A shim with which pages that are opened as files search by a worker; a server needs none.
+_SHIM: Final = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"[^>]*></script>')
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_LOADED: Final = re.compile(
+    r"""<(?:script|img|iframe|source|link(?=[^>]*stylesheet))[^>]*\s(?:src|href)=["']?(?:https?:)?//"""
+)
+
+
+class SiteError(Exception):
+    """What is wrong with the pages, as the build says it."""
+
+
+def main() -> None:
+    """Build, and say where it is or what is wrong."""
+    try:
+        site = build(TARGET)
+    except SiteError as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"{site}/index.html; to search in it: python3 -m http.server -d {site}\n")
+
+
+def build(target: Path) -> Path:
+    """The site's directory, below `target`, whose former contents go. Raises SiteError."""
+    shutil.rmtree(target, ignore_errors=True)
+    stage(target / "pages")
+    shutil.copy(CONFIG, target / CONFIG.name)
+    run = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=target,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if run.returncode != 0:
+        raise SiteError(_COLOUR.sub("", run.stdout).partition("Traceback (most recent")[0])
+    site = target / "site"
+    for page in site.rglob("*.html"):
+        page.write_text(_SHIM.sub("", page.read_text()))
+    if loads := sorted(loads_from_elsewhere(site)):
+        raise SiteError("These load something from another machine:\n" + "\n".join(loads))
+    return site
+
+
+def stage(pages: Path) -> None:
+    """Put the pages and what they link to into `pages`, where they lie as in the checkout."""
+    shutil.copytree(ROOT / "docs", pages / "docs", ignore=shutil.ignore_patterns(CONFIG.name))
+    shutil.copy(ROOT / "README.md", pages)
+    (pages / "docs/adr/README.md").write_text(decisions())
+    for page in sorted(pages.rglob("*.md")):
+        text = page.read_text()
+        for linked in _linked(page.relative_to(pages), text):
+            (pages / linked).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / linked, pages / linked)
+        # A browser that reads files shows a list of files for a directory.
+        page.write_text(_DIRECTORY.sub(r"\1README.md)", text))
+
+
+def _linked(page: Path, text: str) -> Iterator[Path]:
+    """The files of the checkout beside docs/ that a page links to."""
+    for target in _LINK.findall(_CODE.sub("", text)):
+        path = (ROOT / page.parent / target).resolve()
+        if "://" not in target and path.is_file() and ROOT / "docs" not in path.parents:
+            yield path.relative_to(ROOT)
+
+
+def decisions() -> str:
+    """The page that lists the decisions."""
+    lines = ["# Decisions", "", "| | decision | status |", "|---|---|---|"]
+    for page in sorted((ROOT / "docs/adr").glob("[0-9]*.md")):
+        text = page.read_text()
+        title, status = _DECISION.search(text), _STATUS.search(text)
+        if title is None or status is None:
+            raise SiteError(f"docs/adr/{page.name} has no title `# N. ...` or no status.")
+        lines.append(
+            f"| {int(title[1])} | [{title[2]}]({page.name}) | {' '.join(status[1].split())} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def pages_in_order() -> list[str]:
+    """The pages of the navigation, as paths in the checkout."""
+    return list(_leaves(tomllib.loads(CONFIG.read_text())["project"]["nav"]))
+
+
+def _leaves(nav: Any) -> Iterator[str]:
+    match nav:
+        case str():
+            yield nav
+        case dict():
+            yield from _leaves([*cast(dict[str, Any], nav).values()])
+        case _:
+            for below in nav:
+                yield from _leaves(below)
+
+
+def loads_from_elsewhere(site: Path) -> Iterator[str]:
+    """`PAGE: TAG` for each script, style or picture of a page that another machine would be asked for."""
+    for page in site.rglob("*.html"):
+        for tag in _LOADED.findall(page.read_text()):
+            yield f"{page.relative_to(site)}: {tag}"
+
+
+if __name__ == "__main__":
+    main()
