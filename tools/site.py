@@ -1,4 +1,4 @@
-"""Builds the site of the documentation in build/docs/site: `python -m tools.site` (./dev docs-site).
+"""Builds the site of the documentation in build/site/html: `python -m tools.site` (./dev docs-site).
 
 The pages are those of the checkout, unchanged but for what a site needs: the files beside docs/ that they
 link to are copied along, and the decisions get a page that lists them. The build is strict, so a dead link or
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGET: Final = ROOT / "build/docs"
+TARGET: Final = ROOT / "build/site"
 CONFIG: Final = ROOT / "docs/zensical.toml"
 
 _CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
@@ -59,7 +59,7 @@ def build(target: Path) -> Path:
     )
     if run.returncode != 0:
         raise SiteError(_COLOUR.sub("", run.stdout).partition("Traceback (most recent")[0])
-    site = target / "site"
+    site = target / "html"
     for page in site.rglob("*.html"):
         page.write_text(_SHIM.sub("", page.read_text()))
     if loads := sorted(loads_from_elsewhere(site)):
@@ -71,7 +71,7 @@ def stage(pages: Path) -> None:
     """Put the pages and what they link to into `pages`, where they lie as in the checkout."""
     shutil.copytree(ROOT / "docs", pages / "docs", ignore=shutil.ignore_patterns(CONFIG.name))
     shutil.copy(ROOT / "README.md", pages)
-    (pages / "docs/adr/README.md").write_text(decisions())
+    (pages / "docs/adr" / "README.md").write_text(decisions())
     for page in sorted(pages.rglob("*.md")):
         text = page.read_text()
         for linked in _linked(page.relative_to(pages), text):

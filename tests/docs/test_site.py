@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tools import site
 
-_NAVIGATION = '[project]\nsite_name = "Test"\ndocs_dir = "pages"\nsite_dir = "site"\n'
+_NAVIGATION = '[project]\nsite_name = "Test"\ndocs_dir = "pages"\nsite_dir = "html"\n'
 
 
 def test_the_site_of_this_checkout_builds(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_the_site_of_this_checkout_builds(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("[away](gone.md)", "[away](gone.md)"),
-        ("[no such heading](a.md#nowhere)", "[no such heading](docs/a.md#nowhere)"),
+        ("[no such heading](docs/run.md#nowhere)", "[no such heading](docs/run.md#nowhere)"),
         ('<img src="https://example.com/x.png">', 'index.html: <img src="https://'),
     ],
 )
@@ -36,9 +36,9 @@ def test_a_page_that_leads_nowhere_ends_the_build(
 ) -> None:
     checkout = tmp_path / "checkout"
     (checkout / "docs/adr").mkdir(parents=True)
-    (checkout / "docs/a.md").write_text("# A\n")
+    (checkout / "docs/run.md").write_text("# A\n")
     (checkout / "docs/zensical.toml").write_text(_NAVIGATION)
-    (checkout / "README.md").write_text(f"# Test\n\n{text.replace('a.md', 'docs/a.md')}\n")
+    (checkout / "README.md").write_text(f"# Test\n\n{text}\n")
     monkeypatch.setattr(site, "ROOT", checkout)
     monkeypatch.setattr(site, "CONFIG", checkout / "docs/zensical.toml")
     with pytest.raises(site.SiteError) as caught:

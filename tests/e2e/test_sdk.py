@@ -147,6 +147,15 @@ def test_run_returns_when_the_job_has_succeeded(runs: Runs, sdk: Any, service: S
     assert job.resource_name == f"projects/{PROJECT}/locations/{REGION}/customJobs/{_id(job)}"
 
 
+def test_the_package_of_the_newest_name_is_the_same_sdk(runs: Runs, sdk: Any) -> None:
+    """The SDK's wheel also ships `agentplatform` (Gemini Enterprise Agent Platform, formerly Vertex AI)."""
+    platform: Any = importlib.import_module("agentplatform")
+    resources: Any = importlib.import_module("agentplatform.resources")
+    assert (platform.init, resources.CustomJob) == (sdk.init, sdk.CustomJob)
+    again = resources.CustomJob.get(runs.good.resource_name)
+    assert (again.display_name, again.state.name) == ("sdk-good", "JOB_STATE_SUCCEEDED")
+
+
 def test_run_raises_what_the_job_failed_with(runs: Runs) -> None:
     """spec/failures#messages, facts/lifecycle#payload: the public sentence, then the last lines of the
     log."""
