@@ -10,7 +10,7 @@ from trainshed.core.capacity import OthersUse
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
-from trainshed.engines.remote.cluster import HoldName
+from trainshed.engines.remote.cluster import ClusterReport, HoldName
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.commands import Ask, Gres, NodeLine
 from trainshed.engines.slurm.look import Look, compile_look, own_jobs
@@ -34,12 +34,17 @@ def look(
     sinfo: str = "",
     service: str = "lab",
     settings: SlurmSettings = SETTINGS,
+    earlier: str | None = None,
+    before: ClusterReport | None = None,
 ) -> Look:
+    jobs = own_jobs(squeue or recorded("squeue"), service)
     return compile_look(
         0.0,
         now=1_795_304_650,
         pending=None,
-        jobs=own_jobs(squeue or recorded("squeue"), service),
+        jobs=jobs,
+        earlier=jobs if earlier is None else own_jobs(earlier, service),
+        before=before,
         steps=steps or recorded("squeue_steps"),
         nodes=sinfo or recorded("sinfo"),
         routes=Routes(settings),
@@ -73,6 +78,19 @@ def test_another_services_holds_are_not_ours() -> None:
     assert (node.vcpus, node.others.vcpus) == (16, 2)
 
 
+def test_what_others_have_is_not_told_of_a_node_that_has_just_changed_hands() -> None:
+    """The queue and the nodes are asked one after the other: what was granted in between would count as
+    others' on one side alone."""
+    before = look().report
+    earlier = recorded("squeue").splitlines()[1]
+    squeue = recorded("squeue").replace(earlier, "")
+    assert look(squeue).report.nodes[0].node.others.vcpus == 2
+    found = look(squeue, earlier=recorded("squeue"), before=before)
+    assert [one.node.others for one in found.report.nodes] == [
+        one.node.others for one in before.nodes
+    ]
+
+
 def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
     line = recorded("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
@@ -84,6 +102,8 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
             now=0.0,
             pending=None,
             jobs=jobs,
+            earlier=jobs,
+            before=None,
             steps="",
             nodes="",
             routes=routes,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ _ANSWER_SECONDS = 30.0
 """That a command may take. Slurm's own limit for a message is 10, and a busy controller is asked again."""
 _HAND_OVER_SECONDS = 60.0
 """That a step may take until it runs."""
+_BY_ITSELF_SECONDS = 0.5
+"""That an agent has to end before its step is told to."""
 _LEAVE_SECONDS = 3.0
 """That salloc has to withdraw its request, once it was told to."""
 
@@ -31,10 +33,13 @@ class Output:
 
 
 class SlurmClient:
-    """Slurm, as its commands are. In sessions of their own, so that no terminal's signal is theirs."""
+    """Slurm, as its commands are. In sessions of their own, so that no terminal's signal is theirs.
+    `left`: called with the name of a hold when the srun of one of its agents has ended, which the end of its
+    step makes it do, or anybody who kills it."""
 
-    def __init__(self, settings: SlurmSettings) -> None:
+    def __init__(self, settings: SlurmSettings, left: Callable[[str], None] | None = None) -> None:
         self._settings = settings
+        self._left = left
         self._environment = commands.environment(os.environ, settings.conf)
         #: Those of agents that were handed over: of which hold, and who waits for it.
         self._sruns: dict[asyncio.subprocess.Process, tuple[str, asyncio.Task[None]]] = {}
@@ -71,12 +76,15 @@ class SlurmClient:
         return Request(await self._spawn(command))
 
     async def end_agents(self, name: str, user: str) -> None:
-        """Have the steps of a hold end, and give them some time for it. While a step ends in a job that ends,
-        Slurm gives nothing of its nodes to others; while it ends in a job that runs, it does."""
+        """Have the steps of a hold end, and give them some time for it: those of agents that were let go end
+        by themselves. While a step ends in a job that ends, Slurm gives nothing of its nodes to others; while
+        it ends in a job that runs, it does."""
         waiting = [task for hold, task in self._sruns.values() if hold == name]
         if waiting:
-            await self.answer(commands.terminate(name, user))
-            await asyncio.wait(waiting, timeout=_LEAVE_SECONDS)
+            _, staying = await asyncio.wait(waiting, timeout=_BY_ITSELF_SECONDS)
+            if staying:
+                await self.answer(commands.terminate(name, user))
+                await asyncio.wait(staying, timeout=_LEAVE_SECONDS)
 
     async def hand_over(self, command: Sequence[str], given: bytes, name: str, node: str) -> None:
         """Run an agent's step; returns when it has taken its input. Given up before, there is no step. From
@@ -111,7 +119,9 @@ class SlurmClient:
     ) -> None:
         await process.wait()
         complaining.cancel()
-        del self._sruns[process]
+        name, _ = self._sruns.pop(process)
+        if self._left is not None:
+            self._left(name)
 
     async def _spawn(
         self, command: Sequence[str], stdin: int = asyncio.subprocess.DEVNULL

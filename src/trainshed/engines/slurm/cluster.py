@@ -34,6 +34,8 @@ _PATIENT_SECONDS = 0.5
 """After which a request is looked at that was not granted at once."""
 _UNSEEN_SECONDS = 5.0
 """After which a request that no look finds is lost: its controller crashed."""
+_ENDED_SECONDS = 1.2
+"""After which Slurm knows of the end of a step; and a look is young enough for those who miss its agent."""
 _STRAY_SECONDS = 120.0
 """After which a request of before this service's start, that nobody came back for, is withdrawn."""
 _REMEMBERED_SECONDS = 600.0
@@ -58,7 +60,7 @@ class SlurmCluster:
         self._settings = settings
         self._routes = Routes(settings)
         self._service = service
-        self._client = SlurmClient(settings)
+        self._client = SlurmClient(settings, self._step_left)
         self._user = str(os.geteuid())
         self._tasks = Crew()
         self._started = 0.0
@@ -110,6 +112,7 @@ class SlurmCluster:
         if avoid is not None:
             ask = replace(ask, avoid=tuple(sorted(avoid)))
         self._given_back.pop(name, None)
+        begun = time.monotonic()
         self._wanted[name] = frozenset(ask.nodes if avoid is None else ())
         try:
             hold = await self._find(name, ask) or await self._request(name, ask)
@@ -124,7 +127,9 @@ class SlurmCluster:
             raise
         finally:
             del self._wanted[name]
-        self._look_soon()
+        if time.monotonic() - begun > _PATIENT_SECONDS:
+            # It was told why it waits.
+            self._look_soon()
         return hold
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
@@ -144,14 +149,17 @@ class SlurmCluster:
             await self._client.hand_over(command, given, str(hold.name), node)
         except ClusterUnavailable as e:
             raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
-        self._look_soon()
 
     async def give_back(self, name: HoldName) -> None:
         self._given_back[name] = time.monotonic()
         self._seen.pop(name, None)
         await self._client.end_agents(str(name), self._user)
         await self._client.answer(commands.cancel(str(name), self._user))
-        self._look_soon()
+
+    def _step_left(self, name: str) -> None:
+        """A step of a hold has ended, or only its srun: a look tells, once Slurm knows."""
+        if any(name == str(hold) for hold in self._seen):
+            asyncio.get_running_loop().call_later(_ENDED_SECONDS, self._look_soon)
 
     # Requests.
 
@@ -217,8 +225,7 @@ class SlurmCluster:
                 output = await request.ended(looking)
                 if output and output.code == 0 and ask.avoid is not None:
                     # Which nodes they are salloc does not say.
-                    found = (await self._look_fresh()).jobs.get(name)
-                    if found and found.held:
+                    if found := await self._held(name):
                         return self._hold(name, found.id, found.nodes, ask.gres)
                     raise ClusterUnavailable(f"{name}: it was granted, and is gone")
                 if output:
@@ -277,16 +284,30 @@ class SlurmCluster:
     async def _certain(self, hold: Hold, node: str) -> _Seen:
         """Raises ClusterUnavailable: its job is not that hold's, or has not that node any more."""
         seen = self._seen.get(hold.name)
-        if seen and time.monotonic() - seen.when < _FRESH_SECONDS:
+        if seen and time.monotonic() - seen.when < _FRESH_SECONDS and node in hold.nodes:
             return seen
-        job = (await self._look_fresh()).jobs.get(hold.name)
-        if not (job and job.held and str(job.id) == hold.cluster_id):
+        begun = time.monotonic()
+        job = await self._held(hold.name, hold.cluster_id)
+        if not job:
             raise ClusterUnavailable(
                 f"{hold.name}: Slurm holds no job {hold.cluster_id} for it any more"
             )
         if node not in job.nodes:
             raise ClusterUnavailable(f"{hold.name}: job {job.id} has {node} no more")
+        gres = seen.gres if seen else next(iter(job.gres), None)
+        self._seen[hold.name] = _Seen(job.id, begun, gres)
         return self._seen[hold.name]
+
+    async def _held(self, name: HoldName, number: str = "") -> Job | None:
+        """The job of that name that has its nodes, if Slurm knows one. `number`: which one is meant; "" =
+        any. A question about it alone, which is no look."""
+        answer = await self._client.answer(commands.list_jobs(self._user, str(name)))
+        try:
+            found = own_jobs(answer, name.service)
+        except ValueError as e:
+            raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
+        held = (job for told, job in found if told == name and job.held)
+        return next((job for job in held if number in ("", str(job.id))), None)
 
     async def _try_to_cancel(self, name: HoldName) -> None:
         """If it cannot be told to now, a look that finds it does it later."""
@@ -337,18 +358,22 @@ class SlurmCluster:
         begun = time.monotonic()
         ask = self._client.answer
         try:
-            jobs = await ask(commands.list_jobs(self._user))
-            mine = await asyncio.to_thread(own_jobs, jobs, self._service)
+            earlier = mine = own_jobs(await ask(commands.list_jobs(self._user)), self._service)
+            nodes = await ask(commands.list_nodes(self._routes.partitions))
+            if mine or self._wanted or self._seen:
+                # Nodes and jobs are of one moment where nothing has changed in between.
+                mine = own_jobs(await ask(commands.list_jobs(self._user)), self._service)
             steps = await ask(commands.list_steps(self._user)) if mine else ""
             waits = any(job.pending for _, job in mine)
             pending = await ask(commands.list_pending()) if waits else None
-            nodes = await ask(commands.list_nodes(self._routes.partitions))
             known = {name: seen.job for name, seen in self._seen.items()}
             look = await asyncio.to_thread(
                 compile_look,
                 begun,
                 now=time.time(),
                 jobs=mine,
+                earlier=earlier,
+                before=self._look.report if self._look else None,
                 pending=pending,
                 steps=steps,
                 nodes=nodes,

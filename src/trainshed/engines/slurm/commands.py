@@ -299,8 +299,10 @@ def terminate(name: str, user: str) -> list[str]:
     return ["scancel", "--quiet", "--signal=TERM", f"--name={name}", f"--user={user}"]
 
 
-def list_jobs(user: str) -> list[str]:
-    return ["squeue", "--noheader", "--noconvert", f"--user={user}", "-O", _format(_JOB_FIELDS)]
+def list_jobs(user: str, name: str = "") -> list[str]:
+    """`name`: of the only ones that are asked for; "" = all of the user's."""
+    which = [f"--user={user}", *([f"--name={name}"] if name else [])]
+    return ["squeue", "--noheader", "--noconvert", *which, "-O", _format(_JOB_FIELDS)]
 
 
 def list_pending() -> list[str]:

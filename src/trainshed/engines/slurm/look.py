@@ -1,7 +1,7 @@
-"""What one look at the cluster found, put together from the answers of three commands. Pure."""
+"""What one look at the cluster found, put together from the answers of some commands. Pure."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from trainshed.core.capacity import Delay, OthersUse
@@ -43,15 +43,19 @@ def compile_look(
     *,
     now: float,
     jobs: Sequence[tuple[HoldName, Job]],
+    earlier: Sequence[tuple[HoldName, Job]],
+    before: ClusterReport | None,
     pending: str | None,
     steps: str,
     nodes: str,
     routes: Routes,
     known: Mapping[HoldName, int],
 ) -> Look:
-    """`now`: seconds since the epoch. `pending`: all that wait; None = they were not asked for. `known`:
-    numbers of jobs that are held as far as the service knows; of two with one name they are the right ones.
-    Raises ValueError: those are no answers of squeue and sinfo."""
+    """`now`: seconds since the epoch. `earlier`: what was told of jobs before the nodes were asked for, and
+    `jobs` is what was told after that: of nodes of which this service has not had the same in both, nobody
+    can tell what others have; they stand as in `before`. `pending`: all that wait; None = they were not asked
+    for. `known`: numbers of jobs that are held as far as the service knows; of two with one name they are the
+    right ones. Raises ValueError: those are no answers of squeue and sinfo."""
     first: dict[HoldName, Job] = {}
     doubles: list[tuple[HoldName, Job]] = []
     for name, job in sorted(
@@ -70,7 +74,11 @@ def compile_look(
             if name and step.name == str(name):
                 agents[name].update(step.nodes)
     lines = tuple(commands.parse_nodes(nodes))
-    reports = _nodes(lines, held.values(), routes)
+    mine, once = _shares(jobs), _shares(earlier)
+    moved = {node for node in mine.keys() | once.keys() if _ids(mine, node) != _ids(once, node)}
+    reports = _nodes(lines, mine, routes)
+    if before:
+        reports = tuple(_as_before(reports, before, moved))
     return Look(
         MappingProxyType(first),
         tuple(doubles),
@@ -101,21 +109,44 @@ def _name(text: str, service: str) -> HoldName | None:
     return name if name.service == service else None
 
 
+def _shares(jobs: Iterable[tuple[HoldName, Job]]) -> dict[str, dict[int, Job]]:
+    """By node: all that have something of it, by their numbers."""
+    shares: dict[str, dict[int, Job]] = {}
+    for _, job in jobs:
+        for node in job.nodes if job.held else ():
+            shares.setdefault(node, {})[job.id] = job
+    return shares
+
+
+def _ids(shares: Mapping[str, Mapping[int, Job]], node: str) -> frozenset[int]:
+    return frozenset(shares.get(node, ()))
+
+
+def _as_before(
+    reports: Iterable[NodeReport], before: ClusterReport, nodes: Container[str]
+) -> Iterator[NodeReport]:
+    """With what others had of these nodes before."""
+    known = {report.node.name: report.node.others for report in before.nodes}
+    for report in reports:
+        node = report.node
+        if node.name in nodes and node.name in known:
+            yield replace(report, node=replace(node, others=known[node.name]))
+        else:
+            yield report
+
+
 def _nodes(
-    lines: Sequence[NodeLine], held: Iterable[Job], routes: Routes
+    lines: Sequence[NodeLine], shares: Mapping[str, Mapping[int, Job]], routes: Routes
 ) -> tuple[NodeReport, ...]:
-    """Those that jobs may get, or have, with what others have: what is held, but not by this service."""
-    shares: dict[str, list[Job]] = {}
-    for job in held:
-        for node in job.nodes:
-            shares.setdefault(node, []).append(job)
+    """Those that jobs may get, or have, with what others have: what is held, but not by this service.
+    `shares`: this service's jobs on each node."""
     has_default = any(line.in_default for line in lines)
     found = [
         (line, routes.acceptance(line, has_default=has_default))
         for line in sorted(lines, key=lambda line: line.name)
     ]
     return tuple(
-        _node(line, shares.get(line.name, []), routes, accepts)
+        _node(line, tuple(shares.get(line.name, {}).values()), routes, accepts)
         for line, accepts in found
         if accepts.open or line.name in shares
     )
@@ -131,7 +162,7 @@ def _node(
     own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
     own_memory = sum(job.memory_bytes for job in mine)
     total, others = _accelerators(line, mine, routes.public)
-    # The two answers are of two moments: others never have less than nothing.
+    # The answers are of different moments: others never have less than nothing.
     use = OthersUse(
         max(0, line.cpus_allocated - own_cpus),
         max(0, min(line.memory_bytes, line.memory_allocated - own_memory)),
