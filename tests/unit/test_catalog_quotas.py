@@ -17,7 +17,7 @@ from trainshed.core.job.spec import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, ReplicaId
-from trainshed.scheduler.model import Demand, gang
+from trainshed.scheduler.model import Demand, Policy, gang
 
 GPU_MACHINE = Machine("n1-standard-8", 8, 30, 24, Accelerators("NVIDIA_TESLA_T4", 2))
 A3 = Machine("a3-ultragpu-8g", 224, 1, 1, Accelerators("NVIDIA_H200_141GB", 8))
@@ -143,3 +143,24 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     first = gang(replace(made, spec=replace(made.spec, pools=(pool,)))).replicas[0]
     wanted = Demand(8, 30, "NVIDIA_TESLA_T4", 2, machine="n1-standard-8", region="us-central1")
     assert first == (ReplicaId(0, 0), wanted)
+
+
+def test_a_replica_is_counted_with_what_it_gets_and_with_room_for_its_engine() -> None:
+    """spec/machines#memory: the machine type's memory, less where nobody gets as much, never less than the
+    limit and what the engine takes beside it."""
+    gib, mib = 1 << 30, 1 << 20
+    small = Machine("small", 1, 1024 * mib, 900 * mib)
+    made = job(1)
+    pools = (replace(made.spec.pools[0], machine=small),)
+    made = replace(made, spec=replace(made.spec, pools=pools))
+
+    def counted(policy: Policy, factor: float = 1.0) -> int:
+        return gang(replace(made, memory_factor=factor), policy).replicas[0][1].memory_bytes
+
+    assert counted(Policy()) == 1024 * mib
+    assert counted(Policy(), 2.0) == 2 * gib
+    assert counted(Policy(memory_cap=400 * mib)) == 400 * mib
+    assert counted(Policy(memory_cap=400 * mib), 2.0) == 400 * mib
+    assert counted(Policy(memory_cap=4 * gib)) == 1024 * mib
+    assert counted(Policy(memory_beside=256 * mib)) == 1156 * mib
+    assert counted(Policy(memory_cap=400 * mib, memory_beside=256 * mib)) == 656 * mib

@@ -39,6 +39,7 @@ from trainshed.scheduler import explaining
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.falling_back import fall_backs
 from trainshed.scheduler.model import (
+    PLAIN,
     Admit,
     Decision,
     FallBack,
@@ -75,6 +76,7 @@ class CapacityTracker:
         self._wake_at = wake_at
         self._snapshot = Snapshot()
         self._snapshot.set_policy(policy)
+        self._policy = policy
         self._nodes: dict[str, Node] = {}
         self._engine_says: dict[str, tuple[NodeState, str]] = {}
         self._drains: dict[str, NodeDrain] = {}
@@ -92,7 +94,7 @@ class CapacityTracker:
         if job.uid in self._delays and not _is_starting(job, self._delays[job.uid][0]):
             del self._delays[job.uid]
         before = self._state(job.uid)
-        state = gang_state(job, before)
+        state = gang_state(job, before, self._policy)
         if state != before:
             self._snapshot.put(state)
             self._changed = True
@@ -102,7 +104,7 @@ class CapacityTracker:
         before = self._state(job.uid)
         if before is None:
             return False
-        now = gang_state(job, before)
+        now = gang_state(job, before, self._policy)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
 
     def set_delay(self, uid: JobUid, attempt: int, delay: Delay | None) -> None:
@@ -223,7 +225,7 @@ class CapacityTracker:
 
     def preflight(self, job: Job, now: int) -> Preflight:
         """Whether a job like this would be admitted now."""
-        return explaining.preflight(self._snapshot, gang(job), now)
+        return explaining.preflight(self._snapshot, gang(job, self._policy), now)
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         news = {name: self.unfit(name) for name in self._nodes}
@@ -297,10 +299,10 @@ def _is_starting(job: Job, attempt: int) -> bool:
     )
 
 
-def gang_state(job: Job, before: GangState | None) -> GangState:
+def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> GangState:
     """A job as the scheduler sees it."""
     is_same = before is not None and job.memory_factor == 1.0 and before.gang.choice == job.choice
-    asked = before.gang if before and is_same else gang(job)
+    asked = before.gang if before and is_same else gang(job, policy)
     if not job.is_placed:
         return GangState(
             asked,

@@ -288,6 +288,16 @@ class KeepsQuarantine(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesMemory(Protocol):
+    """What an engine says that takes memory of nodes for itself, where somebody enforces how much."""
+
+    @property
+    def memory_beside(self) -> int:
+        """Bytes that it takes on a node at most for each replica there, besides what that one gets."""
+        ...
+
+
 class Engine(Protocol):
     """All methods are idempotent per (job_uid, attempt[, replica, incarnation]) and survive a restart of
     the service: state is found again on disk or in the cluster, never only in memory."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog import quotas
-from trainshed.core.job.spec import JobSpec, Strategy, WorkerPool
+from trainshed.core.job.spec import JobSpec, Machine, Strategy, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
@@ -108,7 +108,13 @@ class Policy:
     patience: int = 600 * 10**9
     #: The public defaults hold where no quota is set.
     public_quotas: bool = False
+    #: Bytes that no replica gets more than, whatever its machine has; 0 = no cap.
+    memory_cap: int = 0
+    #: Bytes that the engine may take on a node for each replica, besides what that one gets.
+    memory_beside: int = 0
 
+
+PLAIN = Policy()
 
 Quotas = dict[QuotaKey, float]
 """Limits that an operator has set; `capacity.UNLIMITED` for none."""
@@ -179,7 +185,7 @@ class Plan:
     reservations: tuple[Reservation, ...] = ()
 
 
-def gang(job: Job) -> Gang:
+def gang(job: Job, policy: Policy = PLAIN) -> Gang:
     """The job's gang, the same for the whole life of the job, but for the memory that the out-of-memory
     escalation gives it, and for its choice.
 
@@ -187,11 +193,11 @@ def gang(job: Job) -> Gang:
     (facts/lifecycle#scheduling). `longest` is the limit that counts from the first RUNNING, in steps, so that
     jobs with slightly different limits have one shape; what comes before that is not in it.
     """
-    found = _gang(job, job.spec, job.choice)
+    found = _gang(job, job.spec, job.choice, policy)
     if not job.spec.choices:
         return found
     others = tuple(
-        _gang(job, job.spec.chosen(choice), choice)
+        _gang(job, job.spec.chosen(choice), choice, policy)
         for choice in range(len(job.spec.choices))
         if choice != job.choice
     )
@@ -208,7 +214,7 @@ def with_choice(gang: Gang, choice: int) -> Gang:
     return replace(taken, alternatives=others, patience=gang.patience)
 
 
-def _gang(job: Job, spec: JobSpec, choice: int) -> Gang:
+def _gang(job: Job, spec: JobSpec, choice: int, policy: Policy) -> Gang:
     return Gang(
         uid=job.uid,
         name=str(job.name),
@@ -219,7 +225,7 @@ def _gang(job: Job, spec: JobSpec, choice: int) -> Gang:
         replicas=tuple(
             (replica, demand)
             for pool, demand in (
-                (pool, _demand(pool, job.memory_factor, spec.region)) for pool in spec.pools
+                (pool, _demand(pool, job.memory_factor, spec.region, policy)) for pool in spec.pools
             )
             for replica in pool.replicas()
         ),
@@ -230,17 +236,28 @@ def _gang(job: Job, spec: JobSpec, choice: int) -> Gang:
     )
 
 
-def _demand(pool: WorkerPool, memory_factor: float, region: str) -> Demand:
+def _demand(pool: WorkerPool, memory_factor: float, region: str, policy: Policy) -> Demand:
     machine = pool.machine
     devices = machine.accelerators
     return Demand(
         vcpus=machine.vcpus,
-        memory_bytes=round(machine.memory_bytes * memory_factor),
+        memory_bytes=_memory(machine, memory_factor, policy),
         accelerator=devices.type if devices else "",
         accelerators=devices.count if devices else 0,
         machine=machine.type,
         region=region,
     )
+
+
+def _memory(machine: Machine, factor: float, policy: Policy) -> int:
+    """What a machine's replica takes of a node: all that the machine has, with what programs do not get of it
+    (spec/machines#memory), or as much as anybody gets; and room for the engine in any case."""
+    whole, limit = round(machine.memory_bytes * factor), int(machine.memory_limit_bytes * factor)
+    if not whole:
+        return 0
+    if policy.memory_cap:
+        whole, limit = min(whole, policy.memory_cap), min(limit, policy.memory_cap)
+    return max(whole, limit + policy.memory_beside)
 
 
 def _in_steps(duration: int) -> int:

@@ -28,7 +28,7 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
-from trainshed.engines.port import Engine, ServiceAccess
+from trainshed.engines.port import Engine, ServiceAccess, TakesMemory
 from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
@@ -148,6 +148,8 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
             max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
             patience=round(settings.patience * 1e9),
             public_quotas=settings.quotas == "public",
+            memory_cap=settings.memory_per_replica << 20,
+            memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
         ),
         failures=FailurePolicy(table_with(settings.failure_rules), settings.max_attempts),
         curves=JobCurves(_curve_stores(bootstrap, buckets, points, new_uid)),

@@ -36,7 +36,7 @@ from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts, never_started
 from trainshed.engines.remote.autopsies import AutopsyCollector
 from trainshed.engines.remote.cluster import Cluster, ClusterUnavailable
-from trainshed.engines.remote.gang import Gang, new_record
+from trainshed.engines.remote.gang import AGENT_MEMORY, Gang, new_record
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.messages import News, Order
 from trainshed.engines.remote.mirror import StreamCopies
@@ -299,6 +299,11 @@ class RemoteEngine:
     async def readmit(self, node: str) -> None:
         """As `engines.port.KeepsQuarantine` says."""
         await self._slots.readmit(node)
+
+    @property
+    def memory_beside(self) -> int:
+        """As `engines.port.TakesMemory` says: no agent has less than one replica."""
+        return AGENT_MEMORY
 
     async def open_terminal(
         self,
