@@ -248,8 +248,16 @@ class ConsoleApplication:
             "session": session,
             "code": code,
             "message": text,
+            "back": self._before(call),
         }
         return self._html(render("trouble.html", values), code.http)
+
+    def _before(self, call: Request) -> str:
+        """The page of ours on which the form was sent that was refused; "" if it does not say."""
+        came = urlsplit(call.headers.get("referer", ""))
+        if call.method != "POST" or not self._is_ours(came.netloc, call):
+            return ""
+        return _local(came.path + (f"?{came.query}" if came.query else ""))
 
     async def _show_login(self, call: Request) -> Response:
         code = call.query.get("code", "")
@@ -289,10 +297,8 @@ class ConsoleApplication:
         return f"{self._facts.address}/login?code={self._sessions.link_code(token)}"
 
     def _welcome(self, call: Request, value: str, following: str = "") -> Response:
-        # Only a place here: `//elsewhere.example` is none.
-        safe = following if following.startswith("/") and following[1:2] not in ("/", "\\") else "/"
         cookie = self._cookie_header(value, LIFETIME // 10**9, call)
-        return self._guarded(_see(quote(safe, safe="/?&=%:+-._~")), [cookie])
+        return self._guarded(_see(_local(following)), [cookie])
 
     def _login_page(self, call: Request, fault: str = "", status: int = 200) -> Response:
         values: dict[str, Any] = {
@@ -330,11 +336,18 @@ class ConsoleApplication:
         origin = call.headers.get("origin", "")
         if not origin:
             return call.headers.get("sec-fetch-site", "") == "same-origin"
-        asked = urlsplit(origin).netloc.lower()
-        return asked in (
-            call.headers.get("host", "").lower(),
-            urlsplit(self._facts.address).netloc.lower(),
-        )
+        return self._is_ours(urlsplit(origin).netloc, call)
+
+    def _is_ours(self, netloc: str, call: Request) -> bool:
+        ours = (call.headers.get("host", ""), urlsplit(self._facts.address).netloc)
+        return bool(netloc) and netloc.lower() in (each.lower() for each in ours)
+
+
+def _local(following: str) -> str:
+    """A place here, as a location: `//elsewhere.example` is none, nor is what browsers make such a thing
+    of."""
+    is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
+    return quote(following if is_here else "/", safe="/?&=%:+-._~")
 
 
 def _see(address: str) -> Response:

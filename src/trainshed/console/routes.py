@@ -3,7 +3,17 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from trainshed.console.pages import buckets, capacity, collections, job, jobs, logs, submit, tuning
+from trainshed.console.pages import (
+    buckets,
+    capacity,
+    collections,
+    drills,
+    job,
+    jobs,
+    logs,
+    submit,
+    tuning,
+)
 from trainshed.console.visits import Action, Page, Visit
 from trainshed.httpd.messages import Response
 
@@ -13,6 +23,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/jobs/{job}"): job.overview,
     ("GET", "/jobs/{job}/logs"): logs.page,
     ("GET", "/jobs/{job}/usage"): job.usage,
+    ("GET", "/jobs/{job}/drills"): drills.page,
     ("GET", "/jobs/{job}/spec"): job.spec,
     ("GET", "/jobs/{job}/trials"): tuning.trials,
     ("GET", "/submit"): submit.page,
@@ -32,11 +43,13 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
 """Each can also be followed, at `/events` and its address."""
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/jobs/{job}/cancel"): job.cancel,
-    ("POST", "/jobs/{job}/drill"): job.drill,
+    ("POST", "/jobs/{job}/drills"): drills.order,
     ("POST", "/submit"): submit.create,
     ("POST", "/submit/check"): submit.check,
     ("POST", "/nodes/{node}/drain"): capacity.drain,
     ("POST", "/nodes/{node}/undrain"): capacity.undrain,
+    ("POST", "/quotas"): capacity.set_quota,
+    ("POST", "/quotas/clear"): capacity.clear_quota,
 }
 STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]] = {
     ("GET", "/jobs/{job}/lines"): logs.lines,

@@ -131,13 +131,6 @@ async def test_a_job_that_is_not_there_is_told_so(browser: Browser) -> None:
     assert "does not exist" in text_of(answer)
 
 
-async def test_a_job_is_cancelled_by_its_button(house: ConsoleHouse, browser: Browser) -> None:
-    uid = await submit(house)
-    answer = await browser.post(f"/jobs/{uid}/cancel")
-    assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
-    assert house.woken[-1] == int(uid)
-
-
 async def test_files_are_kept_by_browsers_and_packed(browser: Browser) -> None:
     page = (await browser.get("/")).body.decode()
     addresses = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page)

@@ -1,12 +1,14 @@
 """Who gets in, by what, for how long, and what nobody gets (docs/adr/0071)."""
 
 import json
+import re
 
 import pytest
 
 from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from trainshed.access.principals import Principal
 from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
+from trainshed.console.routes import ACTIONS
 
 pytestmark = pytest.mark.anyio
 JOB = {
@@ -130,14 +132,29 @@ async def test_the_cookie_opens_the_console_alone(house: ConsoleHouse, browser: 
         assert (await browser.get(path)).status == 401
 
 
-@pytest.mark.parametrize("path", ["/jobs/1/cancel", "/jobs/1/drill", "/logout", "/login"])
 @pytest.mark.parametrize(
-    "origin", ["", "null", "http://evil.example", "http://trainshed.example.evil.example"]
+    "origin",
+    [
+        "",
+        "null",
+        "http://evil.example",
+        "http://trainshed.example.evil.example",
+        "http://127.0.0.1",
+    ],
 )
-async def test_pages_of_others_change_nothing(browser: Browser, path: str, origin: str) -> None:
-    answer = await browser.post(path, ("origin", origin))
-    assert answer.status == 403
+async def test_pages_of_others_change_nothing(browser: Browser, origin: str) -> None:
+    forms = ["/logout", "/login", *(re.sub(r"{\w+}", "1", path) for _, path in ACTIONS)]
+    assert "/quotas" in forms
+    for path in forms:
+        answer = await browser.post(path, ("origin", origin))
+        assert answer.status == 403, path
     assert (await browser.get("/")).status == 200, "still signed in"
+
+
+async def test_nothing_is_changed_by_looking(browser: Browser) -> None:
+    for _, path in ACTIONS:
+        answer = await browser.get(re.sub(r"{\w+}", "1", path))
+        assert answer.status in (200, 404), path
 
 
 async def test_a_foreign_name_is_refused_before_anything(house: ConsoleHouse) -> None:

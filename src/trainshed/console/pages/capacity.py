@@ -1,9 +1,11 @@
 """Who holds what, who waits and why, and what nodes there are."""
 
 from typing import Final
+from urllib.parse import urlencode
 
 from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit, of_job, redirect
+from trainshed.core.catalog.quotas import metrics
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.capacity import NodeList, QuotaList
@@ -50,7 +52,7 @@ async def queue(visit: Visit) -> View:
             "running": Part(
                 "_queue_running.html", {"jobs": running.jobs, "held": held, "epoch": epoch}
             ),
-            "quotas": Part("_queue_quotas.html", {"quotas": quotas}),
+            "quotas": Part("_queue_quotas.html", {"quotas": quotas, "metrics": metrics()}),
         },
         lives=True,
         place="queue",
@@ -94,3 +96,28 @@ async def undrain(visit: Visit) -> Response:
     """`POST /nodes/N/undrain`."""
     await visit.do("POST", f"nodes/{visit.quoted('node')}:undrain")
     return redirect("/nodes")
+
+
+async def set_quota(visit: Visit) -> Response:
+    """`POST /quotas`: a limit of the project that the form names."""
+    limit = visit.form.get("limit", "").strip()
+    try:
+        given: float | str = float(limit)
+    except ValueError:
+        given = limit  # "unlimited", or what the API refuses with the reason.
+    await visit.do("POST", "quotas:set", {**_quota(visit), "limit": given})
+    return _to_queue(visit)
+
+
+async def clear_quota(visit: Visit) -> Response:
+    """`POST /quotas/clear`: back to the default."""
+    await visit.do("POST", "quotas:clear", _quota(visit))
+    return _to_queue(visit)
+
+
+def _quota(visit: Visit) -> dict[str, str]:
+    return {name: visit.form.get(name, "") for name in ("project", "region", "metric")}
+
+
+def _to_queue(visit: Visit) -> Response:
+    return redirect(f"/queue?{urlencode({'project': visit.form.get('project', '')})}")

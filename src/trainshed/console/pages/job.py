@@ -13,8 +13,6 @@ from trainshed.console.visits import Part, View, Visit, job_path, of_job, redire
 from trainshed.core.names import Api, JobUid
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
-from trainshed.wire.status import Refused, StatusCode
-from trainshed.wire.trainshed_v1.drills import DrillList
 from trainshed.wire.trainshed_v1.jobs import JobDescription
 from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
 from trainshed.wire.trainshed_v1.usage import Usage
@@ -28,15 +26,6 @@ _GIVEN: Final = (
     *("parallelTrialCount", "maxFailedTrialCount", "jobId", "trainingInput"),
 )
 """What clients give of a job; all else of its resource is the service's."""
-DRILLS: Final = (
-    ("kill", "Kill its program"),
-    ("oom", "Run it out of memory"),
-    ("segv", "Crash its program (SIGSEGV)"),
-    ("maintenance", "Maintenance of its node"),
-    ("preempt", "Preempt the attempt"),
-    ("stockout", "Take its capacity away"),
-    ("internal", "Internal error of the service"),
-)
 
 
 async def describe(visit: Visit) -> JobDescription:
@@ -58,7 +47,6 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "began": epoch(job.create_time),
             "started": epoch(job.start_time),
             "lasted": lasted(job),
-            "drills": DRILLS,
         },
     )
 
@@ -170,21 +158,3 @@ async def cancel(visit: Visit) -> Response:
     target = visit.variables["job"]
     await visit.do("POST", of_job(target, ":cancel"))
     return redirect(job_path(target))
-
-
-async def drill(visit: Visit) -> Response:
-    """`POST /jobs/J/drill`: a fault, now."""
-    target = visit.variables["job"]
-    body = {"kind": visit.form.get("kind", ""), "replica": visit.form.get("replica", "")}
-    await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
-    return redirect(job_path(target))
-
-
-async def drills_of(visit: Visit, uid: str) -> DrillList:
-    """Its drills; none of a work that can have none."""
-    try:
-        return await visit.get(DrillList, of_job(uid, "/drills"))
-    except Refused as refused:
-        if refused.code is StatusCode.FAILED_PRECONDITION:
-            return DrillList()
-        raise

@@ -39,7 +39,7 @@ const put = (id, html) => {
   const fresh = made(html);
   if (!fresh || !old || old.isEqualNode(fresh)) return;
   // What somebody is about to use stays as it is until he is done.
-  if (old.querySelector("details.menu[open]")) return;
+  if (old.querySelector("details.menu[open], :popover-open")) return;
   const kept = [...old.querySelectorAll("details")].map((d) => d.open);
   [...fresh.querySelectorAll("details")].forEach((d, i) => { if (i in kept) d.open = kept[i]; });
   const scrolled = [...old.querySelectorAll(".log, .table-frame, .code")].map((el) => el.scrollLeft);

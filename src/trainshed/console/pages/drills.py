@@ -1,0 +1,94 @@
+"""Faults that are injected into a job: ordering one, and what came of each."""
+
+from typing import Final
+
+from trainshed.console.pages.job import FINAL, describe, head
+from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
+from trainshed.core.names import JobUid
+from trainshed.httpd.messages import Response
+from trainshed.wire.status import Refused, StatusCode, Violation
+from trainshed.wire.trainshed_v1.drills import DrillList, ResumeReport
+
+KINDS: Final = (
+    ("kill", "Kill", "The replica’s program is killed, as if its machine had died under it."),
+    ("segv", "Crash", "Its main process gets SIGSEGV."),
+    ("oom", "Out of memory", "The memory limit costs its main process."),
+    ("maintenance", "Maintenance", "The replica has to leave its node: SIGTERM, then SIGKILL."),
+    ("preempt", "Preemption", "The attempt’s capacity is taken away."),
+    ("stockout", "Stock-out", "There is no capacity for the attempt any more."),
+    ("internal", "Internal error", "The service fails the attempt."),
+)
+"""Word of the API, name, and what is done (docs/drills.md)."""
+_OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
+
+
+async def page(visit: Visit) -> View:
+    """`/jobs/J/drills`: the form of a drill, the drills so far, and the report on what came of them."""
+    job = await describe(visit)
+    ordered = await _ordered(visit, job.uid)
+    report = ResumeReport()
+    if any(drill.fire_time for drill in ordered.drills):
+        report = await visit.get(ResumeReport, of_job(job.uid, "/resumeReport"))
+    is_over = job.state in FINAL
+    return View(
+        f"Drills of {job.display_name or job.job_id}",
+        "job_drills.html",
+        {"job": job, "is_over": is_over, "kinds": KINDS},
+        parts={
+            "head": head(visit, job, "drills"),
+            "drills": Part(
+                "_job_drills.html",
+                {
+                    "drills": ordered.drills[::-1],
+                    "names": {word: name for word, name, _ in KINDS},
+                    "found": {finding.drill.number: finding for finding in report.drills},
+                    "result": report.result,
+                    "outcomes": _OUTCOMES,
+                    "is_over": is_over,
+                },
+            ),
+        },
+        subject=JobUid(int(job.uid)),
+        lives=not is_over,
+        place="jobs",
+    )
+
+
+async def _ordered(visit: Visit, uid: str) -> DrillList:
+    """None of a tuning job or pipeline, which has no replicas of its own."""
+    try:
+        return await visit.get(DrillList, of_job(uid, "/drills"))
+    except Refused as refused:
+        if refused.code is StatusCode.FAILED_PRECONDITION:
+            return DrillList()
+        raise
+
+
+async def order(visit: Visit) -> Response:
+    """`POST /jobs/J/drills`: a fault now, after a time, at a step or at a line."""
+    target, form = visit.variables["job"], visit.form
+    body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
+    match form.get("when", ""):
+        case "after":
+            body["after"] = form.get("after", "").strip() or _missing("after", "Say how long.")
+        case "step":
+            body["atLine"] = at_step(form.get("step", "").strip())
+        case "line":
+            body["atLine"] = form.get("line", "") or _missing("line", "Say at which line.")
+        case _:
+            pass
+    await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
+    return redirect(job_path(target, "drills"))
+
+
+def at_step(number: str) -> str:
+    """The regular expression of lines that tell this step, as the resume report finds steps. Raises
+    Refused."""
+    if not number.isdecimal() or not number.isascii():
+        _missing("step", f"{number!r} is no step: give a whole number." if number else "Say which.")
+    word = r"(?:global[_ -]?step|steps?|iteration|iter|epoch)"
+    return rf"(?i)\b{word}[\x22\x27]?\s*[:=#]?\s*[\[(]?\s*{int(number)}\b"
+
+
+def _missing(field: str, text: str) -> str:
+    raise Refused(StatusCode.INVALID_ARGUMENT, f"{field}: {text}", (Violation(field, text),))

@@ -1,0 +1,132 @@
+"""What buttons and forms of the console do: what the API does, and its refusals."""
+
+import pytest
+
+from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
+from tests.contract.console.test_pages import CUSTOM_JOBS, submit
+from trainshed.access.principals import Principal
+from trainshed.console.pages.drills import at_step
+from trainshed.core.capacity import QuotaKey
+from trainshed.core.lifecycle.drills import DrillKind
+from trainshed.core.lifecycle.events import DrillOrdered
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.patterns import compile_regex
+from trainshed.wire.status import Refused
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_job_is_cancelled_by_its_button(house: ConsoleHouse, browser: Browser) -> None:
+    uid = await submit(house)
+    answer = await browser.post(f"/jobs/{uid}/cancel")
+    assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
+    assert house.woken[-1] == int(uid)
+
+
+@pytest.mark.parametrize(
+    ("given", "at_line", "after"),
+    [
+        ({"when": "now", "after": "9", "line": "left over", "step": "7"}, "", 0),
+        ({"when": "after", "after": " 30s "}, "", 30),
+        ({"when": "line", "line": "saved  checkpoint"}, "saved  checkpoint", 0),
+    ],
+)
+async def test_a_drill_is_ordered(
+    house: ConsoleHouse,
+    browser: Browser,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    at_line: str,
+    after: int,
+) -> None:
+    # No controller takes it up here.
+    monkeypatch.setattr("trainshed.api.trainshed_v1.drills._PATIENCE", 0.01)
+    uid = await submit(house)
+    path = f"/jobs/{uid}/drills"
+    answer = await browser.post(path, kind="kill", replica="workerpool0-0", **given)
+    assert (answer.status, answer.headers["location"]) == (303, path)
+    live = await house.store.ledger.load(JobUid(int(uid)))
+    assert live is not None
+    (event,) = [intent.event for intent in live.intents]
+    assert isinstance(event, DrillOrdered)
+    drill = event.drill
+    assert drill.kind is DrillKind.KILL
+    assert drill.replica == ReplicaId(0, 0)
+    assert (drill.at_line, drill.after) == (at_line, after * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"when": "after"}, "after: Say how long."),
+        ({"when": "step", "step": "soon"}, "'soon' is no step"),
+        ({"when": "step", "step": "٣"}, "is no step"),
+        ({"when": "line", "line": "(a"}, "missing )"),
+        ({"when": "now", "replica": "workerpool3-0"}, "has no replica"),
+    ],
+)
+async def test_a_drill_that_cannot_be_is_refused_with_a_way_back(
+    house: ConsoleHouse, browser: Browser, given: dict[str, str], told: str
+) -> None:
+    path = f"/jobs/{await submit(house)}/drills"
+    answer = await browser.post(path, ("referer", ADDRESS + path), **{"kind": "kill", **given})
+    assert answer.status == 400
+    assert told in text_of(answer).replace("&#39;", "'")
+    assert f'href="{path}"' in answer.body.decode()
+
+
+async def test_the_way_back_leads_nowhere_else(house: ConsoleHouse, browser: Browser) -> None:
+    path = f"/jobs/{await submit(house)}/drills"
+    for elsewhere in ("http://evil.example/x", f"{ADDRESS}//evil.example", "javascript:alert(1)"):
+        answer = await browser.post(path, ("referer", elsewhere), kind="nonsense")
+        assert answer.status == 400
+        assert "evil" not in answer.body.decode()
+        assert "javascript:" not in answer.body.decode()
+
+
+@pytest.mark.parametrize(
+    "line", ["step 120 of 300", "Epoch 120/400 loss 2", "global_step: 120", '{"step": 120}']
+)
+def test_a_step_is_found_in_the_lines_of_programs(line: str) -> None:
+    assert compile_regex(at_step("120")).found_in(line)
+    assert not compile_regex(at_step("12")).found_in(line)
+    with pytest.raises(Refused):
+        at_step("-1")
+
+
+async def test_a_quota_is_set_and_cleared(house: ConsoleHouse, browser: Browser) -> None:
+    form = {"project": "p2", "region": "us-central1", "metric": "cpus_n1_e2"}
+    answer = await browser.post("/quotas", limit="16", **form)
+    assert (answer.status, answer.headers["location"]) == (303, "/queue?project=p2")
+    key = QuotaKey("p2", "us-central1", "cpus_n1_e2")
+    assert dict(await house.store.reader.quotas())[key] == 16
+    await browser.post("/quotas", limit="unlimited", **form)
+    assert (await browser.post("/quotas", limit="lots", **form)).status == 400
+    assert (await browser.post("/quotas", limit="nan", **form)).status == 400
+    assert (await browser.post("/quotas/clear", **form)).status == 303
+    assert key not in dict(await house.store.reader.quotas())
+    page = await browser.get("/queue?project=p2")
+    assert 'name="metric"' in page.body.decode()
+
+
+async def test_a_node_is_drained_and_takes_work_again(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    assert (await browser.post("/nodes/node-1/drain", reason="new disk")).status == 303
+    (drain,) = await house.store.reader.drained_nodes()
+    assert (drain.node, drain.reason) == ("node-1", "new disk")
+    assert (await browser.post("/nodes/node-1/undrain")).status == 303
+    assert await house.store.reader.drained_nodes() == ()
+    assert house.capacity.readmitted == ["node-1"]
+    assert (await browser.post("/nodes/nowhere/drain")).status == 404
+
+
+async def test_who_may_not_is_told_so(house: ConsoleHouse) -> None:
+    uid = await submit(house)
+    guest = Browser(house)
+    await guest.post("/login", token=house.tokens.issue(Principal("g@example.com", project="p2")))
+    for path in (f"/jobs/{uid}/cancel", f"/jobs/{uid}/drills", "/nodes/node-1/drain"):
+        assert (await guest.post(path, kind="kill")).status == 403, path
+    answer = await guest.post("/quotas", project="p1", region="us-central1", metric="x", limit="1")
+    assert answer.status == 403
+    assert (await house.call("GET", CUSTOM_JOBS)).status == 200
