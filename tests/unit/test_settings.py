@@ -104,6 +104,25 @@ def test_what_is_wrong_is_named_once_and_what_was_meant_is_guessed(
     assert any("Did you mean us-central1" in line for line in lines)
 
 
+def test_retention_stands_in_a_table_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[retention]\njobs = "90d"\nsize = "50GB"\n')
+    monkeypatch.setenv("TRAINSHED_RETENTION_SIZE", "2TiB")
+    settings = load(config, {})
+    assert (settings.retention_jobs, settings.retention_size) == ("90d", "2TiB")
+    config.write_text(
+        'retention_jobs = "1d"\n[retention]\njobs = "90"\nlog = "3d"\nlogs = "month"\n'
+    )
+    with pytest.raises(SettingsError) as refused:
+        load(config, {})
+    told = str(refused.value)
+    assert "retention_jobs: given twice, here and in [retention]" in told
+    assert "retention: unknown setting 'log'. Did you mean logs?" in told
+    assert "retention_logs: 'month' is no age such as 12h, 30d or 4w" in told
+
+
 def test_a_file_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
         load(tmp_path / "c.toml", {})

@@ -174,6 +174,18 @@ def _of_meters(meters: Meters) -> Iterable["Metric"]:
     yield _counter(
         "trainshed_log_lines", "Log lines of replicas that ended.", (), {(): meters.lines}
     )
+    yield _counter(
+        "trainshed_retention_deleted",
+        "Jobs and logs that were deleted because they had been kept for long enough.",
+        ("what",),
+        meters.deleted,
+    )
+    yield _counter(
+        "trainshed_retention_freed_bytes",
+        "Bytes of logs that were deleted so.",
+        (),
+        {(): meters.freed},
+    )
 
 
 def _gauge(name: str, text: str, labels: Labels, values: Mapping[Labels, float]) -> "Metric":

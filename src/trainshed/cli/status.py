@@ -10,9 +10,9 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import live_jobs
 from trainshed.cli.output_format import output_format, print_data
-from trainshed.cli.text.moments import duration, local_moment, parse_moment
+from trainshed.cli.text.moments import counted, duration, local_moment, parse_moment
 from trainshed.cli.text.tables import pairs
-from trainshed.wire.trainshed_v1.jobs import Status
+from trainshed.wire.trainshed_v1.jobs import Retention, Status
 from trainshed.wire.trainshed_v1.record import read
 
 _LATE = 0.25
@@ -63,10 +63,25 @@ def command(session: Session, endpoint: Endpoint, form: str) -> None:
             f"{disk.free / 2**30:.0f} GiB of {disk.total / 2**30:.0f} GiB free" if disk else "",
         ),
         ("Loop", _late(lag.recent_lag, lag.longest_lag)),
+        ("Kept", _kept(status.retention) if status.retention else ""),
         ("You", status.principal),
     ]
     for line in pairs([(label, value) for label, value in facts if value]):
         click.echo(line)
+
+
+def _kept(retention: Retention) -> str:
+    """How long what is over is kept, and what was deleted."""
+    kept = [
+        f"jobs {retention.jobs}" if retention.jobs else "",
+        f"logs {retention.logs}" if retention.logs else "",
+        f"{retention.size} of logs" if retention.size else "",
+    ]
+    text = ", ".join(filter(None, kept))
+    if retention.deleted_jobs or retention.deleted_logs:
+        jobs, logs = counted(retention.deleted_jobs, "job"), counted(retention.deleted_logs, "log")
+        text += f"; deleted since the start: {jobs}, {logs}, {retention.freed_bytes / 1e9:.1f} GB"
+    return text
 
 
 def _late(recent: float, longest: float) -> str:

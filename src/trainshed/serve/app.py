@@ -6,12 +6,14 @@ import os
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from trainshed.api.calls.services import ApiSettings, Services, Views
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.calls.view_links import ViewLinks
+from trainshed.api.resources.jobs import delete_for_user
 from trainshed.buckets.local import LocalStore
 from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
@@ -22,12 +24,15 @@ from trainshed.controller.model_exports import ModelExporter
 from trainshed.controller.operation_worker import OperationWorker
 from trainshed.controller.parents import ParentStores
 from trainshed.controller.ports import Ports
+from trainshed.controller.retention import Removals, RetentionTimer
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
+from trainshed.core.retention import Retention
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
+from trainshed.engines.log_inventory import LogInventory
 from trainshed.engines.port import Engine, ServiceAccess, TakesMemory
 from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import ServiceStreams
@@ -85,6 +90,7 @@ class App:
     lag: LagMeter
     #: None: none are started.
     viewers: LocalViewers | None
+    retention: RetentionTimer
 
 
 def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
@@ -190,8 +196,20 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         capacity=controller,
         settings=_api_settings(settings),
         closing=stopping,
+        retention=lambda: retention.report if retention.retention.is_set else None,
     )
-    return App(controller, suggesting, exports, advisor, runtimes, services, lag, viewers)
+    retention = RetentionTimer(
+        Retention(settings.retention_jobs, settings.retention_logs, settings.retention_size),
+        reader=bootstrap.store.reader,
+        intake=bootstrap.store.intake,
+        inventory=LogInventory(data / "logs"),
+        removals=Removals(job=partial(delete_for_user, services), log=logs.remove),
+        now=clock.now,
+        meters=meters,
+    )
+    return App(
+        controller, suggesting, exports, advisor, runtimes, services, lag, viewers, retention
+    )
 
 
 def _engine(bootstrap: Bootstrap) -> Engine:

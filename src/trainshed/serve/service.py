@@ -103,9 +103,7 @@ class Service:
         await self._take_over()
         if bad := await self._bootstrap.store.reader.set_aside():
             say(told_set_aside(bad))
-        await self._app.suggesting.start()
-        await self._app.exports.start()
-        self._app.runtimes.search()
+        await self._begin_work()
         data, authenticate = self._bootstrap.settings.data, self._bootstrap.tokens.authenticate
         settings = self._bootstrap.settings
         authenticator = Authenticator(
@@ -147,9 +145,7 @@ class Service:
         live = self._app.controller.running()
         server.should_exit = True
         await asyncio.gather(serving, front.close(DRAIN))
-        await self._app.suggesting.close()
-        await self._app.exports.close()
-        await self._app.controller.close()
+        await self._end_work()
         await self._app.advisor.close()
         if self._app.viewers is not None:
             await self._app.viewers.close()
@@ -162,6 +158,19 @@ class Service:
                 f"{len(live)} {'jobs keep' if many else 'job keeps'} running; the next `trainshed up` "
                 f"on this data directory takes {'them' if many else 'it'} over."
             )
+
+    async def _begin_work(self) -> None:
+        """What goes on beside jobs and requests."""
+        await self._app.suggesting.start()
+        await self._app.exports.start()
+        self._app.retention.start()
+        self._app.runtimes.search()
+
+    async def _end_work(self) -> None:
+        await self._app.retention.close()
+        await self._app.suggesting.close()
+        await self._app.exports.close()
+        await self._app.controller.close()
 
     def _ready(self) -> None:
         settings = self._bootstrap.settings

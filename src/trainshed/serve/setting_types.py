@@ -192,6 +192,18 @@ def _check_tuning_engine(name: str) -> None:
             )
 
 
+def _check_age(text: str) -> None:
+    from trainshed.core.retention import parse_age
+
+    parse_age(text)
+
+
+def _check_size(text: str) -> None:
+    from trainshed.core.retention import parse_size
+
+    parse_size(text)
+
+
 def _check_web_url(url: str) -> None:
     if url and not url.startswith(("http://", "https://")):
         raise ValueError(
@@ -260,6 +272,8 @@ BucketName = Annotated[str, Checked(_check_bucket)]
 BucketNames = Annotated[str, Checked(_check_buckets)]
 Directories = Annotated[str, Checked(_check_paths)]
 NodeAccelerators = Annotated[str, Checked(accelerators_of)]
+Age = Annotated[str, Checked(_check_age)]
+Size = Annotated[str, Checked(_check_size)]
 WebUrl = Annotated[str, Checked(_check_web_url)]
 HostNames = Annotated[str, Checked(_check_hosts)]
 Origins = Annotated[str, Checked(_check_origins)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from trainshed.serve.setting_types import (
+    Age,
     Amount,
     BucketName,
     BucketNames,
@@ -31,6 +32,7 @@ from trainshed.serve.setting_types import (
     Project,
     Quotas,
     Region,
+    Size,
     TuningEngine,
     WebUrl,
     accelerators_of,
@@ -165,6 +167,10 @@ class Settings:
     autopsy_ttl: Amount = 24.0
     #: GiB of all that is kept of failed replicas.
     autopsy_limit: Amount = 10.0
+    #: How long a job that is over is kept, its log, and how much of all such logs; "" = for ever, any.
+    retention_jobs: Age = ""
+    retention_logs: Age = ""
+    retention_size: Size = ""
     #: How lines of the service's log are written.
     log_format: LogFormat = "text"
     #: The least level that is logged; each request is logged at info.
@@ -210,6 +216,10 @@ LOCAL_ENGINE = (
     "autopsy_limit",
 )
 """Settings of the local engine: they may stand in `[engines.local]` as well."""
+
+
+GROUPS = ("retention",)
+"""Tables of the file that hold settings of this beginning: `[retention] jobs` is `retention_jobs`."""
 
 
 def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
@@ -281,7 +291,27 @@ def _flattened(config: Path, document: dict[str, Any], wrong: list[str]) -> dict
             engines[name] = table
         else:
             wrong += _local_engine(config, document, cast("dict[str, Any]", table))
+    for group in GROUPS:
+        wrong += _grouped(config, document, group)
     return document | ({"engines": engines} if engines else {})
+
+
+def _grouped(config: Path, document: dict[str, Any], group: str) -> Iterator[str]:
+    """What is wrong in a table of `GROUPS`; all else of it goes into the document under its full name."""
+    table = document.pop(group, {})
+    if not isinstance(table, dict):
+        yield f"{config}: {group}: write its settings as a table: [{group}]"
+        return
+    prefix = f"{group}_"
+    known = [each.name[len(prefix) :] for each in fields(Settings) if each.name.startswith(prefix)]
+    for name, value in cast("dict[str, Any]", table).items():
+        if name not in known:
+            hint = near(name, known) or f" There are {', '.join(known)}."
+            yield f"{config}: {group}: unknown setting {name!r}.{hint}"
+        elif prefix + name in document:
+            yield f"{config}: {prefix}{name}: given twice, here and in [{group}]; give it once"
+        else:
+            document[prefix + name] = value
 
 
 def _local_engine(config: Path, document: dict[str, Any], table: dict[str, Any]) -> Iterator[str]:

@@ -59,3 +59,6 @@ class Meters:
     restarts: Counter[Labels] = field(default_factory=Counter[Labels])
     #: Lines in the logs of replicas that ended.
     lines: int = 0
+    #: What the retention has deleted, `jobs` or `logs`; and how many bytes that freed.
+    deleted: Counter[Labels] = field(default_factory=Counter[Labels])
+    freed: int = 0

@@ -659,4 +659,14 @@ def test_what_has_been_over_for_long_is_deleted(trainshed: Invoke, service: Fake
     assert deleted == ["2", "31", "3"]
     service.on("GET", JOBS, listed(*jobs))
     assert trainshed("gc", "--older-than", "1d", "--keep", "3").stdout == ""
-    assert "such as 12h or 30d" in trainshed("gc", "--older-than", "soon").stderr
+    assert "such as 12h, 30d or 4w" in trainshed("gc", "--older-than", "soon").stderr
+
+
+def test_a_log_that_was_deleted_says_so(trainshed: Invoke, service: FakeService) -> None:
+    told = "The log was deleted on 2026-11-22: logs are kept for 30 days after a job's end."
+    service.on("GET", f"{JOBS}/7", job("7", "FAILED", logDeleted=told))
+    service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "skipped": 0, "entries": []})
+    service.on("GET", f"{JOBS}/7/logs", Stream([]))
+    result = trainshed("jobs", "logs", "7")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{told}\n")
+    assert told in trainshed("jobs", "describe", "7").stdout

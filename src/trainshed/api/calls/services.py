@@ -13,6 +13,7 @@ from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Wa
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.resume.traffic import Access
+from trainshed.core.retention import RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
@@ -247,6 +248,11 @@ class ApiSettings:
     error_delay: int = 0
 
 
+def no_retention() -> RetentionReport | None:
+    """Nothing is ever deleted."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """Everything a handler may use."""
@@ -295,6 +301,8 @@ class Services:
     lag: Callable[[], Lag] = Lag
     #: When the service began, in ns since the epoch; 0 = not known.
     started: int = 0
+    #: What the retention does; None = nothing is ever deleted.
+    retention: Callable[[], RetentionReport | None] = no_retention
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
     #: What all transports know of the operations of `v1beta1`.

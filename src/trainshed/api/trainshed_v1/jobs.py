@@ -1,9 +1,9 @@
 """All that clients create, in both APIs: list, describe, timeline, cancel; and the status of the service."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
 from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
@@ -21,9 +21,16 @@ from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
 from trainshed.api.trainshed_v1.glances import glance
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
-from trainshed.api.trainshed_v1.timeline import attempts_view, counters_view, timeline_of
+from trainshed.api.trainshed_v1.timeline import (
+    attempts_view,
+    counters_view,
+    log_deleted,
+    timeline_of,
+)
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.retention import RetentionReport
 from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
 from trainshed.store.conditions import Column, Condition, Either, Equal, Every
@@ -50,6 +57,22 @@ async def status(call: JsonCall) -> records.Status:
         bucket=settings.bucket,
         engine=dict(call.services.promises()),
         event_loop=_lag(call.services.lag()),
+        retention=_retention(call.services.retention()),
+    )
+
+
+def _retention(report: RetentionReport | None) -> records.Retention | UnsetType:
+    if report is None:
+        return UNSET
+    return records.Retention(
+        jobs=report.retention.jobs,
+        logs=report.retention.logs,
+        size=report.retention.size,
+        last_time=text_micros(report.last_pass),
+        deleted_jobs=report.jobs,
+        deleted_logs=report.logs,
+        freed_bytes=report.freed,
+        log_bytes=report.kept,
     )
 
 
@@ -130,14 +153,14 @@ async def describe(call: JsonCall) -> records.JobDescription:
     work, etag = await find_work(call.services.reader, call.target)
     found = await seen(call.services, work, etag)
     view = await described(call.services, call.principal, found, Memory())
-    view = structs.replace(view, creator=await _creator(call, work))
+    entries = await call.services.reader.timeline(work.uid)
+    view = structs.replace(view, creator=_creator(entries), log_deleted=log_deleted(entries))
     uri = await link_if_any(call.services, call.principal, work.uid)
     return structs.replace(view, tensorboard_uri=uri) if uri else view
 
 
-async def _creator(call: JsonCall, work: Work) -> str:
+def _creator(entries: Sequence[TimelineEntry]) -> str:
     """Who submitted a work, as its timeline says."""
-    entries = await call.services.reader.timeline(work.uid)
     created = [entry for entry in entries if entry.kind == "created"]
     return str(created[0].details.get("principal", "")) if created else ""
 

@@ -12,12 +12,18 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, ReplicaId, log_task_name
+from trainshed.core.retention import LOG_DELETED
 from trainshed.wire.trainshed_v1 import timeline as records
 
 _JOB_OVER: Final = frozenset({"succeeded", "failed", "cancelled"})
 _DECIDES_ATTEMPT: Final = frozenset(
     {Effect.JOB_RETRIES, Effect.JOB_FAILS, Effect.JOB_CANCELLED, Effect.JOB_SUCCEEDS}
 )
+
+
+def log_deleted(entries: Iterable[TimelineEntry]) -> str:
+    """Why and when the retention has deleted a job's log, in words; "" = it has not."""
+    return next((entry.message for entry in entries if entry.kind == LOG_DELETED), "")
 
 
 @dataclass(slots=True)

@@ -1,8 +1,5 @@
 """`trainshed gc`: deletes jobs that have been over for long, as `jobs delete` does. Nothing of a live job."""
 
-import re
-from collections.abc import Iterable
-
 import click
 
 from trainshed.cli.client import Client, Refused
@@ -11,16 +8,14 @@ from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import job_path, list_jobs, project_of
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.text.moments import counted, local_moment
-
-_AGE = re.compile(r"(\d{1,5})([hd])")
-_UNITS = {"h": 3600 * 10**9, "d": 86400 * 10**9}
+from trainshed.core.retention import jobs_due, parse_age
 
 
 def _age(_: click.Context, __: click.Parameter, text: str) -> int:
-    match = _AGE.fullmatch(text)
-    if match is None:
-        raise click.BadParameter(f"write an age such as 12h or 30d, not {text!r}.")
-    return int(match[1]) * _UNITS[match[2]]
+    try:
+        return parse_age(text or "0")
+    except ValueError:
+        raise click.BadParameter(f"write an age such as 12h, 30d or 4w, not {text!r}.") from None
 
 
 @click.command(epilog="Example, once a day by cron: trainshed gc --older-than 30d --keep 100")
@@ -50,12 +45,13 @@ def command(
 ) -> None:
     """Delete old jobs that are over, with their logs, curves and what tuning jobs made.
 
-    What they wrote to buckets stays, and so do models.
+    What they wrote to buckets stays, and so do models. A service that does so by itself has settings:
+    [retention].
     """
     client = endpoint.client()
     chosen = project or project_of(endpoint)
     jobs = [JobView.parse(job) for job in list_jobs(client, chosen, limit=None)]
-    old = due(jobs, session.now() - older_than, keep)
+    old = jobs_due(jobs, session.now() - older_than, keep)
     deleted = 0
     for job in old:
         told = (
@@ -66,13 +62,6 @@ def command(
             click.echo(told)
     verb = "would be deleted" if dry_run else "deleted"
     click.echo(f"{counted(deleted, 'job')} {verb}", err=True)
-
-
-def due(jobs: Iterable[JobView], before: int, keep: int) -> list[JobView]:
-    """Those of a list (newest first) that are over since before a moment, oldest first, but for the first
-    `keep`. Pure."""
-    kept = list(jobs)[keep:]
-    return [job for job in reversed(kept) if job.state.is_final and 0 < job.ended < before]
 
 
 def _delete(client: Client, job: JobView) -> bool:

@@ -104,6 +104,7 @@ def description(
         ("Left", "\n".join(_autopsy_lines(job.program, zone))),
         ("Shell", "\n".join(_shell_lines(job.program))),
         ("TensorBoard", job.tensorboard),
+        ("Log", job.log_deleted),
         ("By", job.creator),
         *(submitted.facts() if submitted else ()),
     ]

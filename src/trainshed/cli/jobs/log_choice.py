@@ -26,7 +26,7 @@ SEVERITIES = (
 
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_SAID_IN_THE_LOG = frozenset({"notice", "warning", "building", "created"})
+_SAID_IN_THE_LOG = frozenset({"notice", "warning", "building", "created", "log_deleted"})
 _PASSED_OVER = frozenset({"waiting", "delayed", "admitted", "preparing", "launching", "running"})
 """Entries on the way to the start: what comes of it is shown."""
 

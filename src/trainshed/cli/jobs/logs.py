@@ -76,6 +76,8 @@ def command(
     """
     client = endpoint.client(raw=form == "json")
     view = JobView.parse(find_job(client, job, endpoint.project))
+    if view.log_deleted:
+        click.echo(view.log_deleted, err=True)
     choice = LogChoice(
         since=moment(options["since"], session.now(), "--since"),
         until=moment(options["until"], session.now(), "--until"),

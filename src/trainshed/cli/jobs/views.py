@@ -170,6 +170,8 @@ class JobView:
     tensorboard: str = ""
     #: Who submitted it; "" = not known.
     creator: str = ""
+    #: Why and when its log was deleted; "" = it was not.
+    log_deleted: str = ""
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "JobView":
@@ -209,6 +211,7 @@ class JobView:
             links=tuple((job.web_access_uris or {}).items()),
             tensorboard=job.tensorboard_uri or "",
             creator=one_line(job.creator),
+            log_deleted=one_line(job.log_deleted),
         )
 
     @property

@@ -41,7 +41,13 @@ async def page(visit: Visit) -> View:
     return View(
         f"Log of {job.display_name or job.job_id}",
         "job_logs.html",
-        {"job": job, "tasks": found.tasks, "severities": SEVERITIES, "is_over": found.over},
+        {
+            "job": job,
+            "tasks": found.tasks,
+            "severities": SEVERITIES,
+            "is_over": found.over,
+            "deleted": found.deleted,
+        },
         parts={"head": head(visit, job, "logs")},
         subject=JobUid(int(job.uid)),
         lives=job.state not in FINAL,

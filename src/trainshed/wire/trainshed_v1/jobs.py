@@ -20,6 +20,22 @@ class LoopLag(Record, frozen=True):
     computed: float = 0.0
 
 
+class Retention(Record, frozen=True):
+    """How long jobs that are over and their logs are kept, and what was deleted since the service started."""
+
+    #: As the settings have them; "" = for ever, and any size.
+    jobs: str = ""
+    logs: str = ""
+    size: str = ""
+    #: When it was last looked what is to go; "" = not yet.
+    last_time: str = ""
+    deleted_jobs: int = 0
+    deleted_logs: int = 0
+    freed_bytes: int = 0
+    #: Of all jobs that are over; 0 = not looked at.
+    log_bytes: int = 0
+
+
 class Status(Record, frozen=True):
     """The service, and what clients take by default."""
 
@@ -36,6 +52,8 @@ class Status(Record, frozen=True):
     #: What the engine can promise on its machine.
     engine: Mapping[str, Any] = {}
     event_loop: LoopLag = LoopLag()
+    #: Absent if nothing is ever deleted.
+    retention: Retention | UnsetType = UNSET
 
 
 class JobError(Record, frozen=True):
@@ -257,6 +275,8 @@ class JobDescription(JobSummary, frozen=True):
     trials: tuple[Trial, ...] | UnsetType = UNSET
     #: Who submitted it; "" = not known, or while the job is watched.
     creator: str = ""
+    #: Why and when its log was deleted, in words; "" = it was not, or while the job is watched.
+    log_deleted: str = ""
     #: Of a pipeline.
     pipeline: Pipeline | UnsetType = UNSET
     #: Of a pipeline: its job, without the resource; null if that was deleted.

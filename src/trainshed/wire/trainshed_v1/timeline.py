@@ -141,3 +141,5 @@ class LogPage(Record, frozen=True):
     over: bool = False
     #: Whose lines there can be, as `replica` takes them.
     tasks: tuple[str, ...] = ()
+    #: Why and when the log was deleted, in words; "" = it was not.
+    deleted: str = ""

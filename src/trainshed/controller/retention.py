@@ -1,0 +1,250 @@
+"""Deletes jobs that have been over for long and logs that are too old or too many, as settings say: now and
+then, one after the other, the oldest first. What is to go, `core.retention` decides (ADR 77).
+
+A job is deleted as a request deletes it. Of a log its job's timeline tells before it goes, and a pass that is
+cut off is finished by the next one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+
+from trainshed.controller.parents import parent_of
+from trainshed.core.errors import NotFound, RequestError
+from trainshed.core.lifecycle.events import TimelineEntry
+from trainshed.core.names import JobName, JobUid
+from trainshed.core.retention import (
+    LOG_DELETED,
+    KeptLog,
+    LogDue,
+    Retention,
+    RetentionReport,
+    age_in_words,
+    jobs_due,
+    log_deleted_message,
+    logs_due,
+    parse_age,
+)
+from trainshed.core.works import Work
+from trainshed.eventloop.background import Crew
+from trainshed.store.conditions import Created
+from trainshed.store.port import Intake, JobQuery, Reader
+from trainshed.telemetry.lines import about
+from trainshed.telemetry.meters import Meters
+
+log = logging.getLogger(__name__)
+
+FIRST_PASS: Final = 60.0
+"""Seconds after the service's start."""
+PAUSE: Final = 900.0
+"""Seconds between two passes."""
+_BREATH: Final = 0.01
+"""Seconds between two deletions, in which everything else goes on."""
+_PAGE: Final = 500
+_BLOCK: Final = 200
+"""Logs that are looked at in one turn of a thread."""
+
+
+class Inventory(Protocol):
+    """Which logs there are. Blocks on the disk: to be asked in a thread."""
+
+    def jobs(self) -> Collection[JobUid]:
+        """Every job that has one."""
+        ...
+
+    def size(self, uid: JobUid) -> int:
+        """Bytes that it takes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """What deletes. `job`: as a request would, with all that is beside its record; raises RequestError.
+    `log`: raises OSError."""
+
+    job: Callable[[JobName], Awaitable[object]]
+    log: Callable[[JobUid], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """A job that is over, as it is remembered."""
+
+    uid: JobUid
+    name: JobName
+    ended: int
+
+
+@dataclass(slots=True)
+class RetentionTimer:
+    """Looks now and then what is to go. Does nothing if no setting is set."""
+
+    retention: Retention
+    reader: Reader
+    intake: Intake
+    inventory: Inventory
+    removals: Removals
+    now: Callable[[], int]
+    meters: Meters
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    report: RetentionReport = field(init=False)
+    _crew: Crew = field(init=False, default_factory=Crew)
+    #: Logs of jobs that are over: they grow no more.
+    _logs: dict[JobUid, KeptLog] = field(init=False, default_factory=dict[JobUid, KeptLog])
+
+    def __post_init__(self) -> None:
+        self.report = RetentionReport(self.retention)
+
+    def start(self) -> None:
+        """Begin to look, if there is anything to do."""
+        if self.retention.is_set:
+            self._crew.keep(self._run, "retention")
+
+    async def close(self) -> None:
+        """Delete nothing more."""
+        await self._crew.close()
+
+    async def _run(self) -> None:
+        await self.sleep(FIRST_PASS)
+        while True:
+            await self.look()
+            await self.sleep(PAUSE)
+
+    async def look(self) -> None:
+        """Delete all that is due now."""
+        jobs, logs, freed = self.report.jobs, self.report.logs, self.report.freed
+        if self.retention.jobs:
+            for over in await self._jobs_due():
+                await self._delete(over)
+                await self.sleep(_BREATH)
+        if self.retention.logs or self.retention.size:
+            await self._take_stock()
+            for due in logs_due(list(self._logs.values()), self.retention, self.now()):
+                await self._delete_log(due)
+                await self.sleep(_BREATH)
+            self.report.kept = sum(each.bytes for each in self._logs.values())
+        self.report.last_pass = self.now()
+        if (jobs, logs) != (self.report.jobs, self.report.logs):
+            log.info(
+                "retention: %d jobs and %d further logs deleted, %.1f MB",
+                self.report.jobs - jobs,
+                self.report.logs - logs,
+                (self.report.freed - freed) / 1e6,
+            )
+
+    # --- jobs ---
+
+    async def _jobs_due(self) -> list[_Over]:
+        """What clients made and is due; what that has made goes with it."""
+        before = self.now() - parse_age(self.retention.jobs)
+        query = JobQuery("", None, None, limit=_PAGE)
+        found: list[_Over] = []
+        while True:
+            # Nothing ends before it was created: the index finds all that can be due.
+            page = await self.reader.matching(query, Created(0, before - 1))
+            found += [_Over(work.uid, work.name, work.ended) for work, _ in page.jobs]
+            if page.went_to is None:
+                return jobs_due(found, before)
+            query = JobQuery("", None, None, limit=_PAGE, after=page.went_to)
+
+    async def _delete(self, over: _Over) -> bool:
+        """Delete what a job has made, then the job. Whether it is gone: what is in use stays for now."""
+        try:
+            for child in await self.reader.children(over.uid):
+                if not await self._delete(_Over(child.uid, child.name, child.ended)):
+                    return False
+            size = await asyncio.to_thread(self.inventory.size, over.uid)
+            await self.removals.job(over.name)
+        except NotFound:
+            # Somebody else has deleted it.
+            return True
+        except RequestError as refused:
+            about(log, over.uid).warning("not deleted by the retention of jobs: %s", refused)
+            return False
+        self._logs.pop(over.uid, None)
+        self.report.jobs += 1
+        self._freed("jobs", size)
+        kept = age_in_words(self.retention.jobs)
+        about(log, over.uid).info("%s deleted: jobs are kept for %s", over.name, kept)
+        return True
+
+    # --- logs ---
+
+    async def _take_stock(self) -> None:
+        """See which logs of jobs that are over there are. A log that is known is not looked at again."""
+        there = await asyncio.to_thread(self.inventory.jobs)
+        for uid in self._logs.keys() - there:
+            del self._logs[uid]
+        fresh = sorted(there - self._logs.keys())
+        for first in range(0, len(fresh), _BLOCK):
+            over: list[tuple[JobUid, int]] = []
+            for uid in fresh[first : first + _BLOCK]:
+                ended = await self._over_since(uid)
+                if ended:
+                    over.append((uid, ended))
+            sizes = await asyncio.to_thread(partial(_sizes, self.inventory, over))
+            self._logs.update(sizes)
+            await self.sleep(_BREATH)
+
+    async def _over_since(self, uid: JobUid) -> int:
+        """When a job was over, and whatever had made it, which still reads what it measured; 0 = it is not,
+        or cannot be read."""
+        ended = 0
+        wanted: JobUid | None = uid
+        while wanted is not None:
+            try:
+                work: Work = (await self.reader.job_by_uid(wanted))[0]
+            except NotFound:
+                # A job that was deleted has left it behind; what made a job may have gone before the job.
+                return ended or (1 if wanted == uid else 0)
+            except RequestError:
+                return 0
+            if not work.ended:
+                return 0
+            ended = max(ended, work.ended)
+            wanted = parent_of(work)
+        return ended
+
+    async def _delete_log(self, due: LogDue) -> None:
+        uid = JobUid(due.log.uid)
+        try:
+            await self._tell(uid, due)
+            await self.removals.log(uid)
+        except (OSError, RequestError) as failure:
+            told = about(log, uid)
+            told.warning("its log was not deleted: %s; the next pass tries again", failure)
+            return
+        self._logs.pop(uid, None)
+        self.report.logs += 1
+        self._freed("logs", due.log.bytes)
+        about(log, uid).info(
+            "its log was deleted (%d bytes): logs are kept %s", due.log.bytes, due.kept
+        )
+
+    async def _tell(self, uid: JobUid, due: LogDue) -> None:
+        """Tell the job, and what has made it, whose log is that of what it made; each once."""
+        now = self.now()
+        wanted: JobUid | None = uid
+        while wanted is not None:
+            try:
+                work, _ = await self.reader.job_by_uid(wanted)
+            except NotFound:
+                return
+            told = await self.reader.timeline(wanted)
+            if not any(entry.kind == LOG_DELETED for entry in told):
+                message = log_deleted_message(due, now)
+                entry = TimelineEntry(now, LOG_DELETED, message, {"kept": due.kept})
+                await self.intake.tell(wanted, (entry,))
+            wanted = parent_of(work)
+
+    def _freed(self, what: str, size: int) -> None:
+        self.report.freed += size
+        self.meters.deleted[(what,)] += 1
+        self.meters.freed += size
+
+
+def _sizes(inventory: Inventory, over: list[tuple[JobUid, int]]) -> dict[JobUid, KeptLog]:
+    return {uid: KeptLog(uid, ended, inventory.size(uid)) for uid, ended in over}

@@ -1,0 +1,53 @@
+"""Which jobs have logs on this machine, and how large they are: of what is kept of jobs that are over.
+
+Everything here blocks on the disk: it is called in a thread.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainshed.core.names import JobUid
+from trainshed.engines.streams import DELETED
+
+
+class LogInventory:
+    """The directories of jobs below `root`, which need not exist yet."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def jobs(self) -> set[JobUid]:
+        """Every job that has a log, or had one that is not deleted to its end. Finishes such deletions."""
+        found: set[JobUid] = set()
+        for name in self._names():
+            if name.startswith(DELETED):
+                shutil.rmtree(self._root / name, ignore_errors=True)
+            elif name.isdecimal():
+                found.add(JobUid(int(name)))
+        return found
+
+    def size(self, uid: JobUid) -> int:
+        """Bytes that a job's log takes, with what lies beside it; 0 = there is none."""
+        return sum(_sizes(self._root / str(uid)))
+
+    def _names(self) -> list[str]:
+        try:
+            return [entry.name for entry in os.scandir(self._root)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+def _sizes(directory: Path) -> Iterator[int]:
+    try:
+        entries = list(os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _sizes(Path(entry.path))
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                yield entry.stat(follow_symlinks=False).st_size
