@@ -106,6 +106,10 @@ class RemoteLab(LabWithNodes):
         self._signal(node, signal.SIGCONT)
         self._cluster.set_gone(node, gone=False)
 
+    def freeze(self, node: str, *, frozen: bool) -> None:
+        """Have nothing heard from it, though the cluster says that it is up; or be as it was."""
+        self._signal(node, signal.SIGSTOP if frozen else signal.SIGCONT)
+
     def withhold(self, node: str, *, withheld: bool) -> None:
         """Have who wants that node wait, or no more."""
         self._cluster.withhold(node, withheld)

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.engines.remote_lab import RemoteLab, new_engine
-from trainshed.core.lifecycle.replica_events import ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import PRIMARY, SECOND, Stage, staged
 from trainshed.engines.conformance.suite import FOREVER, Conformance
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.port import NodesChosen, StartWaits
+from trainshed.engines.port import NodeChanged, NodesChosen, NodeState, ReplicaReport, StartWaits
+from trainshed.engines.remote.engine import RemoteEngine
 
 
 def free_port() -> int:
@@ -47,6 +48,37 @@ class TestRemote(Conformance):
         lab.withhold(node, withheld=False)
         assert await allocating
         await stage.until(lambda: told()[1:] == [None], "that it waits no more")
+
+    @staged
+    async def test_a_node_that_is_cut_off_from_the_service_is_left_alone(
+        self, stage: Stage
+    ) -> None:
+        """The cluster says that it is up: what is lost there would be started there again. Told first, so
+        that who hears of the loss knows."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        uid = await stage.run(Program(prints=1, runs=None))
+        [slot] = await stage.allocate(uid)
+        await stage.printed(uid, 1)
+        lab.freeze(slot.node, frozen=True)
+        try:
+            await stage.end(uid)
+        finally:
+            lab.freeze(slot.node, frozen=False)
+        found = [
+            event.state if isinstance(event, NodeChanged) else type(event.event)
+            for event in stage.events
+            if isinstance(event, NodeChanged)
+            or (isinstance(event, ReplicaReport) and event.job_uid == uid)
+        ]
+        assert found == [ReplicaStarted, NodeState.DRAINING, ReplicaLost]
+        [cause] = [event.cause for event in stage.events if isinstance(event, NodeChanged)]
+        assert (
+            "nothing was heard from there for 4 s, though the cluster says that it is up" in cause
+        )
+        assert isinstance(stage.engine, RemoteEngine)
+        await stage.engine.readmit(slot.node)
+        await stage.changed(slot.node, NodeState.UP)
 
     @staged
     async def test_a_replica_whose_agent_was_ended_starts_again_where_it_was(

@@ -57,6 +57,8 @@ class AgentHandle:
         self.is_current = False
         #: When it last said something, in seconds of the monotonic clock.
         self.heard = 0.0
+        #: Its connection was ended because nothing was heard on it any more.
+        self.is_unheard = False
         #: The cluster is asked to start it just now.
         self.is_starting = False
         #: It has no attempt now, and waits for another one.
@@ -74,6 +76,7 @@ class AgentHandle:
         """It can be asked from now on."""
         self._connection = connection
         self.silent_since = None
+        self.is_unheard = False
         self.is_current = False
         self.heard = time.monotonic()
         self._changed.set()
@@ -122,6 +125,7 @@ class AgentHandle:
     def cut(self) -> None:
         """End a connection on which nothing is heard."""
         if self._connection is not None:
+            self.is_unheard = True
             self._connection.abort()
 
     async def connected(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -86,9 +86,12 @@ class Agents:
         #: By the name in its certificate: every agent that may connect.
         self._by_name: dict[str, AgentHandle] = {}
         self._tasks = Crew()
+        self._leave_alone: Callable[[str, str, float], Awaitable[None]]
 
-    def begin(self) -> None:
-        """Agents of attempts that were written down may run, and connect."""
+    def begin(self, leave_alone: Callable[[str, str, float], Awaitable[None]]) -> None:
+        """Agents of attempts that were written down may run, and connect. `leave_alone`: has nothing more
+        started on a node, with the cause, for so many seconds."""
+        self._leave_alone = leave_alone
         for gang in self._attempts.gangs.values():
             for where, start in gang.record.agents.items():
                 part, node = where.split("/", 1)
@@ -307,10 +310,16 @@ class Agents:
                 beat = now + self._lease / 4
                 for agent in tuple(self._by_name.values()):
                     agent.post_alive()
-            for agent in tuple(self._by_name.values()):
+            agents = tuple(self._by_name.values())
+            heard = {agent.node for agent in agents if agent.is_connected}
+            others = {agent.node for agent in agents}
+            for agent in agents:
                 if agent.is_connected and now - agent.heard > self._lease / 2:
                     agent.cut()
                 if agent.silent_since is not None and (cause := self._gone(agent, now)):
+                    # If nothing is heard of any node, it is not the nodes' fault.
+                    if (heard or others == {agent.node}) and self._is_cut_off(agent, now):
+                        await self._leave_alone(agent.node, self._unreached(), self._lease)
                     await self._lose(agent, cause)
 
     def _gone(self, agent: AgentHandle, now: float) -> str:
@@ -339,6 +348,23 @@ class Agents:
         if agent.node not in report.agents.get(name, frozenset()):
             return f"its agent on node {agent.node} has ended, and its programs with it"
         return ""
+
+    def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
+        """Whether an agent that counts as dead was one that the service did not hear from a node that the
+        cluster says is up: the next one there would not reach it either."""
+        assert agent.silent_since is not None
+        report = self._cluster.report()
+        is_up = any(
+            one.node.name == agent.node and one.state is not NodeState.GONE for one in report.nodes
+        )
+        never_came = agent.capabilities is None and now - agent.silent_since >= self._lease
+        return is_up and (agent.is_unheard or never_came)
+
+    def _unreached(self) -> str:
+        return (
+            f"nothing was heard from there for {self._lease:g} s, though the cluster says that it is up; "
+            "look at the network between it and this service"
+        )
 
     async def _lose(self, agent: AgentHandle, cause: str) -> None:
         gang = self._gang(agent)

@@ -119,7 +119,7 @@ class RemoteEngine:
             self._agents.capabilities = self._here.capabilities()
         if self._autopsies is not None:
             await self._autopsies.start()
-        self._agents.begin()
+        self._agents.begin(self._slots.leave_alone)
         self._slots.begin()
         await self._listen()
 

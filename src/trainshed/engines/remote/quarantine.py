@@ -45,8 +45,10 @@ class Quarantine:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         durable.write(str(self._path), msgspec.json.encode(self._nodes).decode())
 
-    def add(self, node: str, cause: str, now: float) -> None:
-        self._nodes = self._nodes | {node: Sentence(cause, now + self._seconds)}
+    def add(self, node: str, cause: str, now: float, *, seconds: float | None = None) -> None:
+        """`seconds`: for how long, if not for as long as any other."""
+        until = now + (self._seconds if seconds is None else seconds)
+        self._nodes = self._nodes | {node: Sentence(cause, until)}
 
     def remove(self, node: str) -> bool:
         """Whether it was there."""

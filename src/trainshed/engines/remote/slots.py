@@ -341,6 +341,9 @@ class SlotMaker:
         await self._kept.make_way(fresh)
 
     def _no_longer(self, key: tuple[JobUid, int], task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            # Who asks next begins anew, and is told then what is wrong.
+            log.info("job %s: its slots are not ready: %s", key[0], failure)
         if self._preparing.get(key) is task:
             del self._preparing[key]
 
@@ -495,7 +498,7 @@ class SlotMaker:
         if judgement.network:
             raise LaunchRejected(judgement.network)
         for node, cause in judgement.unfit.items():
-            await self._leave_alone(node, cause)
+            await self.leave_alone(node, cause)
         if judgement.unfit:
             node, cause = next(iter(judgement.unfit.items()))
             raise PreflightFailed(f"node {node}: {cause}")
@@ -512,7 +515,7 @@ class SlotMaker:
             )
         except PreflightFailed as failure:
             cause = str(failure).removeprefix(f"node {agent.node}: ")
-            await self._leave_alone(agent.node, cause)
+            await self.leave_alone(agent.node, cause)
             raise
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
@@ -576,10 +579,12 @@ class SlotMaker:
             return replace(one, state=NodeState.DRAINING, cause=f"{one.node.name} is {cause}")
         return one
 
-    async def _leave_alone(self, node: str, cause: str) -> None:
+    async def leave_alone(self, node: str, cause: str, seconds: float | None = None) -> None:
+        """Start nothing more there, for so many seconds; None = as long as on a node that is unfit. What runs
+        there leaves. Raises EngineUnavailable."""
         log.warning("node %s: left alone: %s", node, cause)
         async with self._quarantining:
-            self._quarantine.add(node, cause, self._options.now())
+            self._quarantine.add(node, cause, self._options.now(), seconds=seconds)
             self._quarantined.set()
             await self._save_quarantine()
 
