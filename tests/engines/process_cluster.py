@@ -14,15 +14,19 @@ from pathlib import Path
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
+    ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
     Hold,
     HoldName,
     NodeNeed,
     NodeReport,
+    Owner,
 )
 
 NODES = ("alder", "birch")
+NOBODYS = "nobodys"
+"""A project whose jobs nobody may run."""
 _LOOK_EVERY = 0.2
 _ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
 """Nothing of an agent outlives its first process there."""
@@ -58,6 +62,11 @@ class ProcessCluster:
             await self._changed.wait()
             self._changed.clear()
             yield self._report
+
+    async def owner(self, project: str, node: str) -> Owner:
+        if project == NOBODYS:
+            raise ClusterRefused(f"nobody runs jobs of {project}")
+        return Owner(account=project)
 
     def detach(self) -> None:
         """Nobody waits for anything but `withhold`."""

@@ -51,6 +51,10 @@ def enforces() -> bool:
     return _CONTROL_GROUPS.exists()
 
 
+USERS = {"lab-ada": 61001, "lab-bob": 61002}
+"""Users whom the lab's machines know, and no other machine; each has a group of the same name and number."""
+
+
 class SlurmLab(Machines):
     """Nodes node1, node2, ..., each with `CPUS`, `MEMORY_MB` and `GPUS` unless asked otherwise, as declared.
     Partitions: main (the default), hi (goes before it), short (10 minutes at most), tiny (node1 alone)."""
@@ -94,6 +98,7 @@ class SlurmLab(Machines):
         for number in range(GPUS):
             device = os.makedev(_NO_DRIVERS, number)
             os.mknod(self.directory / f"gpu{number}", stat.S_IFCHR | 0o666, device)
+        self._write_users()
         self._configure()
         super().__enter__()
         try:
@@ -221,10 +226,30 @@ class SlurmLab(Machines):
             script.chmod(0o755)
 
     def _extra_binds(self) -> list[tuple[str, str]]:
-        return [(str(self.directory / "etc"), "/etc/slurm")]
+        own = self.directory
+        return [
+            (str(own / "etc"), "/etc/slurm"),
+            (str(own / "passwd"), "/etc/passwd"),
+            (str(own / "group"), "/etc/group"),
+        ]
+
+    def on_login_node(self) -> list[str]:
+        """What runs a command as on a login node, but as a process of the real machine, whose addresses it
+        has: with the hub's files and name, so with Slurm's own commands, and the users that nodes know."""
+        init = str(self._machines[HUB].init)
+        # The hub's /proc has other numbers.
+        proc = ["unshare", "--mount", "sh", "-c", 'mount -t proc proc /proc && exec "$@"', "-"]
+        return ["nsenter", "-t", init, "--uts", "--mount", "--wd=/", "--", *proc]
 
     def _empty(self) -> tuple[str, ...]:
         return ("/run/munge",)
+
+    def _write_users(self) -> None:
+        passwd = [f"{name}:x:{n}:{n}::/nonexistent:/bin/sh" for name, n in USERS.items()]
+        group = [f"{name}:x:{n}:" for name, n in USERS.items()]
+        for kind, lines in (("passwd", passwd), ("group", group)):
+            text = Path("/etc", kind).read_text().rstrip("\n")
+            (self.directory / kind).write_text("\n".join([text, *lines]) + "\n")
 
     def _logs(self) -> str:
         logs = sorted((self.directory / "log").iterdir())

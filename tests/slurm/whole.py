@@ -1,10 +1,17 @@
 """A whole service on a cluster of the lab: `trainshed up` on the real machine, replicas on the nodes."""
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
-from tests.e2e.running import Service, running, start
+import pytest
+
+from tests.contract.ordinary_user import interpreter_of_nobody
+from tests.e2e.running import CACHE, ROOT, Service, cache_of, down, running, start
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
 
@@ -21,15 +28,19 @@ def configure(
     slurm: str = "",
     lease: float = PATIENCE,
     place: Path | None = None,
+    *,
+    wrapped: bool = True,
 ) -> Path:
     """Directory of a service, which nodes see, with its `config.toml` in it. `lines`: of the top, and tables
-    of their own. `slurm`: of `[engines.slurm]`. `place`: in which it is made; None = in the lab's."""
+    of their own. `slurm`: of `[engines.slurm]`. `place`: in which it is made; None = in the lab's. `wrapped`:
+    its process is outside of the lab, and Slurm's commands are the lab's."""
     directory = (place or lab.directory / "services") / name
     directory.mkdir(parents=True)
+    own = f'commands = "{lab.commands}"\ndirectory = "{AGENTS}"\n' if wrapped else ""
     (directory / "config.toml").write_text(
         f'engine = "slurm"\n{lines}\n'
-        f'[engines.slurm]\naddress = "{lab.outside}"\ncommands = "{lab.commands}"\n'
-        f'directory = "{AGENTS}"\nlease = {lease}\nlook_every = 5.0\nshared = true\n{slurm}\n'
+        f'[engines.slurm]\naddress = "{lab.outside}"\n{own}'
+        f"lease = {lease}\nlook_every = 5.0\nshared = true\n{slurm}\n"
     )
     return directory
 
@@ -42,6 +53,57 @@ def service_on(lab: SlurmLab, directory: Path) -> Generator[Service]:
     for _ in until("the end of its allocations"):
         if not lab.slurm("squeue", "-h"):
             return
+
+
+def cache_for_users() -> Path:
+    """Environments that root built on an interpreter that other users may run."""
+    return CACHE.with_name(f"{CACHE.name}-users")
+
+
+@contextlib.contextmanager
+def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Generator[Service]:
+    """The service where there is nothing but Slurm's own commands, as root or as another user. Skips where
+    no interpreter can be run by other users."""
+    python = interpreter_of_nobody()
+    if not python:
+        pytest.skip("no interpreter of this version that another user may run")
+    cache = cache_of(uid) if uid else cache_for_users()
+    kept = ("PIP_", "UV_", "SSL_", "REQUESTS_", "HTTP", "NO_PROXY", "http", "no_proxy")
+    environment = {
+        **{name: text for name, text in os.environ.items() if name.startswith(kept)},
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONPATH": f"{ROOT}/src:{Path(pytest.__file__).parents[1]}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TRAINSHED_CACHE": str(cache),
+    }
+    as_user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
+    reader, writer = os.pipe()
+    words = ["up", "--port", "0", "--data", str(directory / "data"), "--ready-fd", str(writer)]
+    words += ["--config", str(directory / "config.toml")]
+    said = directory / "service.log"
+    with said.open("ab") as log:
+        process = subprocess.Popen(
+            [*lab.on_login_node(), *as_user, python, "-m", "trainshed", *words],
+            env=environment,
+            pass_fds=(writer,),
+            stdout=log,
+            stderr=log,
+        )
+    os.close(writer)
+    with os.fdopen(reader) as ready:
+        line = ready.readline()
+    assert line, said.read_text()
+    told = json.loads(line)
+    service = Service(directory / "data", process, told["rest"], told["token"], told["pid"], told)
+    try:
+        yield service
+        for _ in until("the end of its allocations"):
+            if not lab.slurm("squeue", "-h"):
+                break
+    finally:
+        down(service.data)
+        if process.poll() is None:
+            service.kill()
 
 
 def start_again(service: Service, directory: Path) -> Service:

@@ -11,12 +11,14 @@ from trainshed.core.names import JobUid
 from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
+    ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
     Hold,
     HoldName,
     NodeNeed,
     NodeReport,
+    Owner,
 )
 from trainshed.engines.remote.joined import JoinedClusters, Member
 
@@ -51,6 +53,11 @@ class Recorder:
     async def watch(self) -> AsyncIterator[ClusterReport]:
         while (report := await self.changes.get()) is not None:
             yield report
+
+    async def owner(self, project: str, node: str) -> Owner:
+        if not project:
+            raise ClusterRefused("nobody's")
+        return Owner(f"{project}-on-{node}")
 
     def detach(self) -> None:
         self.asked.append("detach")
@@ -143,3 +150,12 @@ async def test_news_of_any_cluster_are_told_with_all_that_is_known() -> None:
         assert [one.node.name for one in report.nodes] == ["east.n1", "west.n2"]
         break
     await joined.close()
+
+
+async def test_whose_jobs_are_is_asked_of_the_cluster_of_their_node() -> None:
+    joined, _, _ = two()
+    assert await joined.owner("vision", "west.n1") == Owner("vision-on-n1")
+    with pytest.raises(ClusterRefused, match="cluster east: nobody's"):
+        await joined.owner("", "east.n1")
+    with pytest.raises(ClusterRefused, match="there is no cluster north any more"):
+        await joined.owner("vision", "north.n1")

@@ -24,6 +24,10 @@ GIB = 1 << 30
 SETTINGS = SlurmSettings(accelerators={"NVIDIA_TESLA_T4": "t4"})
 
 
+def of_root(uid: int) -> str | None:
+    return "" if uid == 0 else None
+
+
 def recorded(name: str) -> str:
     return (GOLDEN / f"{name}.txt").read_text()
 
@@ -37,13 +41,13 @@ def look(
     earlier: str | None = None,
     before: ClusterReport | None = None,
 ) -> Look:
-    jobs = own_jobs(squeue or recorded("squeue"), service)
+    jobs = own_jobs(squeue or recorded("squeue"), service, of_root)
     return compile_look(
         0.0,
         now=1_795_304_650,
         pending=None,
         jobs=jobs,
-        earlier=jobs if earlier is None else own_jobs(earlier, service),
+        earlier=jobs if earlier is None else own_jobs(earlier, service, of_root),
         before=before,
         steps=steps or recorded("squeue_steps"),
         nodes=sinfo or recorded("sinfo"),
@@ -94,7 +98,7 @@ def test_what_others_have_is_not_told_of_a_node_that_has_just_changed_hands() ->
 def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
     line = recorded("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
-    jobs = own_jobs(twice, "lab")
+    jobs = own_jobs(twice, "lab", of_root)
     routes = Routes(SlurmSettings())
     for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
         found = compile_look(
@@ -111,6 +115,19 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
         )
         assert found.jobs[HELD].id == kept
         assert [job.id for _, job in found.doubles] == [other]
+
+
+def test_a_job_that_another_user_calls_like_a_hold_is_none_of_ours() -> None:
+    """Of the users as whom jobs run each has holds of his own."""
+    line = recorded("squeue").splitlines()[1]
+    parts = line.split(commands.SEPARATOR)
+    parts[0], parts[-3] = "31", "1001"
+    both = f"{line}\n{commands.SEPARATOR.join(parts)}\n"
+    assert [job.id for _, job in own_jobs(both, "lab", of_root)] == [25]
+    found = own_jobs(both, "lab", {0: "", 1001: "vision"}.get)
+    assert found[0][0] == HELD
+    assert found[1][0] == HoldName("lab", JobUid(12), 1, 0, "vision") != HELD
+    assert str(found[1][0]) == str(HELD)
 
 
 def test_a_look_at_a_thousand_nodes_takes_little() -> None:
@@ -206,8 +223,8 @@ def test_what_is_no_list_of_nodes(text: str) -> None:
 
 
 def test_an_answer_of_another_kind_is_not_read() -> None:
-    with pytest.raises(ValueError, match="has 1 fields, not 11"):
-        own_jobs("slurm_load_jobs error", "lab")
+    with pytest.raises(ValueError, match="has 1 fields, not 12"):
+        own_jobs("slurm_load_jobs error", "lab", of_root)
 
 
 def test_what_is_asked_for() -> None:

@@ -39,7 +39,7 @@ def test_a_reason_in_words(reason: str, words: str) -> None:
 
 
 def job(reason: str = "Priority", starts: int = 0, nodes: int = 1) -> Job:
-    return Job(7, "a", "PENDING", 1, nodes, 1, 1, (), (), starts, reason)
+    return Job(7, "a", "PENDING", 1, nodes, 1, 1, (), (), starts, 0, reason)
 
 
 def test_what_is_told_names_slurms_own_word_and_what_it_expects() -> None:

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from trainshed.engines.slurm.settings import SlurmSettings, parse
+from trainshed.engines.slurm.users import node_directory
 
 
 def test_nothing_has_to_be_set() -> None:
     settings = parse({})
-    assert settings.service_address and settings.node_directory.startswith("/tmp/trainshed-")
+    assert settings.service_address and node_directory(settings, None).startswith("/tmp/trainshed-")
     assert settings.look_every == 8
 
 

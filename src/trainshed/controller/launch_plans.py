@@ -66,6 +66,7 @@ def _slot_request(job: Job, replica: Replica, launching: LaunchDefaults) -> Slot
         machine.vcpus,
         launching.memory_limit(machine.memory_limit_bytes, job.memory_factor),
         machine.type,
+        job.name.project_id,
     )
 
 

@@ -108,6 +108,9 @@ class SlotRequest:
     memory_bytes: int = 0
     #: Public machine type; "" = not known.
     machine: str = ""
+    #: The project whose job it is, the same for all of a gang: a cluster may run each project's programs as a
+    #: user of its own; "" = not known.
+    project: str = ""
 
     @property
     def wanted(self) -> MachineWanted:

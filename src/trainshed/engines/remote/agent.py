@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -538,7 +539,9 @@ def options(document: AgentDocument, access: ServiceAccess, address: str) -> Opt
     return Options(
         access=access,
         address=address,
-        hidden=tuple(Path(path) for path in document.hidden),
+        hidden=tuple(
+            path for path in map(Path, document.hidden) if not document.user or _is_open(path)
+        ),
         read_only=tuple(Path(path) for path in document.read_only),
         visible=tuple(Path(path) for path in document.visible),
         level=document.level,
@@ -620,6 +623,7 @@ def main(zygote: int, connection: socket.socket) -> None:
     `connection`."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     document = messages.read_document(sys.stdin.buffer.read())
+    require_user(document.user)
     parent = Path(document.directory)
     make_ours(parent)
     name = f"{document.credential.name.replace('/', '-')}-{os.getpid()}"
@@ -629,6 +633,32 @@ def main(zygote: int, connection: socket.socket) -> None:
         asyncio.run(_serve(document, directory, ZygoteHandle(zygote, connection)))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_open(path: Path) -> bool:
+    """Whether this process's user, who is none of the service's, can get to it at all: what he cannot, his
+    programs need not have hidden."""
+    try:
+        path.stat()
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def require_user(name: str) -> None:
+    """Nobody's programs run as somebody else's. Raises OSError."""
+    if not name:
+        return
+    try:
+        wanted = pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise OSError(f"this node knows no user {name}, as whom its programs are to run") from None
+    if wanted != os.geteuid():
+        raise OSError(
+            f"user {name} has number {wanted} here, and this is a process of {os.geteuid()}"
+        )
 
 
 def make_ours(directory: Path) -> None:

@@ -20,9 +20,23 @@ class ClusterUnavailable(Exception):
     why, as the cluster tells it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """In whose name a project's jobs hold something, and run there."""
+
+    #: User of the nodes; "" = the service's own.
+    user: str = ""
+    #: Whom the cluster charges; "" = as it does without.
+    account: str = ""
+
+
+THE_SERVICE = Owner()
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class HoldName:
-    """Identity of a hold. Ids of clusters are none: some give them out again after a crash."""
+    """Identity of a hold. Ids of clusters are none: some give them out again after a crash. Nor is what it is
+    called by itself: other users may call theirs the same."""
 
     #: Tells this service from others that use the cluster.
     service: str
@@ -30,13 +44,15 @@ class HoldName:
     attempt: int
     #: 0 = what the gang began with; those after it are for replicas that had to move.
     part: int
+    #: Whose it is (`Owner.user`), which is no part of what it is called.
+    user: str = ""
 
     def __str__(self) -> str:
         return f"trainshed-{self.service}-{self.job_uid}-{self.attempt}-{self.part}"
 
     @staticmethod
     def parse(name: str) -> "HoldName":
-        """Raises ValueError: that is the name of something else."""
+        """Of the service's own user. Raises ValueError: that is the name of something else."""
         prefix, service, *numbers = name.split("-")
         if prefix != "trainshed" or len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
             raise ValueError(f"{name!r} is not the name of a hold")
@@ -58,6 +74,7 @@ class NodeNeed:
     accelerator: str = ""
     #: Public machine type of the replicas, or of one whose machine goes where the others' go; "" = not known.
     machine: str = ""
+    owner: Owner = THE_SERVICE
 
     @property
     def wanted(self) -> MachineWanted:
@@ -126,6 +143,11 @@ class Cluster(Protocol):
     def detach(self) -> None:
         """This process ends: what is still asked for stays so, if the cluster keeps it, for the next one to
         go on waiting."""
+        ...
+
+    async def owner(self, project: str, node: str) -> Owner:
+        """In whose name a project's jobs are held on a node. Raises ClusterRefused: in nobody's, or the user
+        is not there."""
         ...
 
     async def acquire(

@@ -149,7 +149,10 @@ class RemoteEngine:
                 if not anywhere:
                     self._slots.require_nodes(requests, refuse=True)
                 nodes = self._slots.by_name()
-                gang = Gang(new_record(job_uid, attempt, requests, nodes, anywhere=anywhere))
+                owner = await self._slots.owner(requests)
+                gang = Gang(
+                    new_record(job_uid, attempt, requests, nodes, owner=owner, anywhere=anywhere)
+                )
                 await self._attempts.write(gang, gang.record)
                 self._attempts.gangs[key] = gang
             else:
@@ -400,8 +403,9 @@ class RemoteEngine:
             return
         # All or none: what could start now would only wait for the others.
         await self._slots.prepared(gang)
-        if self._options.library is not None:
-            # Buckets are directories of this machine: there they are reached by gs:// alone.
+        if self._options.library is not None or gang.record.owner.user:
+            # Buckets are directories of this machine and of the service's user: elsewhere, and by others, gs://
+            # is the only way to them.
             starting = [replace(plan, buckets=()) for plan in starting]
         shown = await revealed(starting, self._options.secrets)
         copies = StreamCopies(self._streams, *gang.key)

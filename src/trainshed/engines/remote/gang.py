@@ -10,7 +10,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Node, Slot, SlotRequest
 from trainshed.engines.remote.agent_handle import AgentHandle
-from trainshed.engines.remote.cluster import HoldName, NodeNeed
+from trainshed.engines.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
 from trainshed.engines.remote.records import GangRecord, Seat, place
 
 Ended = ReplicaExited | ReplicaLost
@@ -80,13 +80,14 @@ def new_record(
     requests: Sequence[SlotRequest],
     nodes: Mapping[str, Node],
     *,
+    owner: Owner = THE_SERVICE,
     anywhere: bool = False,
 ) -> GangRecord:
     """Nodes that need the same are one part of it: clusters give equal nodes at once. `anywhere`: the cluster
     chooses them."""
     parts: dict[int, tuple[NodeNeed, ...]] = {}
     places: dict[ReplicaId, int] = {}
-    for need, replicas in needs(requests, nodes, anywhere=anywhere):
+    for need, replicas in needs(requests, nodes, owner=owner, anywhere=anywhere):
         for number, others in parts.items():
             # Two needs of one node are of machines that go different ways to it.
             if _shape(others[0]) == _shape(need) and need.node not in {one.node for one in others}:
@@ -140,7 +141,8 @@ def moved(
     parts = dict(record.parts)
     first = max(parts, default=-1) + 1
     places: dict[ReplicaId, int] = {}
-    for number, (need, replicas) in enumerate(needs(requests, nodes, anywhere=anywhere), first):
+    found = needs(requests, nodes, owner=record.owner, anywhere=anywhere)
+    for number, (need, replicas) in enumerate(found, first):
         parts[number] = (need,)
         places |= dict.fromkeys(replicas, number)
     for request in requests:
@@ -157,7 +159,11 @@ def moved(
 
 
 def needs(
-    requests: Iterable[SlotRequest], nodes: Mapping[str, Node], *, anywhere: bool = False
+    requests: Iterable[SlotRequest],
+    nodes: Mapping[str, Node],
+    *,
+    owner: Owner = THE_SERVICE,
+    anywhere: bool = False,
 ) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
     """What replicas need on each node together, and which they are: those whose machines go the same way to
     it (`Acceptance.routes`). Their agent is included as far as others leave it room; never more than the node
@@ -184,7 +190,7 @@ def needs(
         devices = sum(request.accelerators for request in some)
         typical = next((request for request in some if request.accelerators), some[0])
         kind = typical.accelerator if devices else ""
-        need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine)
+        need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine, owner)
         found.append((need, tuple(request.replica for request in some)))
     return found
 
@@ -202,7 +208,9 @@ def _shape(need: NodeNeed) -> tuple[object, ...]:
 
 def hold_name(service: str, record: GangRecord, part: int) -> HoldName:
     """What a part is held by."""
-    return record.holds.get(part) or HoldName(service, record.job_uid, record.attempt, part)
+    return record.holds.get(part) or HoldName(
+        service, record.job_uid, record.attempt, part, record.owner.user
+    )
 
 
 def without_adopted(records: Sequence[GangRecord]) -> Iterator[GangRecord]:

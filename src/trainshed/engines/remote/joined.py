@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from trainshed.core.capacity import Delay
 from trainshed.engines.remote.cluster import (
     Cluster,
+    ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
     Hold,
     HoldName,
     NodeNeed,
     NodeReport,
+    Owner,
 )
 from trainshed.eventloop.background import Crew
 
@@ -83,6 +85,15 @@ class JoinedClusters:
     def detach(self) -> None:
         for member in self._members.values():
             member.cluster.detach()
+
+    async def owner(self, project: str, node: str) -> Owner:
+        where, own = _split(node)
+        if where not in self._members:
+            raise ClusterRefused(f"there is no cluster {where} any more, of which the node is")
+        try:
+            return await self._members[where].cluster.owner(project, own)
+        except ClusterRefused as failure:
+            raise ClusterRefused(f"cluster {where}: {failure}") from failure
 
     async def acquire(
         self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None

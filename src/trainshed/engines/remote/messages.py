@@ -32,6 +32,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     #: The node, as the cluster calls it.
     node: str
+    #: The user as whom it has to run there; "" = whoever it is.
+    user: str = ""
     #: The node's address by which others reach the replicas there; "" = the one by which the agent reaches
     #: the service.
     address: str

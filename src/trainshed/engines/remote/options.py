@@ -22,7 +22,7 @@ class RemoteOptions:
     directory: Path
     #: Seconds without a word of the service after which an agent ends its programs.
     lease: float
-    #: What every agent is told; its credential, job, node and address are filled in.
+    #: What every agent is told; its credential, job, node, user (`Owner.user`) and address are filled in.
     agent: Callable[..., AgentDocument]
     #: From the node and the document of an agent to the command that starts it, and what that is given on its
     #: standard input.

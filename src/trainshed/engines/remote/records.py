@@ -8,7 +8,7 @@ import msgspec
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed.engines.remote.cluster import HoldName, NodeNeed
+from trainshed.engines.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
 from trainshed.replica.system import durable
 
 
@@ -53,6 +53,11 @@ class GangRecord(msgspec.Struct, frozen=True):
     dropped: tuple[str, ...] = ()
     #: All of it is over, and it is being given back.
     released: bool = False
+
+    @property
+    def owner(self) -> Owner:
+        """In whose name all of it is held."""
+        return next((need.owner for some in self.parts.values() for need in some), THE_SERVICE)
 
     def seat(self, replica: ReplicaId) -> Seat | None:
         return next((seat for seat in self.seats if seat.replica == replica), None)

@@ -39,6 +39,7 @@ from trainshed.engines.remote.cluster import (
     ClusterUnavailable,
     Hold,
     NodeReport,
+    Owner,
 )
 from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
@@ -145,6 +146,13 @@ class SlotMaker:
                 raise EngineUnavailable(
                     f"node {request.node} does not answer; name another one, or wait until it is back"
                 )
+
+    async def owner(self, requests: Sequence[SlotRequest]) -> Owner:
+        """In whose name a gang is to be held. Raises LaunchRejected."""
+        try:
+            return await self._cluster.owner(requests[0].project, requests[0].node)
+        except ClusterRefused as failure:
+            raise LaunchRejected(str(failure)) from failure
 
     async def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
         """Give those that are asked for on another node their place there. Raises EngineUnavailable,
@@ -459,6 +467,7 @@ class SlotMaker:
             job_uid=agent.job_uid,
             attempt=agent.attempt,
             node=agent.node,
+            user=hold.name.user,
             address=report.address,
             lease=self._options.lease,
         )

@@ -1,5 +1,6 @@
 """Builds the Slurm engine for a service, by the settings of `[engines.slurm]`."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.options import RemoteOptions, module_command
 from trainshed.engines.slurm.cluster import SlurmCluster
 from trainshed.engines.slurm.settings import SlurmSettings, parse
+from trainshed.engines.slurm.users import look_up, node_directory
 from trainshed.engines.streams import FileStreams
 
 
@@ -107,9 +109,16 @@ def _here(settings: SlurmSettings, node: str) -> SlurmSettings:
 
 
 def _directories(settings: SlurmSettings) -> tuple[str, ...]:
-    """Where agents write, on nodes of any cluster."""
+    """Where agents write, on nodes of any cluster, whoever's they are."""
     each = [settings.of_cluster(name) for name in settings.clusters] or [settings]
-    return tuple(dict.fromkeys(one.node_directory for one in each))
+    found: list[str] = []
+    for one in each:
+        found.append(node_directory(one, None))
+        for name in one.users.values():
+            # Of one who is not there yet nothing is kept.
+            with contextlib.suppress(KeyError):
+                found.append(node_directory(one, look_up(name)))
+    return tuple(dict.fromkeys(found))
 
 
 def _document(
@@ -118,6 +127,7 @@ def _document(
     doors: tuple[str, ...],
     *,
     node: str,
+    user: str,
     credential: Credential,
     **own: object,
 ) -> AgentDocument:
@@ -125,8 +135,9 @@ def _document(
     settings = _here(settings, node)
     return AgentDocument(
         node=node,
+        user=user,
         credential=replace(credential, host=settings.service_address),
-        directory=settings.node_directory,
+        directory=node_directory(settings, look_up(user) if user else None),
         level=context.rules.isolation,
         processes=context.rules.max_processes,
         usage_every=context.rules.usage_every,
@@ -155,7 +166,8 @@ def _command(settings: SlurmSettings) -> Callable[[str, bytes], tuple[Sequence[s
             if here.python:
                 return (here.python, "-m", AGENT), document
             return module_command(node, document)
-        key = here.python or "python3", here.node_directory
+        # Where no files are shared there is no other user.
+        key = here.python or "python3", node_directory(here, None)
         if key not in made:
             if not code:
                 code.append(AgentCode.collect())

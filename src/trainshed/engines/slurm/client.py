@@ -11,6 +11,7 @@ from pathlib import Path
 from trainshed.engines.remote.cluster import ClusterUnavailable
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.settings import SlurmSettings
+from trainshed.engines.slurm.users import Person, setpriv
 from trainshed.eventloop.background import begin, joined
 
 _ANSWER_SECONDS = 30.0
@@ -71,11 +72,12 @@ class SlurmClient:
             raise ClusterUnavailable(f"{command[0]}: {told}")
         return output.out
 
-    async def request(self, command: Sequence[str]) -> "Request":
-        """Begin a command that waits. Raises ClusterUnavailable."""
-        return Request(await self._spawn(command))
+    async def request(self, command: Sequence[str], person: Person | None = None) -> "Request":
+        """Begin a command that waits. `person`: whom it is run as; None = the service's user. Raises
+        ClusterUnavailable."""
+        return Request(await self._spawn(command, person=person))
 
-    async def end_agents(self, name: str, user: str) -> None:
+    async def end_agents(self, name: str, user: int) -> None:
         """Have the steps of a hold end, and give them some time for it: those of agents that were let go end
         by themselves. While a step ends in a job that ends, Slurm gives nothing of its nodes to others; while
         it ends in a job that runs, it does."""
@@ -86,13 +88,20 @@ class SlurmClient:
                 await self.answer(commands.terminate(name, user))
                 await asyncio.wait(staying, timeout=_LEAVE_SECONDS)
 
-    async def hand_over(self, command: Sequence[str], given: bytes, name: str, node: str) -> None:
+    async def hand_over(
+        self,
+        command: Sequence[str],
+        given: bytes,
+        name: str,
+        node: str,
+        person: Person | None = None,
+    ) -> None:
         """Run an agent's step; returns when it has taken its input. Given up before, there is no step. From
         then on nothing on this machine is needed for it: srun is kept only because the end of a step whose
         srun is dead takes Slurm 2.4 s, for which it gives none of the node to anybody. Raises
         ClusterUnavailable."""
         what = f"{name}: agent on {node}"
-        process = await self._spawn(command, stdin=asyncio.subprocess.PIPE)
+        process = await self._spawn(command, stdin=asyncio.subprocess.PIPE, person=person)
         assert process.stderr
         complaining = joined(_beginning(process.stderr, 1 << 14))
         taken = False
@@ -124,16 +133,25 @@ class SlurmClient:
             self._left(name)
 
     async def _spawn(
-        self, command: Sequence[str], stdin: int = asyncio.subprocess.DEVNULL
+        self,
+        command: Sequence[str],
+        stdin: int = asyncio.subprocess.DEVNULL,
+        person: Person | None = None,
     ) -> asyncio.subprocess.Process:
+        environment, directory = self._environment, None
         try:
+            argv = [self._settings.command(command[0]), *command[1:]]
+            if person:
+                argv = person.command(argv, setpriv())
+                # Where the service is he need not be let in.
+                environment, directory = person.environment(environment), "/"
             return await asyncio.create_subprocess_exec(
-                self._settings.command(command[0]),
-                *command[1:],
+                *argv,
                 stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=self._environment,
+                env=environment,
+                cwd=directory,
                 start_new_session=True,
                 limit=1 << 20,
             )

@@ -16,6 +16,7 @@ from trainshed.engines.remote.cluster import (
     Hold,
     HoldName,
     NodeNeed,
+    Owner,
 )
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import Output, SlurmClient
@@ -23,6 +24,7 @@ from trainshed.engines.slurm.commands import Ask, Gres, Job
 from trainshed.engines.slurm.look import Look, compile_look, own_jobs
 from trainshed.engines.slurm.routes import Routes, SlurmRoute
 from trainshed.engines.slurm.settings import SlurmSettings
+from trainshed.engines.slurm.users import Users, node_directory
 from trainshed.eventloop.background import Crew, begin, joined
 
 log = logging.getLogger(__name__)
@@ -61,7 +63,7 @@ class SlurmCluster:
         self._routes = Routes(settings)
         self._service = service
         self._client = SlurmClient(settings, self._step_left)
-        self._user = str(os.geteuid())
+        self._users = Users(settings)
         self._tasks = Crew()
         self._started = 0.0
         self._is_detached = False
@@ -86,6 +88,8 @@ class SlurmCluster:
             except FileNotFoundError as e:
                 raise ClusterUnavailable(str(e)) from None
         self._started = time.monotonic()
+        for name in await self._users.load():
+            log.warning("slurm: this machine knows no user %s ([engines.slurm.users])", name)
         await self._look_now()
         self._tasks.keep(self._look_on, "slurm: looks")
 
@@ -104,6 +108,9 @@ class SlurmCluster:
 
     def detach(self) -> None:
         self._is_detached = True
+
+    async def owner(self, project: str, node: str) -> Owner:
+        return await self._users.owner(project)
 
     async def acquire(
         self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
@@ -133,8 +140,12 @@ class SlurmCluster:
         return hold
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+        try:
+            person = await self._users.person(hold.name.user)
+        except ClusterRefused as e:
+            raise ClusterUnavailable(str(e)) from None
         seen = await self._certain(hold, node)
-        errors = f"{self._settings.node_directory}.errors/{hold.name}"
+        errors = f"{node_directory(self._settings, person)}.errors/{hold.name}"
         command = commands.run_agent(
             seen.job,
             node,
@@ -146,15 +157,16 @@ class SlurmCluster:
             gres=seen.gres,
         )
         try:
-            await self._client.hand_over(command, given, str(hold.name), node)
+            await self._client.hand_over(command, given, str(hold.name), node, person)
         except ClusterUnavailable as e:
             raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
 
     async def give_back(self, name: HoldName) -> None:
         self._given_back[name] = time.monotonic()
         self._seen.pop(name, None)
-        await self._client.end_agents(str(name), self._user)
-        await self._client.answer(commands.cancel(str(name), self._user))
+        user = await self._user(name)
+        await self._client.end_agents(str(name), user)
+        await self._client.answer(commands.cancel(str(name), user))
 
     def _step_left(self, name: str) -> None:
         """A step of a hold has ended, or only its srun: a look tells, once Slurm knows."""
@@ -176,8 +188,9 @@ class SlurmCluster:
             cpus=max(1, math.ceil(first.vcpus)),
             memory_bytes=first.memory_bytes,
             gres=self._gres(first, route),
+            user=name.user,
             partition=route.partition,
-            account=route.account,
+            account=first.owner.account or route.account,
             qos=route.qos,
             constraint=route.constraint,
             extra=route.extra,
@@ -214,7 +227,8 @@ class SlurmCluster:
     async def _request(self, name: HoldName, ask: Ask) -> Hold:
         self._asked.add(name)
         begun, look = time.monotonic(), self._look
-        request = await self._client.request(commands.allocate(ask))
+        person = await self._users.person(name.user)
+        request = await self._client.request(commands.allocate(ask), person)
         # Why it waits is to be told soon, if it does.
         telling = asyncio.get_running_loop().call_later(_PATIENT_SECONDS, self._look_soon)
         looking: asyncio.Task[Look] | None = None
@@ -301,18 +315,31 @@ class SlurmCluster:
     async def _held(self, name: HoldName, number: str = "") -> Job | None:
         """The job of that name that has its nodes, if Slurm knows one. `number`: which one is meant; "" =
         any. A question about it alone, which is no look."""
-        answer = await self._client.answer(commands.list_jobs(self._user, str(name)))
+        user = await self._user(name)
+        answer = await self._client.answer(commands.list_jobs([user], str(name)))
         try:
-            found = own_jobs(answer, name.service)
+            found = self._own(answer)
         except ValueError as e:
             raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
         held = (job for told, job in found if told == name and job.held)
         return next((job for job in held if number in ("", str(job.id))), None)
 
+    def _own(self, answer: str) -> tuple[tuple[HoldName, Job], ...]:
+        """This service's jobs in an answer of squeue. Raises ValueError."""
+        return own_jobs(answer, self._service, self._users.name_of)
+
     async def _try_to_cancel(self, name: HoldName) -> None:
         """If it cannot be told to now, a look that finds it does it later."""
         with contextlib.suppress(ClusterUnavailable):
-            await self._client.answer(commands.cancel(str(name), self._user))
+            await self._client.answer(commands.cancel(str(name), await self._user(name)))
+
+    async def _user(self, name: HoldName) -> int:
+        """Number of the user whose it is. Raises ClusterUnavailable."""
+        try:
+            person = await self._users.person(name.user)
+        except ClusterRefused as e:
+            raise ClusterUnavailable(str(e)) from None
+        return person.uid if person else os.geteuid()
 
     # Looks.
 
@@ -358,12 +385,13 @@ class SlurmCluster:
         begun = time.monotonic()
         ask = self._client.answer
         try:
-            earlier = mine = own_jobs(await ask(commands.list_jobs(self._user)), self._service)
+            users = self._users.uids
+            earlier = mine = self._own(await ask(commands.list_jobs(users)))
             nodes = await ask(commands.list_nodes(self._routes.partitions))
             if mine or self._wanted or self._seen:
                 # Nodes and jobs are of one moment where nothing has changed in between.
-                mine = own_jobs(await ask(commands.list_jobs(self._user)), self._service)
-            steps = await ask(commands.list_steps(self._user)) if mine else ""
+                mine = self._own(await ask(commands.list_jobs(users)))
+            steps = await ask(commands.list_steps(users)) if mine else ""
             waits = any(job.pending for _, job in mine)
             pending = await ask(commands.list_pending()) if waits else None
             known = {name: seen.job for name, seen in self._seen.items()}
@@ -408,7 +436,7 @@ class SlurmCluster:
         for name, job in look.doubles:
             log.warning("%s: job %d is a second one: cancelled", name, job.id)
             with contextlib.suppress(ClusterUnavailable):
-                await self._client.answer(commands.cancel(str(name), self._user, job.id))
+                await self._client.answer(commands.cancel(str(name), job.user, job.id))
         for name, job in look.jobs.items():
             returned = self._given_back.get(name, math.inf) < look.looked
             waits = (
@@ -427,4 +455,7 @@ def _in_words(ask: Ask) -> str:
     devices = f", {ask.gres.count} GPUs {ask.gres.type}" if ask.gres else ""
     memory = f"{ask.memory_bytes / (1 << 30):.1f} GiB"
     nodes = ", ".join(ask.nodes) if ask.avoid is None else f"{len(ask.nodes)} nodes"
-    return f"{ask.cpus} CPUs, {memory}{devices} on each of {nodes}"
+    owner = f" for user {ask.user}" if ask.user else ""
+    if ask.account:
+        owner += f" on account {ask.account}"
+    return f"{ask.cpus} CPUs, {memory}{devices} on each of {nodes}{owner}"

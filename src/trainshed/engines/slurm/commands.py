@@ -28,6 +28,7 @@ _JOB_FIELDS = (
     "tres-per-node",
     "NodeList",
     "StartTime",
+    "UserID",
     "Reason",
 )
 _PENDING_FIELDS = ("JobID", "PriorityLong", "Partition")
@@ -127,6 +128,8 @@ class Job:
     nodes: tuple[str, ...]
     #: Seconds since the epoch; 0 = not known.
     starts: int
+    #: Number of the user whose it is.
+    user: int
     reason: str
 
     @property
@@ -202,6 +205,8 @@ class Ask:
     cpus: int
     memory_bytes: int
     gres: Gres | None = None
+    #: Whose it is to be; "" = the service's own user's.
+    user: str = ""
     partition: str = ""
     account: str = ""
     qos: str = ""
@@ -287,21 +292,21 @@ def run_agent(
     return ["srun", *options, "/bin/sh", "-c", _TAKE_OVER, "-", path, errors, str(size), *argv]
 
 
-def cancel(name: str, user: str, job: int | None = None) -> list[str]:
+def cancel(name: str, user: int, job: int | None = None) -> list[str]:
     """Arguments of scancel, of all jobs of that name, or of one if it has it: numbers are given out again
     after a crash."""
     number = [] if job is None else [str(job)]
     return ["scancel", "--quiet", f"--name={name}", f"--user={user}", *number]
 
 
-def terminate(name: str, user: str) -> list[str]:
+def terminate(name: str, user: int) -> list[str]:
     """Arguments of scancel: SIGTERM for the steps of a job, which itself goes on."""
     return ["scancel", "--quiet", "--signal=TERM", f"--name={name}", f"--user={user}"]
 
 
-def list_jobs(user: str, name: str = "") -> list[str]:
-    """`name`: of the only ones that are asked for; "" = all of the user's."""
-    which = [f"--user={user}", *([f"--name={name}"] if name else [])]
+def list_jobs(users: Sequence[int], name: str = "") -> list[str]:
+    """`users`: by their numbers. `name`: of the only ones that are asked for; "" = all of those users'."""
+    which = [f"--user={_joined(users)}", *([f"--name={name}"] if name else [])]
     return ["squeue", "--noheader", "--noconvert", *which, "-O", _format(_JOB_FIELDS)]
 
 
@@ -319,8 +324,9 @@ def list_limits() -> list[str]:
     return ["sinfo", "--noheader", "-O", _format(_LIMIT_FIELDS)]
 
 
-def list_steps(user: str) -> list[str]:
-    return ["squeue", "--steps", "--noheader", f"--user={user}", "-O", _format(_STEP_FIELDS)]
+def list_steps(users: Sequence[int]) -> list[str]:
+    named = f"--user={_joined(users)}"
+    return ["squeue", "--steps", "--noheader", named, "-O", _format(_STEP_FIELDS)]
 
 
 def list_nodes(partitions: str) -> list[str]:
@@ -354,6 +360,7 @@ def parse_jobs(answer: str) -> Iterator[Job]:
             gres=parse_gres(found["tres-per-node"]),
             nodes=expand_hosts(found["NodeList"]),
             starts=_moment(found["StartTime"]),
+            user=int(found["UserID"]),
             reason=found["Reason"],
         )
 
@@ -542,6 +549,10 @@ def _rows(answer: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:
             raise ValueError(f"{line[:200]!r} has {len(values)} fields, not {len(fields)}")
         values[-1] = values[-1].removesuffix(SEPARATOR)
         yield {field: value.strip() for field, value in zip(fields, values, strict=True)}
+
+
+def _joined(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def _count(text: str) -> int:

@@ -1,6 +1,6 @@
 """What one look at the cluster found, put together from the answers of some commands. Pure."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -29,13 +29,18 @@ class Look:
         return self.report.looked
 
 
-def own_jobs(answer: str, service: str) -> tuple[tuple[HoldName, Job], ...]:
-    """This service's that wait or are held. Raises ValueError: that is no answer of squeue."""
-    return tuple(
-        (name, job)
-        for job in commands.parse_jobs(answer)
-        if (name := _name(job.name, service)) and (job.held or job.pending)
-    )
+def own_jobs(
+    answer: str, service: str, name_of: Callable[[int], str | None]
+) -> tuple[tuple[HoldName, Job], ...]:
+    """This service's that wait or are held. `name_of`: whose they may be, from a user's number to his name as
+    holds have it. Raises ValueError: that is no answer of squeue."""
+    found: list[tuple[HoldName, Job]] = []
+    for job in commands.parse_jobs(answer):
+        name, user = _name(job.name, service), name_of(job.user)
+        if name and user is not None and (job.held or job.pending):
+            # One that somebody else has called like that is another one.
+            found.append((replace(name, user=user), job))
+    return tuple(found)
 
 
 def compile_look(

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -45,6 +46,17 @@ _Arguments = Annotated[list[_Argument], msgspec.Meta(max_length=50)]
 _Pattern = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*?-]{1,100}$")]
 
 
+_Project = Annotated[str, msgspec.Meta(pattern=r"^[^/\x00-\x20]{1,100}$")]
+_Users = dict[
+    _Project,
+    Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.@-]{0,63}\$?$")],
+]
+_Accounts = dict[
+    _Project,
+    Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.@+-]{1,200}$")],
+]
+
+
 class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One of `[[engines.slurm.machines]]`: where jobs of some machines go. What is None is as in the plain
     settings."""
@@ -72,6 +84,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: _Address | None = None
     partition: _Word | None = None
     account: _Word | None = None
+    users: _Users | None = None
+    accounts: _Accounts | None = None
     qos: _Word | None = None
     constraint: _Constraint | None = None
     extra: _Arguments | None = None
@@ -95,6 +109,11 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Several may be given, with commas between; "" = Slurm's default one.
     partition: _Word = ""
     account: _Word = ""
+    #: The Unix user as whom jobs of a project run, by its id; "*" = all others. {} = the service's own, for
+    #: all; else jobs of a project for which there is none are refused.
+    users: _Users = {}
+    #: Slurm's account of a project, likewise, before any other; {} = as `account` says.
+    accounts: _Accounts = {}
     qos: _Word = ""
     #: Features that nodes must have, as for salloc.
     constraint: _Constraint = ""
@@ -104,7 +123,8 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accelerators: dict[str, _Word] = {}
     #: Where jobs of some machines go instead; the first that fits a machine counts.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: On nodes, of their own disk: where agents and their programs write; "" = /tmp/trainshed-UID.
+    #: On nodes, of their own disk: where agents and their programs write; "" = /tmp/trainshed-UID. {user} and
+    #: {uid} in it stand for whom jobs run as.
     directory: _Directory = ""
     #: Interpreter on nodes that has this package; "" = the service's own path.
     python: _Directory = ""
@@ -156,10 +176,6 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def service_address(self) -> str:
         return self.address or socket.gethostname()
 
-    @property
-    def node_directory(self) -> str:
-        return self.directory or f"/tmp/trainshed-{os.geteuid()}"
-
     def command(self, name: str) -> str:
         """Path of one of Slurm's commands. Raises FileNotFoundError: there is none."""
         found = shutil.which(name, path=self.commands or None)
@@ -196,7 +212,45 @@ def _wrong_values(settings: SlurmSettings, at: str = "") -> list[str]:
         *_wrong_extra(settings.extra, at),
         *(f"{at}{line}" for line in _wrong_accelerators(settings)),
         *(f"{at}{line}" for line in _wrong_machines(settings)),
+        *(f"{at}{line}" for line in _wrong_users(settings)),
     ]
+
+
+def _wrong_users(settings: SlurmSettings) -> list[str]:
+    """What stands in the way of jobs of several users."""
+    wrong: list[str] = []
+    strange = sorted({*re.findall(r"\{[^{}]{0,100}\}?", settings.directory)} - {"{user}", "{uid}"})
+    wrong += [
+        f"directory: {each} stands for nothing; there are {{user}} and {{uid}}" for each in strange
+    ]
+    others = sorted({name for name in settings.users.values() if not _is_own(name)})
+    if not others:
+        return wrong
+    named = ", ".join(others[:5])
+    if os.geteuid():
+        wrong.append(
+            f"users: only a service of root can run jobs as others ({named}); run it as root, or a service "
+            "for each user"
+        )
+    if not settings.shared:
+        wrong.append(
+            f"users: what jobs of others ({named}) run in has to lie where they may read it and not write, "
+            "at the same path on nodes: on a shared file system (shared = true)"
+        )
+    if settings.directory and "{" not in settings.directory:
+        wrong.append(
+            f"directory: {settings.directory} cannot be that of several users ({named}) and safe from each "
+            "other; put {user} or {uid} into it"
+        )
+    return wrong
+
+
+def _is_own(name: str) -> bool:
+    """Whether that is the user who runs this process."""
+    try:
+        return pwd.getpwnam(name).pw_uid == os.geteuid()
+    except KeyError:
+        return False
 
 
 def _wrong_regions(settings: SlurmSettings) -> list[str]:

@@ -1,0 +1,110 @@
+"""As whom a project's jobs run on Slurm: `users` and `accounts` of `[engines.slurm]` (docs/slurm.md)."""
+
+import getpass
+import os
+import pwd
+
+import pytest
+
+from trainshed.engines.remote.cluster import ClusterRefused, Owner
+from trainshed.engines.slurm import users
+from trainshed.engines.slurm.settings import SlurmSettings, parse
+from trainshed.engines.slurm.users import Person, Users, node_directory
+
+pytestmark = pytest.mark.anyio
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+VISION = Person("vision", 61001, 61002, "/home/vision")
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    """A machine with a user who is not on this one."""
+
+    def look_up(name: str) -> Person:
+        if name == VISION.name:
+            return VISION
+        return real(name)
+
+    real = users.look_up
+    monkeypatch.setattr(users, "look_up", look_up)
+
+
+async def test_jobs_are_the_services_own_unless_projects_have_users() -> None:
+    assert await Users(SlurmSettings()).owner("any") == Owner()
+    paid = Users(SlurmSettings(accounts={"vision": "gpu-v", "*": "rest"}))
+    assert await paid.owner("vision") == Owner(account="gpu-v")
+    assert await paid.owner("speech") == Owner(account="rest")
+
+
+async def test_a_project_runs_as_its_user_and_no_other_one_does() -> None:
+    found = Users(SlurmSettings(users={"vision": "vision", "own": ME}, accounts={"vision": "v"}))
+    assert await found.load() == ()
+    assert await found.owner("vision") == Owner("vision", "v")
+    assert await found.owner("own") == Owner()
+    with pytest.raises(ClusterRefused, match="no user is named whom jobs of project speech run as"):
+        await found.owner("speech")
+    assert {os.geteuid(), 61001} == set(found.uids)
+    assert (found.name_of(os.geteuid()), found.name_of(61001), found.name_of(4)) == (
+        "",
+        "vision",
+        None,
+    )
+
+
+async def test_a_user_who_is_not_there_is_named() -> None:
+    found = Users(SlurmSettings(users={"*": "no-such-user"}))
+    assert await found.load() == ("no-such-user",)
+    with pytest.raises(ClusterRefused, match="getent passwd no-such-user"):
+        await found.owner("vision")
+    with pytest.raises(ClusterRefused, match="no-such-user any more"):
+        await found.person("no-such-user")
+
+
+def test_a_users_command_is_given_nothing_of_the_services_environment() -> None:
+    ambient = {"PATH": "/bin", "LC_ALL": "C", "TRAINSHED_SECRETS_KEY": "x", "HOME": "/root"}
+    assert VISION.environment(ambient) == {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "HOME": "/home/vision",
+        "USER": "vision",
+        "LOGNAME": "vision",
+    }
+    assert VISION.command(["/usr/bin/salloc", "-n1"], "/usr/bin/setpriv") == [
+        *("/usr/bin/setpriv", "--reuid=61001", "--regid=61002", "--init-groups", "--"),
+        *("/usr/bin/salloc", "-n1"),
+    ]
+
+
+def test_each_user_has_a_directory_of_his_own_on_nodes() -> None:
+    plain = SlurmSettings()
+    assert node_directory(plain, None) == f"/tmp/trainshed-{os.geteuid()}"
+    assert node_directory(plain, VISION) == "/tmp/trainshed-61001"
+    scratch = SlurmSettings(directory="/scratch/{user}/trainshed-{uid}")
+    assert node_directory(scratch, VISION) == "/scratch/vision/trainshed-61001"
+    assert node_directory(scratch, None) == f"/scratch/{ME}/trainshed-{os.geteuid()}"
+
+
+def test_what_cannot_be_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"users": {"vision": "daemon", "*": getpass.getuser()}, "directory": "/scratch/agents"}
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(ValueError) as caught:
+        parse(table)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3, lines
+    assert "only a service of root can run jobs as others" in lines[0]
+    assert "shared = true" in lines[1]
+    assert "put {user} or {uid} into it" in lines[2]
+    with pytest.raises(ValueError, match=r"\{home\} stands for nothing"):
+        parse({"directory": "/scratch/{home}"})
+    monkeypatch.undo()
+    assert parse({"users": {"*": ME}, "directory": "/scratch/agents"}).users == {"*": ME}
+
+
+def test_tables_of_projects_are_checked() -> None:
+    with pytest.raises(ValueError) as caught:
+        parse({"users": {"a/b": "x"}, "accounts": {"vision": "two words"}})
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
+        "[engines.slurm] users",
+        "[engines.slurm] accounts",
+    ]
