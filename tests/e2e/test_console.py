@@ -236,6 +236,7 @@ def pages(service: Service) -> dict[str, str]:
     whole = finished(service, container_job("print('hello')", pools=(1, 2), name="whole"))
     assert service.finish(tuning, 120)["state"] == "SUCCEEDED"
     here = f"?project={PROJECT}"
+    study, dataset, model = things(service)
     return {
         "jobs": "/",
         "none": "/?search=nothing",
@@ -254,6 +255,9 @@ def pages(service: Service) -> dict[str, str]:
         "models": f"/models{here}",
         "datasets": f"/datasets{here}",
         "studies": f"/studies{here}",
+        "study": f"/studies/{study}{here}&trial=2",
+        "dataset": f"/datasets/{dataset}{here}",
+        "model": f"/models/{model}{here}",
         "settings": "/settings",
         "buckets": "/buckets",
         "bucket": f"/buckets/{service.extra['bucket']}",
@@ -261,10 +265,40 @@ def pages(service: Service) -> dict[str, str]:
     }
 
 
+def things(service: Service) -> tuple[str, str, str]:
+    """The ids of a study with trials, a dataset and a model."""
+    place = f"/v1/projects/{PROJECT}/locations/{REGION}"
+    bucket = service.extra["bucket"]
+    spec = {
+        "metrics": [{"metricId": m, "goal": "MINIMIZE"} for m in ("loss", "seconds")],
+        "parameters": [{"parameterId": "rate", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}],
+    }
+    study = service.call("POST", f"{place}/studies", {"displayName": "fast", "studySpec": spec})
+    for rate in (0.2, 0.5, 0.9):
+        given = {"parameters": [{"parameterId": "rate", "value": rate}]}
+        trial = service.call("POST", f"/v1/{study['name']}/trials", given)["name"]
+        values = {"loss": 1 - rate, "seconds": 10 * rate}
+        metrics = [{"metricId": name, "value": value} for name, value in values.items()]
+        measured = {"measurement": {"stepCount": "1", "metrics": metrics}}
+        service.call("POST", f"/v1/{trial}:addTrialMeasurement", measured)
+        service.call("POST", f"/v1/{trial}:complete", {})
+    service.put(bucket, "data/a.csv", b"a,b\n1,2\n")
+    dataset = {
+        "displayName": "flowers",
+        "metadataSchemaUri": "gs://google-cloud-aiplatform/schema/dataset/metadata/tabular_1.0.0.yaml",
+        "metadata": {"inputConfig": {"gcsSource": {"uri": [f"gs://{bucket}/data/a.csv"]}}},
+    }
+    service.call("POST", f"{place}/datasets", dataset)
+    (found,) = service.call("GET", f"{place}/datasets")["datasets"]
+    model = {"model": {"displayName": "classifier", "artifactUri": f"gs://{bucket}/data"}}
+    uploaded = service.call("POST", f"{place}/models:upload", model)["response"]["model"]
+    return tuple(name.rpartition("/")[2] for name in (study["name"], found["name"], uploaded))
+
+
 def arrive(page: Page, service: Service, name: str, path: str) -> None:
     """Open a page and wait for what its scripts draw."""
     page.goto(service.rest + path)
-    if name in ("usage", "trials"):
+    if name in ("usage", "trials", "study"):
         expect(page.locator("canvas").first).to_be_visible()
     if name == "logs":
         expect(page.locator(".log-line").first).to_be_visible()

@@ -1,9 +1,16 @@
 """What charts of the console are drawn from: bars of attempts, parallel coordinates, fronts."""
 
+from trainshed.console.pages.searches import Metric, Search, best_so_far, front, parallel
+from trainshed.console.pages.studies import search_of
 from trainshed.console.pages.timelines import WIDTH, chart
-from trainshed.console.pages.tuning import best_so_far, parallel
-from trainshed.console.rendering import bytes_text, clean, nanos, seconds_text
-from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial, Tuning
+from trainshed.console.rendering import (
+    bytes_text,
+    clean,
+    folder_address,
+    nanos,
+    seconds_text,
+)
+from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.timeline import (
     Attempt,
     Incarnation,
@@ -55,8 +62,8 @@ def test_bars_are_to_scale_and_say_how_each_life_ended() -> None:
 
 
 def test_the_best_so_far_follows_the_goal() -> None:
-    assert best_so_far([3, 1, 2, 5], "MAXIMIZE") == [3, 3, 3, 5]
-    assert best_so_far([3, 1, 2, 5], "MINIMIZE") == [3, 1, 1, 1]
+    assert best_so_far([3, 1, 2, 5], True) == [3, 3, 3, 5]
+    assert best_so_far([3, 1, 2, 5], False) == [3, 1, 1, 1]
 
 
 def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:
@@ -65,7 +72,7 @@ def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:
         Trial(number=2, parameters={"rate": 0.1, "kind": "adam"}, value=0.9),
         Trial(number=3, parameters={"rate": 0.01}, value=0.7),
     ]
-    axes, lines = parallel(trials, Tuning(metric="accuracy", goal="MAXIMIZE", best=2))
+    axes, lines = parallel(trials, Search(trials, (Metric("accuracy", True),), frozenset({2})))
     assert [(axis.name, axis.low, axis.high) for axis in axes] == [
         ("rate", "0.001", "0.1"),
         ("kind", "adam", "sgd"),
@@ -75,6 +82,54 @@ def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:
     assert lines[-1].is_best
     # A rate that spans decades is drawn by decades: a hundredth is half way.
     assert lines[1].points == "40.0,130.0 960.0,130.0"
+
+
+def test_a_front_goes_by_the_goals_of_both_metrics() -> None:
+    def between(*goals: bool | None) -> list[int]:
+        trials = [
+            Trial(number=n, value=value, metrics={"cost": cost})
+            for n, value, cost in ((1, 0.9, 9.0), (2, 0.5, 1.0), (3, 0.4, 2.0), (4, 0.8, 8.0))
+        ]
+        metrics = tuple(map(Metric, ("accuracy", "cost"), goals))
+        drawn = front(trials, Search(trials, metrics, frozenset()))
+        return sorted(dot.number for dot in drawn.dots if dot.is_front)
+
+    assert between(True, False) == [1, 2, 4]
+    assert between(True, None) == [1, 2, 4], "more of one, less of what nobody says"
+    assert between(True, True) == [1]
+    assert between(False, False) == [2, 3]
+
+
+def test_a_study_is_drawn_as_a_tuning_job_is() -> None:
+    spec = {"metrics": [{"metricId": "loss", "goal": "MINIMIZE"}, {"metricId": "size"}]}
+    measured = {"metrics": [{"metricId": "loss"}, {"metricId": "size", "value": 7}]}
+    trials = [
+        {"id": "1", "state": "ACTIVE", "parameters": [{"parameterId": "rate", "value": 0.1}]},
+        {
+            "id": "2",
+            "state": "SUCCEEDED",
+            "finalMeasurement": measured,
+            "measurements": [
+                {"stepCount": str(n), "metrics": [{"metricId": "loss", "value": 1000 - n}]}
+                for n in range(1000)
+            ],
+        },
+    ]
+    search = search_of(spec, trials, frozenset({2}), "2")
+    first, second = search.trials
+    assert (first.value, first.parameters) == (None, {"rate": 0.1})
+    assert (second.value, second.metrics["size"]) == (0.0, 7.0)
+    assert search.chosen is second
+    assert len(second.curve) <= 61
+    assert (second.curve[0], second.curve[-1]) == ((0, 1000.0), (999, 1.0))
+
+
+def test_names_in_buckets_lead_to_where_they_lie() -> None:
+    assert folder_address("gs://b/runs/one/model") == "/buckets/b?prefix=runs%2Fone%2Fmodel%2F"
+    assert folder_address("gs://b/data/train.csv") == "/buckets/b?prefix=data%2F"
+    assert folder_address("gs://b/data/2024-*/x") == "/buckets/b?prefix=data%2F"
+    assert folder_address("gs://b") == "/buckets/b"
+    assert folder_address("javascript:alert(1)") == folder_address("gs://") == ""
 
 
 def test_texts_of_programs_move_nothing() -> None:

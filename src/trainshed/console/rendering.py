@@ -69,6 +69,7 @@ def environment() -> "Environment":
         "seconds": seconds_text,
         "number": number_text,
         "q": _quoted,
+        "folder": folder_address,
     }
     names = cast(dict[str, Any], made.globals)
     names |= {"asset": assets.address_of, "places": _places, "snippets": snippets}
@@ -77,6 +78,19 @@ def environment() -> "Environment":
 
 def _quoted(text: object) -> str:
     return quote(str(text), safe="")
+
+
+def folder_address(uri: str) -> str:
+    """The page of the bucket, at the level that a gs:// URI names, or that the file lies in of one that has a
+    wildcard or a suffix; "" of anything else."""
+    bucket, _, name = uri.removeprefix("gs://").partition("/")
+    if not uri.startswith("gs://") or not bucket:
+        return ""
+    plain = re.split(r"[*?\[]", name, maxsplit=1)[0]
+    last = plain.rpartition("/")[2]
+    is_file = plain != name or (last and "." in last)
+    prefix = plain.rpartition("/")[0] if is_file else plain.rstrip("/")
+    return f"/buckets/{_quoted(bucket)}" + (f"?prefix={_quoted(prefix + '/')}" if prefix else "")
 
 
 def _places() -> frozenset[str]:

@@ -75,6 +75,11 @@ class Visit:
         """Have a method of ours do something. Raises Refused."""
         return await self.backend.ask(self.principal, verb, path, {}, body or {})
 
+    def on(self, path: str) -> str:
+        """A page's address, of the same project and region as this one."""
+        kept = {name: self.query(name) for name in ("project", "region") if self.query(name)}
+        return f"{path}?{urlencode(kept)}" if kept else path
+
     def with_query(self, **changes: str) -> str:
         """This page's address with other parameters; "" takes one away."""
         merged = {**self.request.query, **changes}

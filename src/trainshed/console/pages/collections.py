@@ -1,4 +1,4 @@
-"""What else there is: models, datasets, studies, experiments, secrets; what the service says of itself."""
+"""What else there is: models, experiments, secrets; what the service says of itself."""
 
 import json
 from typing import Any, Final
@@ -37,62 +37,15 @@ async def model(visit: Visit) -> View:
     return View(title, "model.html", {"found": found, "title": title}, place="models")
 
 
-async def listed(visit: Visit, collection: str, *, token: str = "") -> Any:
+async def listed(visit: Visit, collection: str, *, token: str = "", size: int = _PAGE) -> Any:
     """A page of a collection of the Vertex API."""
     project, region = place_of(visit)
-    query = urlencode({"pageSize": str(_PAGE), **({"pageToken": token} if token else {})})
+    query = urlencode({"pageSize": str(size), **({"pageToken": token} if token else {})})
     path = f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{collection}"
     return await visit.backend.call(visit.principal, "GET", f"{path}?{query}")
 
 
-async def datasets(visit: Visit) -> View:
-    """`/datasets`."""
-    answer = await listed(visit, "datasets", token=visit.query("page"))
-    rows = [
-        (
-            each.get("displayName", ""),
-            each["name"].rpartition("/")[2],
-            str(each.get("metadataSchemaUri", "")).rpartition("/")[2].partition("_1")[0],
-            each.get("dataItemCount", ""),
-            each.get("createTime", ""),
-        )
-        for each in answer.get("datasets", ())
-    ]
-    values = {
-        "columns": ("Dataset", "Kind", "Items", "Created"),
-        "nothing": "No dataset yet. aiplatform.TabularDataset.create makes one.",
-        "rows": rows,
-        "following": _next(visit, answer),
-    }
-    return View("Datasets", "table.html", values, place="datasets")
-
-
-async def studies(visit: Visit) -> View:
-    """`/studies`."""
-    answer = await listed(visit, "studies", token=visit.query("page"))
-    rows = [
-        (
-            each.get("displayName", ""),
-            each["name"].rpartition("/")[2],
-            each.get("state", ""),
-            ", ".join(
-                f"{metric.get('goal', '').lower()} {metric.get('metricId', '')}"
-                for metric in each.get("studySpec", {}).get("metrics", ())
-            ),
-            each.get("createTime", ""),
-        )
-        for each in answer.get("studies", ())
-    ]
-    values = {
-        "columns": ("Study", "State", "Searches", "Created"),
-        "nothing": "No study yet. The trials of a tuning job are on its own page.",
-        "rows": rows,
-        "following": _next(visit, answer),
-    }
-    return View("Studies", "table.html", values, place="studies")
-
-
-def _next(visit: Visit, answer: Any) -> str:
+def following(visit: Visit, answer: Any) -> str:
     """Where the next page is; "" on the last one."""
     token = answer.get("nextPageToken", "")
     return visit.with_query(page=token) if token else ""

@@ -1,0 +1,262 @@
+"""A search for parameters, of a tuning job or of a study, as charts and as a table. Pure."""
+
+import json
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trainshed.console.rendering import number_text
+from trainshed.console.visits import Part
+from trainshed.wire.trainshed_v1.jobs import Trial
+
+HEIGHT: Final = 260.0
+_TOP: Final = 10.0
+_WIDTH: Final = 1000.0
+_MOST: Final = 400
+"""Trials that are drawn and listed; of more the newest."""
+_FAR: Final = 50
+"""From this ratio on an axis of positive numbers is logarithmic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Something that trials measure."""
+
+    name: str
+    #: Larger is better; None: nobody has said.
+    is_maximized: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Trials, ascending by number, and what they are judged by."""
+
+    trials: Sequence[Trial]
+    #: The first is the objective that `Trial.value` is of.
+    metrics: tuple[Metric, ...]
+    #: Numbers of the best: one for one metric, else those that no other beats in all.
+    best: Set[int]
+    #: The trial whose curve is shown.
+    chosen: Trial | None = None
+
+    @property
+    def objective(self) -> Metric:
+        return self.metrics[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of the parallel coordinates."""
+
+    name: str
+    x: float
+    low: str
+    high: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One trial across all axes."""
+
+    number: int
+    #: `x,y x,y …`
+    points: str
+    is_best: bool
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One trial between two metrics."""
+
+    x: float
+    y: float
+    number: int
+    is_front: bool
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Trials between two metrics; no dots: there is nothing to compare."""
+
+    dots: tuple[Dot, ...] = ()
+    #: Across and upwards.
+    axes: tuple[Axis, ...] = ()
+
+
+def parts(search: Search) -> dict[str, Part]:
+    """Charts and table, by the id of their element."""
+    shown = [trial for trial in search.trials if _finite(trial.value)][-_MOST:]
+    axes, lines = parallel(shown, search)
+    return {
+        "objective": Part("_trials_objective.html", {"data": _objective(shown, search)}),
+        "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
+        "front": Part("_trials_front.html", {"front": front(shown, search)}),
+        "curve": Part("_trials_curve.html", {"chosen": search.chosen, "curve": _curve(search)}),
+        "table": Part(
+            "_trials_table.html",
+            {
+                "search": search,
+                "trials": list(search.trials)[::-1][:_MOST],
+                "names": parameters_of(search.trials),
+                "has_jobs": any(trial.job for trial in search.trials),
+            },
+        ),
+    }
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def best_so_far(values: Sequence[float], is_maximized: bool | None) -> list[float]:
+    """The best of each beginning."""
+    better = max if is_maximized else min
+    found: list[float] = []
+    for value in values:
+        found.append(better(found[-1], value) if found else value)
+    return found
+
+
+def _objective(shown: Sequence[Trial], search: Search) -> str:
+    """ "" without a trial that has measured anything."""
+    if not shown:
+        return ""
+    values = [float(trial.value or 0.0) for trial in shown]
+    best = best_so_far(values, search.objective.is_maximized)
+    return json.dumps(
+        {
+            "at": [trial.number for trial in shown],
+            "lines": [
+                [search.objective.name, values, "points"],
+                ["best so far", best, "steps"],
+            ],
+            "label": "Trial",
+        }
+    )
+
+
+def _curve(search: Search) -> str:
+    chosen = search.chosen
+    if chosen is None or not chosen.curve:
+        return ""
+    steps, values = [step for step, _ in chosen.curve], [value for _, value in chosen.curve]
+    return json.dumps({"at": steps, "lines": [[search.objective.name, values]], "points": True})
+
+
+def parameters_of(found: Sequence[Trial]) -> list[str]:
+    """Names of all parameters, in the order in which trials have them."""
+    return list(dict.fromkeys(name for trial in found for name in trial.parameters))
+
+
+def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[Line]]:
+    """Each parameter an axis, the metrics the last ones, the objective the very last."""
+    names = parameters_of(shown)
+    columns: list[tuple[str, list[Any]]] = [
+        (name, [trial.parameters.get(name) for trial in shown]) for name in names
+    ]
+    columns += [
+        (metric.name, [trial.metrics.get(metric.name) for trial in shown])
+        for metric in search.metrics[:0:-1]
+    ]
+    columns.append((search.objective.name, [trial.value for trial in shown]))
+    if len(shown) < 2 or len(columns) < 2:
+        return [], []
+    axes: list[Axis] = []
+    places: list[list[float | None]] = []
+    for position, (name, values) in enumerate(columns):
+        x = round(40 + position * (_WIDTH - 80) / (len(columns) - 1), 1)
+        low, high, scaled = _scaled(values)
+        axes.append(Axis(name, x, low, high))
+        places.append(scaled)
+    lines = [
+        Line(
+            trial.number,
+            " ".join(
+                f"{axis.x},{_TOP + (1 - place) * (HEIGHT - 2 * _TOP):.1f}"
+                for axis, scaled in zip(axes, places, strict=True)
+                if (place := scaled[row]) is not None
+            ),
+            trial.number in search.best,
+            f"trial {trial.number}: {number_text(trial.value)}",
+        )
+        for row, trial in enumerate(shown)
+    ]
+    return axes, sorted(lines, key=lambda line: line.is_best)
+
+
+def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
+    """The texts of both ends, and each value between 0 and 1."""
+    numbers = [float(value) for value in values if _finite(value)]
+    if len(numbers) < sum(value is not None for value in values):
+        words = sorted({str(value) for value in values if value is not None})
+        size = max(1, len(words) - 1)
+        return (
+            words[0],
+            words[-1],
+            [None if value is None else words.index(str(value)) / size for value in values],
+        )
+    if not numbers:
+        return "", "", [None for _ in values]
+    low, high = min(numbers), max(numbers)
+    is_wide = low > 0 and high / low >= _FAR
+
+    def place(value: float) -> float:
+        if high == low:
+            return 0.5
+        if is_wide:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
+
+    return (
+        _end_text(low),
+        _end_text(high),
+        [place(float(value)) if _finite(value) else None for value in values],
+    )
+
+
+def _end_text(value: float) -> str:
+    """Short, for there may be many axes."""
+    return number_text(value) if value.is_integer() else f"{value:.3g}"
+
+
+def front(shown: Sequence[Trial], search: Search) -> Front:
+    """Trials between the first two metrics, and which are not beaten in both. Where nobody says which way the
+    second one is better, it is the way of the first turned round: more accuracy, less of what it costs."""
+    if len(search.metrics) < 2:
+        return Front()
+    first, second = search.metrics[:2]
+    found = [
+        (trial, float(trial.value or 0.0), float(trial.metrics[second.name]))
+        for trial in shown
+        if _finite(trial.metrics.get(second.name))
+    ]
+    if len(found) < 2:
+        return Front()
+    across = 1 if first.is_maximized else -1
+    upwards = -across if second.is_maximized is None else 1 if second.is_maximized else -1
+
+    def beaten(a: float, b: float) -> bool:
+        return any(
+            across * x >= across * a and upwards * y >= upwards * b and (x, y) != (a, b)
+            for _, x, y in found
+        )
+
+    x_low, x_high, xs = _scaled([a for _, a, _ in found])
+    y_low, y_high, ys = _scaled([b for _, _, b in found])
+    dots = tuple(
+        Dot(
+            round(40 + (x or 0) * (_WIDTH - 80), 1),
+            round(_TOP + (1 - (y or 0)) * (HEIGHT - 2 * _TOP), 1),
+            trial.number,
+            not beaten(a, b),
+            f"trial {trial.number}: {first.name} {number_text(a)}, {second.name} {number_text(b)}",
+        )
+        for (trial, a, b), x, y in zip(found, xs, ys, strict=True)
+    )
+    return Front(
+        tuple(sorted(dots, key=lambda dot: dot.is_front)),
+        (Axis(first.name, 0, x_low, x_high), Axis(second.name, 0, y_low, y_high)),
+    )

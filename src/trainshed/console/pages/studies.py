@@ -1,0 +1,154 @@
+"""Studies of the study API (Vizier): a list, and one with its trials."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from trainshed.console.pages.collections import following, listed, place_of
+from trainshed.console.pages.searches import Metric, Search, parts
+from trainshed.console.rendering import number_text
+from trainshed.console.visits import View, Visit
+from trainshed.wire.trainshed_v1.jobs import Trial
+
+_PAGE: Final = 500
+_PAGES: Final = 4
+_CURVE: Final = 60
+"""Points of a trial's curve at most."""
+
+
+async def studies(visit: Visit) -> View:
+    """`/studies`."""
+    answer = await listed(visit, "studies", token=visit.query("page"))
+    rows = [
+        (
+            each.get("displayName", ""),
+            each["name"].rpartition("/")[2],
+            visit.on(f"/studies/{quote(each['name'].rpartition('/')[2], safe='')}"),
+            each.get("state", ""),
+            _aims(each),
+            each.get("createTime", ""),
+        )
+        for each in answer.get("studies", ())
+    ]
+    values = {
+        "columns": ("Study", "State", "Searches", "Created"),
+        "nothing": "No study yet. The trials of a tuning job are on its own page.",
+        "rows": rows,
+        "following": following(visit, answer),
+    }
+    return View("Studies", "table.html", values, place="studies")
+
+
+async def study(visit: Visit) -> View:
+    """`/studies/S`: the objective over the trials, parameters against it, the front, the table."""
+    project, region = place_of(visit)
+    place = f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}"
+    path = f"{place}/studies/{visit.quoted('study')}"
+    found = await visit.backend.call(visit.principal, "GET", path)
+    trials = await _trials(visit, path)
+    answer = await visit.backend.call(
+        visit.principal, "POST", f"{path}/trials:listOptimalTrials", b"{}"
+    )
+    best = frozenset(int(each["id"]) for each in answer.get("optimalTrials", ()))
+    spec = found["studySpec"]
+    search = search_of(spec, trials, best, visit.query("trial"))
+    ends = [trial["state"] for trial in trials]
+    counts = {state: ends.count(state) for state in dict.fromkeys(ends)}
+    return View(
+        found.get("displayName", ""),
+        "study.html",
+        {
+            "study": found,
+            "id": found["name"].rpartition("/")[2],
+            "aims": _aims(found),
+            "counts": counts,
+            "parameters": [(each["parameterId"], _range(each)) for each in spec["parameters"]],
+            "algorithm": spec.get("algorithm", ""),
+        },
+        parts=parts(search),
+        place="studies",
+    )
+
+
+async def _trials(visit: Visit, path: str) -> list[Any]:
+    found: list[Any] = []
+    token = ""
+    for _ in range(_PAGES):
+        query = urlencode({"pageSize": str(_PAGE), **({"pageToken": token} if token else {})})
+        answer = await visit.backend.call(visit.principal, "GET", f"{path}/trials?{query}")
+        found += answer.get("trials", ())
+        token = answer.get("nextPageToken", "")
+        if not token:
+            break
+    return sorted(found, key=lambda trial: int(trial["id"]))
+
+
+def search_of(
+    spec: Mapping[str, Any], trials: Iterable[Any], best: frozenset[int], chosen: str
+) -> Search:
+    """Of a study's public spec and its public trials."""
+    metrics = tuple(
+        Metric(each["metricId"], each.get("goal") == "MAXIMIZE") for each in spec["metrics"]
+    )
+    found = [trial_of(each, metrics[0].name) for each in trials]
+    return Search(
+        found,
+        metrics,
+        best,
+        next((trial for trial in found if str(trial.number) == chosen), None),
+    )
+
+
+def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
+    """A public trial, as those of tuning jobs are shown."""
+    final = _measured(public.get("finalMeasurement", {}))
+    curve = [
+        (int(each.get("stepCount", 0)), value)
+        for each in public.get("measurements", ())
+        if (value := _measured(each).get(objective)) is not None
+    ]
+    stride = max(1, -(-len(curve) // _CURVE))
+    return Trial(
+        number=int(public["id"]),
+        state=public.get("state", ""),
+        parameters={
+            each["parameterId"]: each.get("value") for each in public.get("parameters", ())
+        },
+        value=final.get(objective),
+        metrics=final,
+        start_time=public.get("startTime", ""),
+        end_time=public.get("endTime", ""),
+        reason=public.get("infeasibleReason", ""),
+        job=public.get("customJob", ""),
+        curve=(*curve[:-1:stride], *curve[-1:]),
+    )
+
+
+def _measured(measurement: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers by metric; a metric that is 0 has no value in public JSON."""
+    return {
+        each["metricId"]: float(each.get("value", 0)) for each in measurement.get("metrics", ())
+    }
+
+
+def _aims(public: Any) -> str:
+    return ", ".join(
+        f"{metric.get('goal', '').lower()} {metric.get('metricId', '')}"
+        for metric in public.get("studySpec", {}).get("metrics", ())
+    )
+
+
+def _range(parameter: Mapping[str, Any]) -> str:
+    """Where a parameter's values come from, in words."""
+    for kind in ("doubleValueSpec", "integerValueSpec"):
+        if kind in parameter:
+            low, high = (
+                number_text(float(parameter[kind].get(end, 0))) for end in ("minValue", "maxValue")
+            )
+            scale = parameter.get("scaleType", "").removeprefix("UNIT_").removesuffix("_SCALE")
+            by = f", {scale.lower().replace('_', ' ')}" if scale not in ("", "LINEAR") else ""
+            return f"{low} to {high}{by}"
+    for kind in ("discreteValueSpec", "categoricalValueSpec"):
+        if kind in parameter:
+            return ", ".join(number_text(value) for value in parameter[kind].get("values", ()))
+    return ""
