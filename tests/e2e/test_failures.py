@@ -3,6 +3,8 @@ service."""
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -71,7 +73,12 @@ def test_a_traceback_ends_in_the_public_message_with_last_lines_and_link(frail: 
     assert (
         "Not every package" not in message
     )  # what the service says is not the program's last line
-    assert "To find out more about why your job exited please check the logs: https://" in message
+    page = f"{frail.rest}/jobs/{job_id}"
+    assert f"why your job exited please check the logs: {page}" in message, "a page that is there"
+    with pytest.raises(HTTPError) as answer:
+        urlopen(page)
+    assert answer.value.code == 401, "it is there, for whoever has signed in"
+    assert "text/html" in answer.value.headers["content-type"]
     public = frail.call("GET", f"{CUSTOM_JOBS}/{job_id}")
     assert public["state"] == "JOB_STATE_FAILED"
     assert public["error"] == {"code": 3, "message": message}

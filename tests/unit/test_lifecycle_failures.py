@@ -596,3 +596,14 @@ def test_a_cancel_that_was_accepted_stands_when_the_job_is_given_up() -> None:
     assert life.job.state is JobState.CANCELLED
     assert life.job.error is not None
     assert life.job.error.code == 1
+
+
+def test_an_error_leads_to_the_service_s_own_page_of_the_job() -> None:
+    """spec/failures#messages: a setting says which page; without one it is that of the public text."""
+    for pages, link in (
+        ("https://training.example.org", f"https://training.example.org/jobs/{job().uid}"),
+        ("", "https://console.cloud.google.com/logs/viewer?"),
+    ):
+        _, message = failed(Life(job(), FailurePolicy(pages=pages)).up().exits(code=1))
+        assert f"please check the logs: {link}" in message
+        assert message.count("https://") == 1

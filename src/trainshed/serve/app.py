@@ -157,7 +157,11 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
             memory_cap=settings.memory_per_replica << 20,
             memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
         ),
-        failures=FailurePolicy(table_with(settings.failure_rules), settings.max_attempts),
+        failures=FailurePolicy(
+            table_with(settings.failure_rules),
+            settings.max_attempts,
+            _address(bootstrap) if settings.error_links == "service" else "",
+        ),
         curves=JobCurves(_curve_stores(bootstrap, buckets, points, new_uid)),
         meters=meters,
     )

@@ -134,6 +134,8 @@ class Settings:
     max_study_trials: Count = 1000
     #: Where browsers reach this service; "" = where it listens.
     web_url: WebUrl = ""
+    #: Where errors of jobs send people: to this service's page of the job, or to that of the public text.
+    error_links: Literal["service", "google"] = "service"
     #: Further names by which the service may be called, with commas in between.
     allowed_hosts: HostNames = ""
     #: Pages of others that may call it, with commas in between.

@@ -20,7 +20,8 @@ from trainshed.wire.trainshed_v1 import timeline
 from trainshed.wire.trainshed_v1.capacity import Waiting
 from trainshed.wire.trainshed_v1.record import read
 
-_PUBLIC_PAGE = re.compile(r"https://console\.cloud\.google\.com/\S*")
+_PAGE = re.compile(r"(?<=please check the logs: )https?://\S{1,4000}")
+"""Of the public message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +290,8 @@ class TimelineView:
 
 
 def _own_links(text: str, job_id: str) -> str:
-    """A message of the public services, which send people to a page of theirs, with our own command."""
-    return _PUBLIC_PAGE.sub(f"trainshed jobs logs {job_id}", text)
+    """A message of the public services, which send people to a page, with our own command."""
+    return _PAGE.sub(f"trainshed jobs logs {job_id}", text)
 
 
 def how(ending: records.ReplicaExit | timeline.IncarnationExit | None) -> str:

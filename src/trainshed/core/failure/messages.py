@@ -118,7 +118,8 @@ def _user_code(evidence: Evidence, status: int, body: str) -> str:
             "Termination reason: Error. ",
             *((body, "") if body else ()),
             *((evidence.advice, "") if evidence.advice else ()),
-            f"To find out more about why your job exited please check the logs: {logs_link(evidence.name)}",
+            "To find out more about why your job exited please check the logs: "
+            f"{evidence.page or logs_link(evidence.name)}",
         )
     )
 

@@ -32,15 +32,21 @@ from trainshed.core.lifecycle.states import (
     ReplicaState,
     ReplicaTrigger,
 )
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """The failure table in force and how many attempts a job gets in all."""
+    """The failure table in force, how many attempts a job gets in all, and where errors send people."""
 
     rules: tuple[Rule, ...] = RULES
     max_attempts: int = MAX_ATTEMPTS
+    #: The address of pages of jobs; "" = errors name the page that the public text names.
+    pages: str = ""
+
+    def page(self, uid: JobUid) -> str:
+        """The page of a job; "" = that of the public text."""
+        return f"{self.pages}/jobs/{uid}" if self.pages else ""
 
 
 @dataclass(frozen=True, slots=True)
