@@ -8,7 +8,7 @@ import pytest
 
 from trainshed.core.names import JobUid
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.remote import agent
+from trainshed.engines.remote import agent, node_directory
 from trainshed.engines.remote.credentials import Credential
 from trainshed.engines.remote.greeting import NotAdmitted
 from trainshed.engines.remote.messages import AgentDocument
@@ -50,11 +50,11 @@ def test_a_directory_that_others_could_have_made_is_not_used(tmp_path: Path, tra
         place.mkdir()
         place.chmod(0o777)
     with pytest.raises(OSError, match="name another directory"):
-        agent.make_ours(place)
+        node_directory.make_ours(place)
     assert not list(place.iterdir())
 
 
 def test_a_directory_of_our_own_is_made_once(tmp_path: Path) -> None:
     for _ in range(2):
-        agent.make_ours(tmp_path / "a" / "b")
+        node_directory.make_ours(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()

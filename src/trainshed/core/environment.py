@@ -24,17 +24,11 @@ from trainshed.core.cluster import (
     role,
 )
 from trainshed.core.job.spec import JobSpec
+from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.requests import snake_case
 from trainshed.core.runtime import REDUCERS
 
-METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
-"""The variable that names a trial's metrics file (facts/program#variables). An engine that cannot show one
-replica alone the file named here puts the path of another one in its place."""
-
-REDUCTION_REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
-"""The variable that names the file in which workers and reducers report (spec/reduction#reports); engines
-treat it likewise."""
 REDUCTION_REPORT = "/var/hypertune/reduction.json"
 """What it says. That directory is there for every program, and its own to write to, whoever it runs as."""
 

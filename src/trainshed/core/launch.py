@@ -6,6 +6,12 @@ from trainshed.core.names import JobUid, ReplicaId
 
 REDUCTION_PACKAGES = "/opt/trainshed/reduction"
 """Where programs in container images find the package `trainshed_reduction`."""
+METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
+"""The variable that names a trial's metrics file (facts/program#variables). An engine that cannot show one
+replica alone the file named here puts the path of another one in its place."""
+REDUCTION_REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
+"""The variable that names the file in which workers and reducers report (spec/reduction#reports); engines
+treat it likewise."""
 LOST_REDUCERS = "/opt/trainshed/lost-reducers"
 """What the variable LOST_FILE of `core.reduction` says. An engine that cannot show a file there puts the path
 of another one in its place."""

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
-from trainshed.core.environment import METRIC_FILE
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import METRIC_FILE, LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.study.records import Measurement

@@ -7,8 +7,8 @@ import signal
 import time
 
 from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
-from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
-from trainshed.core.launch import ReductionPart
+from trainshed.core.environment import REDUCTION_REPORT
+from trainshed.core.launch import REDUCTION_REPORT_FILE, ReductionPart
 from trainshed.core.lifecycle.replica_events import (
     ReplicaExited,
     ReplicaLost,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import Line, Place
-from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
+from trainshed.core.environment import REDUCTION_REPORT
+from trainshed.core.launch import REDUCTION_REPORT_FILE
 from trainshed.engines.local.link import connect
 from trainshed.replica import protocol
 from trainshed.replica.observe import reduction_reports

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainshed.core.environment import METRIC_FILE, REDUCTION_REPORT_FILE
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE, LaunchPlan
 from trainshed.engines.port import Slot
 from trainshed.reduction.trainshed_reduction import variables as reduction
 from trainshed.replica.observe import metrics, reduction_reports

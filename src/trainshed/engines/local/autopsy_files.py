@@ -8,12 +8,14 @@ import asyncio
 import contextlib
 import os
 import stat
-import tarfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from trainshed.eventloop.background import joined
+
+if TYPE_CHECKING:
+    import tarfile
 
 _CHUNK = 1 << 18
 _DEEPEST = 200
@@ -48,6 +50,9 @@ async def archive(directory: Path, *besides: Path) -> AsyncGenerator[bytes]:
 
 
 def _pack(writer: int, directory: Path, besides: tuple[Path, ...]) -> None:
+    # Not needed by what only starts programs, which is to be there soon.
+    import tarfile
+
     with (
         contextlib.suppress(BrokenPipeError),
         os.fdopen(writer, "wb") as output,
@@ -64,9 +69,11 @@ def _pack(writer: int, directory: Path, besides: tuple[Path, ...]) -> None:
                 _add(archive_, handle, name, str(inside / name))
 
 
-def _add(archive_: tarfile.TarFile, parent: int, name: str, called: str) -> None:
+def _add(archive_: "tarfile.TarFile", parent: int, name: str, called: str) -> None:
     """Add one entry; what is gone, or cannot be read, or is of no use elsewhere (a socket, a device) is left
     out."""
+    import tarfile
+
     entry, content = tarfile.TarInfo(called), None
     with contextlib.ExitStack() as opened:
         try:

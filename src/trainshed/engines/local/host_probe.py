@@ -12,6 +12,7 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.local.places import Shares
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import Capabilities, EngineUnavailable, LevelUnavailable, Node
+from trainshed.eventloop.background import joined
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import cgroups
@@ -53,10 +54,14 @@ class HostProbe:
         """Try out and look round. `scratch`: an empty directory on the file system that slots lie on. Raises
         LevelUnavailable."""
         options = self._options
-        level = await self._find_level(spawner, scratch)
-        memory_base, cpu_base, pids_base = await asyncio.to_thread(cgroups.find_bases)
         source = options.devices or NvmlDevices(options.environment())
-        devices = await asyncio.to_thread(source.find)
+        finding = joined(asyncio.to_thread(source.find))
+        try:
+            level = await self._find_level(spawner, scratch)
+            memory_base, cpu_base, pids_base = await asyncio.to_thread(cgroups.find_bases)
+            devices = await finding
+        finally:
+            finding.cancel()
         driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
         whole = machine.node(memory_base)
         declared = machine.Declared(

@@ -7,15 +7,12 @@ service that is silent for a whole lease may have given the replicas to other no
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import pwd
-import re
 import shutil
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
@@ -23,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import (
@@ -33,7 +30,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaNoted,
     ReplicaStarted,
 )
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobUid
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.launch.documents import Revealed
 from trainshed.engines.local import autopsy_files
@@ -57,18 +54,22 @@ from trainshed.engines.port import (
     SlotRequest,
     StartWaits,
 )
-from trainshed.engines.remote import messages, preflight
+from trainshed.engines.remote import messages, node_directory, preflight
 from trainshed.engines.remote.channel import Channel, ChannelClosed
-from trainshed.engines.remote.content.cache import NodeCache
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.remote.reachability import Beacon, reach
+from trainshed.engines.remote.telling import Known, Untold
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, joined, keep
+
+if TYPE_CHECKING:
+    from trainshed.engines.remote.content.cache import NodeCache
+    from trainshed.engines.remote.content.manifest import Manifest
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -80,62 +81,7 @@ _MIRROR_EVERY = 2.0
 _LAST_GRACE = 5 * 10**9
 """ns that programs have when the lease is over."""
 
-_OWN = re.compile(r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+-\d+")
-"""Names of agents' directories."""
-
 Connection = Channel[News, Order]
-
-
-class Known:
-    """What was seen of the replicas, to be told again on every connection: of each incarnation its start, its
-    notes and its end."""
-
-    def __init__(self) -> None:
-        self._news: dict[tuple[ReplicaId, int], list[News]] = {}
-
-    def add(self, replica: ReplicaId, incarnation: int, news: News) -> None:
-        told = self._news.setdefault((replica, incarnation), [])
-        if news not in told:
-            told.append(news)
-
-    def replicas(self) -> list[ReplicaId]:
-        return sorted({replica for replica, _ in self._news})
-
-    def of(self, replica: ReplicaId) -> list[News]:
-        """In the order in which it was seen."""
-        found = sorted((key for key in self._news if key[0] == replica), key=lambda key: key[1])
-        return [news for key in found for news in self._news[key]]
-
-
-class Untold:
-    """What is still to be told on one connection, in its order: news, and replicas whose streams may have
-    more. That there are lines, of which there may be thousands a second, stands there once."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
-        self._number = 0
-        self._wake = asyncio.Event()
-
-    def add(self, replica: ReplicaId | None, news: News | None) -> None:
-        """`replica`: None = it concerns none of them. `news`: None = only its streams are to be looked at."""
-        key: object
-        match news:
-            case messages.Lines() | messages.Metrics() | None:
-                key = (replica, type(news))
-            case _:
-                key = self._number = self._number + 1
-        self._waiting[key] = (replica, news)
-        self._wake.set()
-
-    def clear(self) -> None:
-        """Nothing of it is to be told any more."""
-        self._waiting.clear()
-
-    async def next(self) -> tuple[ReplicaId | None, News | None]:
-        while not self._waiting:
-            self._wake.clear()
-            await self._wake.wait()
-        return self._waiting.pop(next(iter(self._waiting)))
 
 
 class Agent:
@@ -167,9 +113,7 @@ class Agent:
         self._skew: float | None = None
         #: Nothing was wrong with the node when it was looked at.
         self._is_fit = not document.preflight
-        self._cache = NodeCache(
-            Path(document.cache), limit=document.cache_limit, node=document.node
-        )
+        self._cache = _cache(document)
         #: Why nothing can be run here; "" = it can.
         self._failure = ""
         self._heard = time.monotonic()
@@ -320,7 +264,7 @@ class Agent:
                 slots = await self._allocate(uid, attempt, requests)
                 return messages.Slots(order.number, slots)
             case messages.Provide(content=content):
-                await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
+                await self._fetch(content)
             case messages.Launch(plans=plans, masked=masked, lines=lines):
                 await asyncio.to_thread(self._begin_logs, plans, lines)
                 await engine.launch_by(plans, _as_given(plans, masked))
@@ -344,12 +288,18 @@ class Agent:
                 return await self._change(order)
         return messages.Answer(order.number)
 
+    async def _fetch(self, content: "Manifest") -> None:
+        if self._cache is None:
+            raise EngineUnavailable("this agent was not told where to keep what it is sent")
+        await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
+
     async def _change(self, order: messages.Call) -> messages.AnyAnswer:
         """From one attempt to another."""
         match order:
             case messages.Rest():
                 await self._engine.release(self._job_uid, self._attempt)
-                self._cache.close()
+                if self._cache is not None:
+                    self._cache.close()
                 await self._forget()
             case messages.Adopt(job_uid=job_uid, attempt=attempt, sizes=sizes):
                 await self._forget()
@@ -553,6 +503,15 @@ def options(document: AgentDocument, access: ServiceAccess, address: str) -> Opt
     )
 
 
+def _cache(document: AgentDocument) -> "NodeCache | None":
+    """None = the node sees what programs need where the service has it, and nothing for it is loaded."""
+    if not document.cache:
+        return None
+    from trainshed.engines.remote.content.cache import NodeCache
+
+    return NodeCache(Path(document.cache), limit=document.cache_limit, node=document.node)
+
+
 async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle) -> None:
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     sockets = directory / "doors"
@@ -625,10 +584,10 @@ def main(zygote: int, connection: socket.socket) -> None:
     document = messages.read_document(sys.stdin.buffer.read())
     require_user(document.user)
     parent = Path(document.directory)
-    make_ours(parent)
+    node_directory.make_ours(parent)
     name = f"{document.credential.name.replace('/', '-')}-{os.getpid()}"
-    directory, left = _own_directory(parent, name)
-    threading.Thread(target=_remove, args=(left,), daemon=True).start()
+    directory, left = node_directory.own_directory(parent, name)
+    threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
     try:
         asyncio.run(_serve(document, directory, ZygoteHandle(zygote, connection)))
     finally:
@@ -659,54 +618,3 @@ def require_user(name: str) -> None:
         raise OSError(
             f"user {name} has number {wanted} here, and this is a process of {os.geteuid()}"
         )
-
-
-def make_ours(directory: Path) -> None:
-    """Make it, unless it is there. Its name is easy to guess, and it may lie where everybody writes: what
-    others have put there is not used. Raises OSError."""
-    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
-    status = directory.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise OSError(
-            f"{directory} is a link, belongs to user {status.st_uid}, or can be written to by others; remove "
-            "it, or name another directory of the nodes in the engine's settings"
-        )
-
-
-def _own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
-    """A new one, locked for as long as this process lives; and those that killed agents have left, under
-    names by which nobody finds them."""
-    turn = os.open(parent, os.O_RDONLY)
-    try:
-        # One at a time: a directory that nobody has locked yet is no left one.
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        directory = parent / name
-        directory.mkdir(mode=0o711)
-        fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
-        for other in parent.iterdir():
-            if _OWN.fullmatch(other.name) and other != directory and not _is_locked(other):
-                with contextlib.suppress(OSError):
-                    other.rename(parent / f".left-{other.name}")
-        return directory, list(parent.glob(".left-*"))
-    finally:
-        os.close(turn)
-
-
-def _is_locked(directory: Path) -> bool:
-    try:
-        opened = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-    except OSError:
-        return True  # Removed just now, of somebody else, or no directory.
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(opened)
-
-
-def _remove(directories: Sequence[Path]) -> None:
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -8,7 +8,6 @@ whether an agent of that name is expected now. Certificates of agents end by the
 
 import os
 import ssl
-import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -157,6 +156,8 @@ def _readable(secret: bytes) -> Generator[str]:
             file.write(secret)
             yield f"/proc/self/fd/{file.fileno()}"
     else:
+        import tempfile
+
         with tempfile.NamedTemporaryFile() as file:
             file.write(secret)
             file.flush()

@@ -7,10 +7,11 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,7 @@ from trainshed.engines.port import (
     Node,
     NodeChanged,
     NodeState,
+    Slot,
     SlotRequest,
     StillWaiting,
 )
@@ -367,10 +369,15 @@ class SlotMaker:
         """Hold every part, start an agent wherever one is missing, and have it give out its slots."""
         for tries_left in reversed(range(_STARTS)):
             try:
-                if not self._options.anywhere:
+                holds: dict[int, Hold] = {}
+                if self._options.anywhere:
+                    holds = await self._hold_anywhere(gang)
+                else:
                     await self._adopt(gang)
-                holds = await self._hold(gang)
-                await self._start_agents(gang, holds)
+                agents = await self._with_agents(gang, holds)
+                if self._options.preflight:
+                    await self._require_links(agents)
+                await self._get_slots(gang, agents)
                 break
             except ClusterRefused as failure:
                 raise LaunchRejected(str(failure)) from failure
@@ -380,21 +387,6 @@ class SlotMaker:
                 # Started by an earlier service that was killed over it, or ended by somebody.
                 if not tries_left:
                     raise
-
-    async def _hold(self, gang: Gang) -> dict[int, Hold]:
-        """By part; none of what was kept, where its agents are."""
-        if self._options.anywhere:
-            return await self._hold_anywhere(gang)
-        record = gang.record
-        return {
-            part: await self._cluster.acquire(hold_name(self._options.identity, record, part), some)
-            for part, some in record.parts.items()
-            if part not in record.holds
-            or not all(
-                (agent := gang.agents.get(place(part, need.node))) and agent.is_connected
-                for need in some
-            )
-        }
 
     async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
         """Parts one after the other, on nodes that the cluster chooses. What is held waits for the rest for a
@@ -423,59 +415,110 @@ class SlotMaker:
         self._attempts.report_nodes(gang, is_given=True)
         return holds
 
-    async def _start_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> None:
-        starting: list[asyncio.Task[None]] = []
+    async def _with_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> list[AgentHandle]:
+        """One on each node on which a replica has its place; those that are missing are started. `holds`:
+        what is held already, by part."""
         agents: list[AgentHandle] = []
+        missing: list[tuple[int, str]] = []
         # Nodes of a hold that all replicas have left, dead ones perhaps, need none.
         for part, node in dict.fromkeys(
             (seat.part, seat.request.node) for seat in gang.record.seats
         ):
             agent = gang.agents.get(place(part, node))
             if agent is None or agent.is_gone or agent.failure:
-                if part not in holds:
-                    raise AgentGone(f"node {node}: its agent is gone")
-                agent = await self._new_agent(gang, part, node)
-                starting.append(joined(self._start_agent(agent, holds[part])))
-            agents.append(agent)
-        await asyncio.gather(*starting)
-        if self._options.preflight:
-            await self._require_links(agents)
-        await asyncio.gather(*(self._get_slots(gang, agent) for agent in agents))
+                missing.append((part, node))
+            else:
+                agents.append(agent)
+        if not missing:
+            return agents
+        fresh = await self._new_agents(gang, missing)
+        try:
+            await all_or_none(
+                self._start_part(
+                    gang, part, holds.get(part), [agent for agent in fresh if agent.part == part]
+                )
+                for part in dict.fromkeys(part for part, _ in missing)
+            )
+        finally:
+            for agent in fresh:
+                if agent.is_starting:
+                    # It never was: nobody would wait for it in vain.
+                    self._agents.give_up(agent)
+        return [*agents, *fresh]
 
-    async def _new_agent(self, gang: Gang, part: int, node: str) -> AgentHandle:
-        """In the place of one that is gone; what that one had begun is lost by now."""
+    async def _new_agents(
+        self, gang: Gang, missing: Iterable[tuple[int, str]]
+    ) -> list[AgentHandle]:
+        """In the places of those that are gone; what those had begun is lost by now."""
         async with self._attempts.lock(gang.key):
-            where = place(part, node)
-            start = secrets.token_hex(4)
-            # It has given out no slots yet, whatever the one before it gave.
+            starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
+            # They have given out no slots yet, whatever those before them gave.
             seats = tuple(
                 msgspec.structs.replace(seat, slot=None)
-                if place(seat.part, seat.request.node) == where
+                if place(seat.part, seat.request.node) in starts
                 else seat
                 for seat in gang.record.seats
             )
-            agents = gang.record.agents | {where: start}
-            record = msgspec.structs.replace(gang.record, agents=agents, seats=seats)
+            record = msgspec.structs.replace(
+                gang.record, agents=gang.record.agents | starts, seats=seats
+            )
             await self._attempts.write(gang, record)
-            return self._agents.add(gang, part, node, start)
+            fresh = [
+                self._agents.add(gang, part, node, starts[place(part, node)])
+                for part, node in missing
+            ]
+        for agent in fresh:
+            agent.is_starting = True
+        return fresh
 
-    async def _start_agent(self, agent: AgentHandle, hold: Hold) -> None:
-        report = next(one for one in self._cluster.report().nodes if one.node.name == agent.node)
-        credential = self._agents.hub.issue(agent.name, self._options.now() + _VALID)
+    async def _start_part(
+        self, gang: Gang, part: int, hold: Hold | None, agents: Sequence[AgentHandle]
+    ) -> None:
+        """Hold that part, unless it is held, and start agents there. What they are given is made then."""
+        preparing = joined(asyncio.to_thread(self._commands, gang.record, agents))
+        try:
+            if hold is None:
+                hold = await self._acquired(gang, part)
+            commands = await preparing
+        finally:
+            preparing.cancel()
+        await asyncio.gather(
+            *(
+                self._start_agent(agent, hold, *command)
+                for agent, command in zip(agents, commands, strict=True)
+            )
+        )
+
+    async def _acquired(self, gang: Gang, part: int) -> Hold:
+        name = hold_name(self._options.identity, gang.record, part)
+        return await self._cluster.acquire(name, gang.record.parts[part])
+
+    def _commands(
+        self, record: GangRecord, agents: Sequence[AgentHandle]
+    ) -> list[tuple[Sequence[str], bytes]]:
+        """What starts each of them, and what it is given. Blocks: certificates are made, and all of the
+        agents' code may have to be read. Raises EngineUnavailable."""
+        return [self._command(record, agent) for agent in agents]
+
+    def _command(self, record: GangRecord, agent: AgentHandle) -> tuple[Sequence[str], bytes]:
+        reports = self._cluster.report().nodes
+        report = next((one for one in reports if one.node.name == agent.node), None)
+        if report is None:
+            raise EngineUnavailable(f"the cluster does not list node {agent.node} any more")
         document = self._options.agent(
-            credential=credential,
+            credential=self._agents.hub.issue(agent.name, self._options.now() + _VALID),
             job_uid=agent.job_uid,
             attempt=agent.attempt,
             node=agent.node,
-            user=hold.name.user,
+            user=hold_name(self._options.identity, record, agent.part).user,
             address=report.address,
             lease=self._options.lease,
         )
-        # It may have to read all of the agent's code first.
-        argv, given = await asyncio.to_thread(
-            self._options.command, agent.node, messages.write_document(document)
-        )
-        agent.is_starting = True
+        return self._options.command(agent.node, messages.write_document(document))
+
+    async def _start_agent(
+        self, agent: AgentHandle, hold: Hold, argv: Sequence[str], given: bytes
+    ) -> None:
         try:
             await self._cluster.start_agent(hold, agent.node, argv, given)
         finally:
@@ -512,11 +555,30 @@ class SlotMaker:
             node, cause = next(iter(judgement.unfit.items()))
             raise PreflightFailed(f"node {node}: {cause}")
 
-    async def _get_slots(self, gang: Gang, agent: AgentHandle) -> None:
-        seats = [seat for seat in gang.seats_of(agent) if seat.slot is None]
+    async def _get_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
+        """Have each give out the slots of its replicas, and write down what was given."""
+        answers = await asyncio.gather(
+            *(self._asked_for_slots(gang, agent) for agent in agents), return_exceptions=True
+        )
+        given = {slot.replica: slot for some in answers if isinstance(some, list) for slot in some}
+        if given:
+            async with self._attempts.lock(gang.key):
+                record = gang.record
+                for seat in record.seats:
+                    slot = given.get(seat.replica)
+                    if slot is not None and slot.node == seat.request.node:
+                        record = record.with_seat(msgspec.structs.replace(seat, slot=slot))
+                await self._attempts.write(gang, record)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def _asked_for_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
+        """Those that its replicas have not got yet."""
+        missing = {seat.replica for seat in gang.seats_of(agent) if seat.slot is None}
         await agent.connected()
-        if not seats:
-            return
+        if not missing:
+            return []
         requests = tuple(seat.request for seat in gang.seats_of(agent))
         try:
             answer = await agent.call(
@@ -528,16 +590,7 @@ class SlotMaker:
             raise
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
-        given = {slot.replica: replace(slot, node=agent.node) for slot in answer.slots}
-        async with self._attempts.lock(gang.key):
-            record = gang.record
-            for seat in seats:
-                now = record.seat(seat.replica)
-                if now is not None and now.part == agent.part:
-                    record = record.with_seat(
-                        msgspec.structs.replace(now, slot=given[seat.replica])
-                    )
-            await self._attempts.write(gang, record)
+        return [replace(slot, node=agent.node) for slot in answer.slots if slot.replica in missing]
 
     async def _give_back_later(self, record: GangRecord, part: int) -> None:
         while True:
@@ -622,6 +675,20 @@ class SlotMaker:
             raise EngineUnavailable(
                 f"it cannot be written down which nodes are unfit ({error}); make room and try again"
             ) from error
+
+
+async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Until all are done, or one has failed: then the others are given up, and have ended."""
+    tasks = [joined(one) for one in some]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [one for one in outcomes if isinstance(one, BaseException)]
+    for failure in sorted(failures, key=lambda one: isinstance(one, asyncio.CancelledError)):
+        raise failure
 
 
 async def _breaks(

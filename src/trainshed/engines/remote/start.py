@@ -6,6 +6,7 @@ It needs little, is ready while the rest is loaded, and pays for no second inter
 document has been read by then, and there is one thread.
 """
 
+import gc
 import os
 import socket
 
@@ -15,9 +16,15 @@ from trainshed.replica import zygote
 def main() -> None:
     """Be an agent, with a zygote of its own."""
     pid, connection = _fork_zygote()
+    # Nothing of what is loaded is ever garbage: to look for some would take a tenth of the time.
+    gc.disable()
     from trainshed.engines.remote import agent
 
+    gc.freeze()
+    gc.enable()
     agent.main(pid, connection)
+    # All is closed and cleared away: what the interpreter would tidy up goes with the process.
+    os._exit(0)
 
 
 def _fork_zygote() -> tuple[int, socket.socket]:

@@ -241,7 +241,7 @@ def allocate(ask: Ask) -> list[str]:
 _TAKE_OVER = """
 PATH=$1; export PATH; errors=$2; size=$3; shift 3
 command -v "$1" >/dev/null || { echo "there is no $1 on $(hostname)" >&2; exit 127; }
-kept=${errors%/*}; mkdir -p -m 700 "$kept" || exit 1
+kept=${errors%/*}; [ -d "$kept" ] || mkdir -p -m 700 "$kept" || exit 1
 [ -O "$kept" ] && [ ! -L "$kept" ] || { echo "$kept on $(hostname) belongs to somebody else" >&2; exit 1; }
 : >"$errors" || exit 1
 given=$kept/.given.$$; mkfifo -m 600 "$given" || exit 1

@@ -1,0 +1,66 @@
+"""Where an agent writes on its node: a directory of its own in one that all agents there share, and what
+killed agents have left in it."""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+_OWN = re.compile(r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+-\d+")
+"""Names of agents' directories."""
+
+
+def make_ours(directory: Path) -> None:
+    """Make it, unless it is there. Its name is easy to guess, and it may lie where everybody writes: what
+    others have put there is not used. Raises OSError."""
+    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise OSError(
+            f"{directory} is a link, belongs to user {status.st_uid}, or can be written to by others; remove "
+            "it, or name another directory of the nodes in the engine's settings"
+        )
+
+
+def own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
+    """A new one, locked for as long as this process lives; and those that killed agents have left, under
+    names by which nobody finds them."""
+    turn = os.open(parent, os.O_RDONLY)
+    try:
+        # One at a time: a directory that nobody has locked yet is no left one.
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        directory = parent / name
+        directory.mkdir(mode=0o711)
+        fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
+        for other in parent.iterdir():
+            if _OWN.fullmatch(other.name) and other != directory and not _is_locked(other):
+                with contextlib.suppress(OSError):
+                    other.rename(parent / f".left-{other.name}")
+        return directory, list(parent.glob(".left-*"))
+    finally:
+        os.close(turn)
+
+
+def _is_locked(directory: Path) -> bool:
+    try:
+        opened = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+    except OSError:
+        return True  # Removed just now, of somebody else, or no directory.
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(opened)
+
+
+def remove(directories: Sequence[Path]) -> None:
+    """All of them, as far as that can be. Blocks."""
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)

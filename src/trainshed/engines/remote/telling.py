@@ -1,0 +1,60 @@
+"""What an agent has seen of its replicas, and what of it is still to be told on the connection that there
+is."""
+
+import asyncio
+
+from trainshed.core.names import ReplicaId
+from trainshed.engines.remote import messages
+from trainshed.engines.remote.messages import News
+
+
+class Known:
+    """What was seen of the replicas, to be told again on every connection: of each incarnation its start, its
+    notes and its end."""
+
+    def __init__(self) -> None:
+        self._news: dict[tuple[ReplicaId, int], list[News]] = {}
+
+    def add(self, replica: ReplicaId, incarnation: int, news: News) -> None:
+        told = self._news.setdefault((replica, incarnation), [])
+        if news not in told:
+            told.append(news)
+
+    def replicas(self) -> list[ReplicaId]:
+        return sorted({replica for replica, _ in self._news})
+
+    def of(self, replica: ReplicaId) -> list[News]:
+        """In the order in which it was seen."""
+        found = sorted((key for key in self._news if key[0] == replica), key=lambda key: key[1])
+        return [news for key in found for news in self._news[key]]
+
+
+class Untold:
+    """What is still to be told on one connection, in its order: news, and replicas whose streams may have
+    more. That there are lines, of which there may be thousands a second, stands there once."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
+        self._number = 0
+        self._wake = asyncio.Event()
+
+    def add(self, replica: ReplicaId | None, news: News | None) -> None:
+        """`replica`: None = it concerns none of them. `news`: None = only its streams are to be looked at."""
+        key: object
+        match news:
+            case messages.Lines() | messages.Metrics() | None:
+                key = (replica, type(news))
+            case _:
+                key = self._number = self._number + 1
+        self._waiting[key] = (replica, news)
+        self._wake.set()
+
+    def clear(self) -> None:
+        """Nothing of it is to be told any more."""
+        self._waiting.clear()
+
+    async def next(self) -> tuple[ReplicaId | None, News | None]:
+        while not self._waiting:
+            self._wake.clear()
+            await self._wake.wait()
+        return self._waiting.pop(next(iter(self._waiting)))
