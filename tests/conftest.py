@@ -23,19 +23,32 @@ hypothesis.settings.register_profile("all", hypothesis.settings(), deadline=None
 hypothesis.settings.register_profile("some", hypothesis.settings(), deadline=None, max_examples=50)
 hypothesis.settings.load_profile("all" if SOAKS else "some")
 
-LONGEST = ("reduction/test_torch.py", "e2e/", "reduction/", "contract/")
+LONGEST = ("reduction/test_torch.py", "slurm/", "e2e/", "reduction/", "contract/")
 """Tests in the order in which they begin: the longest first, so that at the end of a run none of several
 workers is left alone with one of them. The first one builds the environment that others would wait for. All
 else comes after these."""
 
-TOGETHER = (
-    "families",
-    "runtimes_archives",
-    "runtimes_built",
-    "runtimes_confinement",
-    "runtimes_layers",
-)
-"""Files of contract/runtimes that share an environment, ten seconds of work; one worker runs them."""
+TOGETHER = {
+    "runtimes": (
+        "contract/runtimes/test_families.py",
+        "contract/runtimes/test_runtimes_archives.py",
+        "contract/runtimes/test_runtimes_built.py",
+        "contract/runtimes/test_runtimes_confinement.py",
+        "contract/runtimes/test_runtimes_layers.py",
+    ),
+    "slurm": (
+        "slurm/test_cluster.py",
+        "slurm/test_demo.py",
+        "slurm/test_doctor.py",
+        "slurm/test_lab.py",
+        "slurm/test_same_job.py",
+        "slurm/test_service_clients.py",
+        "slurm/test_service_faults.py",
+        "slurm/test_service_places.py",
+        "slurm/test_service_rows.py",
+    ),
+}
+"""Files that share what takes seconds to make, an environment or a cluster; one worker runs them."""
 
 
 # What collecting makes stays to the end, and looking through it again and again takes a quarter of the time.
@@ -62,11 +75,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getoption("dist") != "loadfile":
         return None
     scheduler: Any = importlib.import_module("xdist.scheduler")
-    together = {f"tests/contract/runtimes/test_{name}.py" for name in TOGETHER}
+    group_of = {f"tests/{name}": group for group, names in TOGETHER.items() for name in names}
 
     class Files(scheduler.LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return "together" if path in together else path
+            return group_of.get(path, path)
 
     return Files(config, log)

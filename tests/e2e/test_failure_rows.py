@@ -51,6 +51,15 @@ from trainshed.core.reduction import LISTEN
 
 GRACE = 1
 MEMORY_MIB = 256
+QUICK_RULES = """
+[[failure_rules]]
+name = "internal_error"
+back_off = [0.1, 0.2]
+[[failure_rules]]
+name = "reducer_lost"
+spacing = [0, 0.1]
+"""
+"""What the service failed at, and reducers, are soon tried again."""
 WAITS = "import signal; signal.pause()"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
@@ -76,11 +85,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     tried again."""
     data = tmp_path_factory.mktemp("rows")
     config = data / "settings.toml"
-    config.write_text(
-        f"grace = {GRACE}\nmemory_per_replica = {MEMORY_MIB}\n"
-        "[[failure_rules]]\nname = 'internal_error'\nback_off = [0.1, 0.2]\n"
-        "[[failure_rules]]\nname = 'reducer_lost'\nspacing = [0, 0.1]\n"
-    )
+    config.write_text(f"grace = {GRACE}\nmemory_per_replica = {MEMORY_MIB}\n{QUICK_RULES}")
     with running(data / "data", "--config", str(config)) as started:
         yield started
     assert not leftovers(data / "data")

@@ -1,11 +1,14 @@
-"""One Slurm cluster for the tests of a run (of each worker of it)."""
+"""One Slurm cluster for the tests of a run (of each worker of it), and one service on it for those that do it
+no harm."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.running import common_place
+from tests.e2e import test_failure_rows as rows
+from tests.e2e.running import Service, common_place
 from tests.slurm.lab import SlurmLab, why_not
+from tests.slurm.whole import configure, service_on
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +19,12 @@ def slurm_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
         pytest.skip(f"NOT TESTED: the Slurm engine: {reason}")
     with SlurmLab.open(tmp_path_factory.mktemp("slurm"), shown=[common_place()]) as lab:
         yield lab
+
+
+@pytest.fixture(scope="session")
+def slurm_service(slurm_lab: SlurmLab) -> Iterator[Service]:
+    """Configured as the local one of the failure rows."""
+    limits = f"capacity = 'relaxed'\ngrace = {rows.GRACE}\nmemory_per_replica = {rows.MEMORY_MIB}\n"
+    directory = configure(slurm_lab, "shared", limits + rows.QUICK_RULES)
+    with service_on(slurm_lab, directory) as started:
+        yield started

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.lab import CPUS, SlurmLab
-from tests.soaks import KILLS
+from tests.soaks import SOAKS
 from trainshed.core.secrets import SecretRef
 from trainshed.engines.conformance.lab import Lab, LabWithNodes, Program
 from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
@@ -47,7 +47,7 @@ def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
 
 class SlurmEngineLab(LabWithNodes):
     patience = 40.0
-    kills = KILLS
+    kills = 6 if SOAKS else 1
 
     def __init__(self, lab: SlurmLab, directory: Path, **more: Any) -> None:
         self._lab = lab

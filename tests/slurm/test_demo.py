@@ -50,6 +50,7 @@ def test_a_node_whose_power_is_switched_off(slurm_lab: SlurmLab) -> None:
     assert lost != elsewhere
 
 
+@pytest.mark.soak  # Likewise.
 def test_on_a_cluster_whose_nodes_nobody_may_harm(slurm_lab: SlurmLab) -> None:
     """The step of the agent is killed, and the node left alone until the demo is over."""
     said = demonstrate(slurm_lab, "step")

@@ -2,7 +2,7 @@
 over a service whose replicas run on the lab's nodes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from tests.e2e.stories import Verdict, run, story
 from tests.slurm.adopting import adopt
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
-from tests.slurm.whole import AGENTS, configure, service_on
+from tests.slurm.whole import AGENTS
 
 __all__ = ["commons", "gate"]
 
@@ -39,16 +39,8 @@ NOT_HERE = {
 
 
 @pytest.fixture(scope="module")
-def service(slurm_lab: SlurmLab) -> Iterator[Service]:
-    directory = configure(
-        slurm_lab,
-        "rows",
-        f"capacity = 'relaxed'\ngrace = {rows.GRACE}\nmemory_per_replica = {rows.MEMORY_MIB}\n"
-        "[[failure_rules]]\nname = 'internal_error'\nback_off = [0.1, 0.2]\n"
-        "[[failure_rules]]\nname = 'reducer_lost'\nspacing = [0, 0.1]\n",
-    )
-    with service_on(slurm_lab, directory) as started:
-        yield started
+def service(slurm_service: Service) -> Service:
+    return slurm_service
 
 
 @pytest.fixture

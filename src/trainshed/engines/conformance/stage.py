@@ -167,6 +167,15 @@ class Stage:
         await self.engine.launch([self.plan(uid, program, **fields)])
         return uid
 
+    async def run_together(self, *programs: Program) -> tuple[JobUid, list[ReplicaId]]:
+        """Start a new job with a replica for each of these programs."""
+        uid = self.job()
+        replicas = [PRIMARY, *(ReplicaId(1, n) for n in range(len(programs) - 1))]
+        await self.allocate(uid, *replicas)
+        pairs = zip(programs, replicas, strict=True)
+        await self.engine.launch([self.plan(uid, *pair) for pair in pairs])
+        return uid, replicas
+
     # --- what is seen ---
 
     async def until(self, true: Callable[[], bool], what: str) -> None:

@@ -131,18 +131,20 @@ class Conformance:
 
     @staged
     async def test_exit_codes_are_told_as_they_are(self, stage: Stage) -> None:
-        for code in (0, 1, 134, 137, 255):
-            uid = await stage.run(Program(code=code))
-            end = await stage.exited(uid)
+        codes = (0, 1, 134, 137, 255)
+        uid, replicas = await stage.run_together(*(Program(code=code) for code in codes))
+        for code, replica in zip(codes, replicas, strict=True):
+            end = await stage.exited(uid, replica)
             assert (end.exit.exit_code, end.exit.signal) == (code, None)
             assert 0 < end.exit.started <= end.exit.ended
             assert not end.exit.oom and not end.exit.stopped
 
     @staged
     async def test_signals_are_told_as_they_are(self, stage: Stage) -> None:
-        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL):
-            uid = await stage.run(Program(signal=number))
-            end = await stage.exited(uid)
+        signals = (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL)
+        uid, replicas = await stage.run_together(*(Program(signal=number) for number in signals))
+        for number, replica in zip(signals, replicas, strict=True):
+            end = await stage.exited(uid, replica)
             assert (end.exit.exit_code, end.exit.signal) == (None, number)
             assert not end.exit.oom, "a SIGKILL alone is no lack of memory"
 
@@ -283,12 +285,12 @@ class Conformance:
         faults = {Fault.SEGV: signal.SIGSEGV, Fault.KILL: signal.SIGKILL}
         if stage.engine.capabilities().oom_verdict:
             faults[Fault.OOM] = signal.SIGKILL
-        for fault, number in faults.items():
-            uid = await stage.run(FOREVER)
-            await stage.printed(uid, 1)
-            await stage.engine.inject(uid, 1, PRIMARY, 2, fault)
-            await stage.engine.inject(uid, 1, PRIMARY, 1, fault)
-            end = await stage.end(uid)
+        uid, replicas = await stage.run_together(*(FOREVER for _ in faults))
+        for (fault, number), replica in zip(faults.items(), replicas, strict=True):
+            await stage.printed(uid, 1, replica)
+            await stage.engine.inject(uid, 1, replica, 2, fault)
+            await stage.engine.inject(uid, 1, replica, 1, fault)
+            end = await stage.end(uid, replica)
             if isinstance(end, ReplicaExited):
                 assert end.exit.signal == number and not end.exit.stopped
                 assert end.exit.oom is (fault is Fault.OOM)
