@@ -14,12 +14,14 @@ from trainshed.core.names import JobUid, ReplicaId
 
 class StreamKind(enum.StrEnum):
     """LOG: what the program printed, and the service said. USAGE: what the replica used. METRICS: what a
-    trial measured. REDUCTION: what a part in a reduction reported."""
+    trial measured. REDUCTION: what a part in a reduction reported. LAUNCHES: how its programs were
+    started."""
 
     LOG = "log"
     USAGE = "usage"
     METRICS = "metrics"
     REDUCTION = "reduction"
+    LAUNCHES = "launches"
 
 
 @dataclass(frozen=True, slots=True)

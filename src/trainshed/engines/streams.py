@@ -2,8 +2,8 @@
 says.
 
 `<root>/<job uid>/<attempt>/<replica>/` holds `<number of the first line, 12 digits>.jsonl` of the log
-(`trainshed.replica.observe.segments` writes it), and `usage.jsonl`, `metrics.jsonl`, `reduction.jsonl` beside
-it.
+(`trainshed.replica.observe.segments` writes it), and `usage.jsonl`, `metrics.jsonl`, `reduction.jsonl`,
+`launches.jsonl` beside it.
 """
 
 import contextlib

@@ -193,3 +193,23 @@ async def test_a_stream_ends_with_its_session(house: ConsoleHouse, browser: Brow
         await browser.post("/logout")
         house.notices.publish(JobUid(int(uid)))
         assert "signed out" in (await events.next("gone"))["message"]
+
+
+async def test_what_was_submitted_stands_beside_what_ran(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    uid = await submit(house)
+    before = text_of(await browser.get(f"/jobs/{uid}/spec"))
+    assert "As submitted" in before
+    assert "workerpool0-0 has not started" in before
+    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+    directory = house.log_root / uid / "1" / "workerpool0-0"
+    directory.mkdir(parents=True)
+    entry = {"incarnation": 1, "at": START, "argv": ["true", EVIL], "names": [EVIL, "RANK"]}
+    entry |= {"values": {"RANK": "0", "CLUSTER_SPEC": json.dumps({"cluster": {EVIL: [EVIL]}})}}
+    (directory / "launches.jsonl").write_text(json.dumps(entry) + "\n")
+    page = await browser.get(f"/jobs/{uid}/spec")
+    assert "Environment: 2 variables" in text_of(page)
+    assert "Started attempt 1, start 1" in text_of(page)
+    assert EVIL.encode() not in page.body
+    assert b"<script>alert" not in page.body

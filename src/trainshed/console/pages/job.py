@@ -1,6 +1,7 @@
 """One job: what is true of it now, what happened to it, what it uses, what was submitted."""
 
 import json
+import shlex
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -14,6 +15,7 @@ from trainshed.core.names import Api, JobUid
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.trainshed_v1.jobs import JobDescription
+from trainshed.wire.trainshed_v1.launches import Launch
 from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
 from trainshed.wire.trainshed_v1.usage import Usage
 
@@ -131,8 +133,12 @@ def usage_data(used: Usage) -> str:
 
 
 async def spec(visit: Visit) -> View:
-    """`/jobs/J/spec`: what was submitted, as other clients would, and as the public API shows it."""
+    """`/jobs/J/spec[?replica=R]`: what was submitted, beside what was run of it; the same job for other
+    clients."""
     job = await describe(visit)
+    ran = None
+    if job.replicas is not UNSET and job.replicas:
+        ran = await visit.get(Launch, of_job(job.uid, "/launch"), replica=visit.query("replica"))
     resource: dict[str, Any] = dict(job.resource) if job.resource else {}
     text = json.dumps(resource, indent=2, ensure_ascii=False)
     given = {name: resource[name] for name in _GIVEN if name in resource}
@@ -147,10 +153,21 @@ async def spec(visit: Visit) -> View:
     return View(
         f"Specification of {job.display_name or job.job_id}",
         "job_spec.html",
-        {"job": job, "text": text, "others": others},
+        {
+            "job": job,
+            "text": text,
+            "others": others,
+            "ran": ran,
+            "command": shlex.join(ran.command) if ran else "",
+            "cluster": _cluster(ran) if ran else "",
+        },
         parts={"head": head(visit, job, "spec")},
         place="jobs",
     )
+
+
+def _cluster(ran: Launch) -> str:
+    return json.dumps(ran.cluster_spec, indent=2) if ran.cluster_spec else ""
 
 
 async def cancel(visit: Visit) -> Response:

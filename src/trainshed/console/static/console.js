@@ -157,6 +157,8 @@ document.addEventListener("submit", (e) => {
   if (text && !confirm(text)) e.preventDefault();
 });
 
+document.addEventListener("change", (e) => e.target.closest("form[data-now]")?.requestSubmit());
+
 let typing = 0;
 document.addEventListener("input", (e) => {
   const form = e.target.closest('form[role="search"]');

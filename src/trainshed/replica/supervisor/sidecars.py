@@ -7,6 +7,7 @@ from trainshed.replica.endpoint import peers, relay
 from trainshed.replica.observe import (
     disk,
     growing_files,
+    launches,
     masking,
     metrics,
     notes,
@@ -91,6 +92,7 @@ class Sidecars:
             has_ended=reporter.has_ended,
         )
         self._notes = notes
+        self._mask = mask
         self._storage: "relay.Endpoint | None" = None
         network, observation = plan.network, plan.observation
         if network.storage_socket:
@@ -156,6 +158,7 @@ class Sidecars:
     def program_started(self, at: int) -> None:
         """It runs since then (ns): watch over what has been asked for."""
         self.memory.program_started()
+        launches.note(self._plan, at, self._mask)
         if self._usage is not None:
             self._usage.begin(at)
         if self._disk is not None:

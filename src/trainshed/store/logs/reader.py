@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Streams
+from trainshed.store.logs.launches import Launch, read_launches
 from trainshed.store.logs.lines import (
     LogCursor,
     LogLine,
@@ -99,6 +100,10 @@ class LogReader:
     async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
         """What the replicas of an attempt have used, as far as it was looked at."""
         return await asyncio.to_thread(read_usage, self._streams, uid, attempt)
+
+    async def launches(self, uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Launch, ...]:
+        """How the programs of a replica were started in an attempt, in their order."""
+        return await asyncio.to_thread(read_launches, self._streams, uid, attempt, replica)
 
     async def reduction(self, uid: JobUid, attempt: int) -> tuple[ReplicaReduction, ...]:
         """What the replicas of an attempt have last reported of their part in a reduction."""

@@ -1,0 +1,106 @@
+"""How a replica was started: what of it is settled by the job, and what its shim wrote down when it started
+(spec/program#launches)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from trainshed.api.calls.timestamps import text_micros
+from trainshed.api.resources.jobs import find_job
+from trainshed.api.trainshed_v1.call import Fields, JsonCall
+from trainshed.api.trainshed_v1.drills import no_replica, read_replica
+from trainshed.core.catalog.machines import GIB
+from trainshed.core.environment import service_account
+from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.job.spec import WorkerPool
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import ReplicaId, log_task_name
+from trainshed.core.runtime import CONTAINER
+from trainshed.store.logs.launches import Launch
+from trainshed.wire.trainshed_v1 import launches as records
+
+_CLUSTER: Final = "CLUSTER_SPEC"
+_PARTS: Final = ("cluster", "task")
+
+
+async def launch(call: JsonCall) -> records.Launch:
+    """`GET /trainshed/v1/jobs/{job}/launch[?replica=R][&attempt=N]`: how a replica was started, the primary
+    and in the newest attempt unless others are named."""
+    job, _ = await find_job(call.services.reader, call.target)
+    fields = Fields({"replica": call.parameter("replica") or None})
+    replica = read_replica(fields, job)
+    if replica not in job.spec.replicas():
+        fields.fault("replica", no_replica(job, str(replica)))
+    fields.refuse()
+    attempt = call.number("attempt") or job.attempt
+    if attempt > job.attempt:
+        raise InvalidRequest(
+            (Violation("attempt", f"The job has had {job.attempt} attempts, not {attempt}."),)
+        )
+    found = await call.services.logs.launches(job.uid, attempt, replica)
+    return _view(job, attempt, replica, found[-1] if found else Launch())
+
+
+def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> records.Launch:
+    pool = job.spec.pool(replica.pool)
+    program, values = pool.program, dict(started.values)
+    runtime = program.runtime
+    now = {each.id: each for each in job.replicas} if attempt == job.attempt else {}
+    is_container = runtime.family == CONTAINER
+    return records.Launch(
+        name=str(job.name),
+        attempt=attempt,
+        replica=str(replica),
+        task=log_task_name(job.name.api, replica),
+        node=now[replica].node if replica in now else "",
+        incarnation=started.incarnation,
+        start_time=text_micros(started.at),
+        runtime=records.Runtime(
+            family=runtime.family,
+            version=runtime.version,
+            python_version="" if is_container else runtime.python_version,
+            image=runtime.image or (program.image_uri if is_container else ""),
+            notices=runtime.notices,
+        ),
+        machine=_machine(pool, started),
+        packages=program.package_uris,
+        command=started.argv,
+        directory=started.directory,
+        variables=started.names,
+        cluster_spec=_cluster(values.pop(_CLUSTER, "")),
+        values=values,
+        hostname=started.hostname,
+        address=started.address,
+        isolation=started.level,
+        user=started.user if started.user >= 0 else None,
+        timeout_seconds=job.spec.scheduling.timeout / 1e9,
+        service_account=service_account(job.name.project_id, job.spec),
+    )
+
+
+def _machine(pool: WorkerPool, started: Launch) -> records.LaunchMachine:
+    machine = pool.machine
+    devices = machine.accelerators
+    return records.LaunchMachine(
+        type=machine.type,
+        vcpus=machine.vcpus,
+        memory_bytes=machine.memory_bytes,
+        memory_limit_bytes=started.memory,
+        disk_bytes=pool.disk.size_gb * GIB,
+        process_limit=started.processes,
+        accelerator=devices.type if devices else "",
+        accelerator_count=devices.count if devices else 0,
+        gpus=started.gpus,
+    )
+
+
+def _cluster(text: str) -> Mapping[str, Any] | None:
+    """Without the job, which is shown as it was submitted. None of one that was too long to be kept."""
+    try:
+        found: Any = json.loads(text) if text else None
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    members = cast(dict[str, Any], found)
+    return {name: members[name] for name in _PARTS if name in members}

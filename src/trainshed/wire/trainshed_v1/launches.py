@@ -1,0 +1,78 @@
+"""How a replica's program was started: what was asked for, and what became of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainshed.wire.trainshed_v1.record import Record
+
+
+class Runtime(Record, frozen=True):
+    """What a program runs in."""
+
+    #: Such as "scikit-learn"; "container" = the image as it is.
+    family: str = ""
+    #: Of the framework; "" for plain Python and containers.
+    version: str = ""
+    #: Such as "3.10"; "" of a container.
+    python_version: str = ""
+    #: Reference of the image that is run; "" of an environment of the service.
+    image: str = ""
+    #: What was asked for and what is given instead.
+    notices: tuple[str, ...] = ()
+
+
+class LaunchMachine(Record, frozen=True):
+    """The machine of a replica: by its type, and by what holds here."""
+
+    type: str = ""
+    vcpus: float = 0.0
+    #: That the type has.
+    memory_bytes: int = 0
+    #: That the program may use; 0 = no limit, or it has not started.
+    memory_limit_bytes: int = 0
+    #: That was asked for, or is the default.
+    disk_bytes: int = 0
+    #: Processes and threads; 0 = no limit, or it has not started.
+    process_limit: int = 0
+    accelerator: str = ""
+    accelerator_count: int = 0
+    #: Uuids of the GPUs that are its own.
+    gpus: tuple[str, ...] = ()
+
+
+class Launch(Record, frozen=True):
+    """How the newest incarnation of a replica was started in an attempt. Of one that has not started there is
+    what is known before: runtime, machine, time limits."""
+
+    name: str = ""
+    attempt: int = 0
+    replica: str = ""
+    task: str = ""
+    #: "" of an earlier attempt: it is not known.
+    node: str = ""
+    #: 0 = it has not started, or an older version of the service started it.
+    incarnation: int = 0
+    start_time: str = ""
+    runtime: Runtime = Runtime()
+    machine: LaunchMachine = LaunchMachine()
+    #: gs:// names of the packages, in the order in which they were installed.
+    packages: tuple[str, ...] = ()
+    #: The program and its arguments; what is longer than 16 KiB is cut.
+    command: tuple[str, ...] = ()
+    #: Where it started; "" = in a working directory of its own.
+    directory: str = ""
+    #: Names of all its environment variables.
+    variables: tuple[str, ...] = ()
+    #: Values of those that say where it is and what it may use.
+    values: Mapping[str, str] = {}
+    #: CLUSTER_SPEC without the job: `cluster` and `task`; null where there is none.
+    cluster_spec: Mapping[str, Any] | None = None
+    hostname: str = ""
+    address: str = ""
+    #: Level of isolation (docs/isolation.md).
+    isolation: str = ""
+    #: Number of the user that it ran as; null = the service's own.
+    user: int | None = None
+    #: Seconds that the job may run.
+    timeout_seconds: float = 0.0
+    service_account: str = ""

@@ -1,0 +1,56 @@
+"""How a replica was started, over a real store and real files (spec/program#launches)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.api.house import LOCATION, House
+from tests.unit.specs_requests import custom_job, pool
+from trainshed.core.lifecycle.events import JobAdmitted
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    built = House(tmp_path)
+    yield built
+    built.close()
+
+
+async def test_a_launch_says_what_ran(house: House) -> None:
+    made = await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
+    uid = made.json["name"].rpartition("/")[2]
+    path = f"/trainshed/v1/jobs/{uid}/launch"
+    before = (await house.call("GET", path)).json
+    assert (before["incarnation"], before["attempt"], before["command"]) == (0, 0, [])
+    assert before["machine"]["type"] == "n1-standard-4"
+    assert before["runtime"]["family"]
+    await house.happen(made.json["name"], JobAdmitted(()))
+    directory = house.log_root / uid / "1" / "workerpool1-0"
+    directory.mkdir(parents=True)
+    cluster = {"cluster": {"workerpool0": ["a:2222"]}, "task": {"index": 0}, "job": {"much": 1}}
+    entry = {
+        "incarnation": 1,
+        "at": 10**18,
+        "argv": ["python3", "task.py"],
+        "names": ["CLUSTER_SPEC", "RANK"],
+        "values": {"CLUSTER_SPEC": json.dumps(cluster), "RANK": "1"},
+        "hostname": "h",
+        "level": "user",
+        "memory": 5,
+    }
+    (directory / "launches.jsonl").write_text(json.dumps(entry) + "\n")
+    found = (await house.call("GET", f"{path}?replica=worker+0")).json
+    assert (found["task"], found["incarnation"]) == ("workerpool1-0", 1)
+    assert found["command"] == ["python3", "task.py"]
+    assert found["clusterSpec"] == {"cluster": cluster["cluster"], "task": cluster["task"]}
+    assert found["values"] == {"RANK": "1"}
+    assert found["variables"] == ["CLUSTER_SPEC", "RANK"]
+    assert (found["machine"]["memoryLimitBytes"], found["user"]) == (5, None)
+    assert (await house.call("GET", path)).json["incarnation"] == 0, "the primary's"
+    assert (await house.call("GET", f"{path}?replica=ps-1")).status == 400
+    assert (await house.call("GET", f"{path}?attempt=2")).status == 400
+    assert (await house.call("GET", "/trainshed/v1/jobs/1/launch")).status == 404

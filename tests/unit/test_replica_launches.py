@@ -1,0 +1,75 @@
+"""How programs were started, written down by their shims and read again (spec/program#launches)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamSource
+from trainshed.engines.streams import FileStreams
+from trainshed.replica import protocol
+from trainshed.replica.observe import launches
+from trainshed.replica.observe.masking import Mask
+from trainshed.store.logs.launches import read_launches
+
+UID, PRIMARY = JobUid(7), ReplicaId(0, 0)
+
+
+def plan(logs: Path, incarnation: int = 1, **environ: str) -> protocol.LaunchDocument:
+    """One that starts a program whose argument may be a secret."""
+    return protocol.LaunchDocument(
+        incarnation=incarnation,
+        program=protocol.Program(
+            argv=["python3", "-c", "x" * 20_000, "--key=hunter22"],
+            environ={"RANK": "0", "MODE": "fast", **environ},
+        ),
+        isolation=protocol.Isolation(level=protocol.LEVEL_USER, hostname="h-0", users=(70_000, 9)),
+        limits=protocol.Limits(memory_limit=1 << 30, pids_limit=100),
+        network=protocol.Network(address="127.1.2.3"),
+        observation=protocol.Observation(logs=str(logs), gpus=["GPU-1"]),
+    )
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Where the primary's streams are written."""
+    directory = FileStreams(tmp_path).directory(StreamSource(UID, 1, PRIMARY))
+    directory.mkdir(parents=True)
+    return directory
+
+
+def test_what_ran_is_read_as_it_was_started(tmp_path: Path, logs: Path) -> None:
+    for number in (1, 2):
+        launches.note(plan(logs, number), number * 10**9, None)
+    streams = FileStreams(tmp_path)
+    first, second = read_launches([streams], UID, 1, PRIMARY)
+    assert (first.incarnation, second.incarnation, second.at) == (1, 2, 2 * 10**9)
+    assert second.argv[:2] == ("python3", "-c")
+    assert second.names == ("MODE", "RANK")
+    assert second.values == {"RANK": "0"}, "what only the job knows the meaning of is not kept"
+    assert (second.hostname, second.address, second.level) == ("h-0", "127.1.2.3", "user")
+    assert (second.user, second.memory, second.processes) == (70_000, 1 << 30, 100)
+    assert second.gpus == ("GPU-1",)
+    assert read_launches([streams], UID, 2, PRIMARY) == ()
+    assert read_launches([streams], UID, 1, ReplicaId(1, 0)) == ()
+
+
+def test_secrets_are_masked_and_long_words_are_cut(tmp_path: Path, logs: Path) -> None:
+    secret = plan(logs, TF_CONFIG='{"token": "hunter22"}', KEY="hunter22")
+    launches.note(secret, 1, Mask(("hunter22",)))
+    assert "hunter22" not in (logs / launches.FILE).read_text()
+    (found,) = read_launches([FileStreams(tmp_path)], UID, 1, PRIMARY)
+    assert found.argv[3] == "--key=***"
+    assert len(found.argv[2]) == (16 << 10) + 1
+    assert found.argv[2].endswith("x…")
+    assert json.loads(found.values["TF_CONFIG"]) == {"token": "***"}
+
+
+def test_what_cannot_be_written_harms_nothing(tmp_path: Path, logs: Path) -> None:
+    launches.note(plan(tmp_path / "nowhere"), 1, None)
+    launches.note(plan(logs), 1, None)
+    with (logs / launches.FILE).open("ab") as file:
+        file.write(b'{"torn": \n{"incarnation": 2')
+    (found,) = read_launches([FileStreams(tmp_path)], UID, 1, PRIMARY)
+    assert found.incarnation == 1
