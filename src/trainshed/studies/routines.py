@@ -1,11 +1,13 @@
 """The few SciPy routines that the algorithms use, with types. SciPy ships none.
 
 Owns no mathematics. Everything is float64. LAPACK is called directly: at the sizes of a study (a hundred
-rows) the checks of the friendlier functions cost more than the work.
+rows) the checks of the friendlier functions cost more than the work. Each part of SciPy is loaded by its
+first call: `scipy.stats` alone takes longer to load than a random search takes for a study.
 """
 
 import importlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,15 @@ Array = NDArray[np.float64]
 Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_lapack: Any = importlib.import_module("scipy.linalg.lapack")
-_optimize: Any = importlib.import_module("scipy.optimize")
-_qmc: Any = importlib.import_module("scipy.stats.qmc")
-_special: Any = importlib.import_module("scipy.special")
+
+@cache
+def _lapack() -> Any:
+    return importlib.import_module("scipy.linalg.lapack")
+
+
+@cache
+def _special() -> Any:
+    return importlib.import_module("scipy.special")
 
 
 def cholesky(matrix: Array) -> Array | None:
@@ -27,23 +34,23 @@ def cholesky(matrix: Array) -> Array | None:
 
     The answer lies in Fortran order; above its diagonal are zeros.
     """
-    factor, info = _lapack.dpotrf(matrix.T, lower=1, clean=1)
+    factor, info = _lapack().dpotrf(matrix.T, lower=1, clean=1)
     return factor if info == 0 else None
 
 
 def solve_factored(factor: Array, right: Array) -> Array:
     """`x` of `L Lᵀ x = right`."""
-    return _lapack.dpotrs(factor, right, lower=1)[0]
+    return _lapack().dpotrs(factor, right, lower=1)[0]
 
 
 def inverse_factored(factor: Array) -> Array:
     """The lower half of `(L Lᵀ)⁻¹`; what stands above the diagonal means nothing."""
-    return _lapack.dpotri(factor, lower=1)[0]
+    return _lapack().dpotri(factor, lower=1)[0]
 
 
 def inverse_triangular(factor: Array) -> Array:
     """`L⁻¹`."""
-    return _lapack.dtrtri(factor, lower=1)[0]
+    return _lapack().dtrtri(factor, lower=1)[0]
 
 
 def minimize_bounded(
@@ -56,12 +63,13 @@ def minimize_bounded(
     tolerance: float = 1e-9,
 ) -> tuple[Array, float]:
     """The point that L-BFGS-B comes to from `start` within the box, and the value there."""
-    found = _optimize.minimize(
+    optimize: Any = importlib.import_module("scipy.optimize")
+    found = optimize.minimize(
         value_and_gradient,
         np.clip(start, low, high),
         jac=True,
         method="L-BFGS-B",
-        bounds=_optimize.Bounds(low, high),
+        bounds=optimize.Bounds(low, high),
         options={"maxiter": iterations, "maxfun": 2 * iterations, "ftol": tolerance, "gtol": 1e-6},
     )
     return np.asarray(found.x, dtype=np.float64), float(found.fun)
@@ -70,7 +78,8 @@ def minimize_bounded(
 def sobol(dimensions: int, skip: int, count: int, seed: int) -> Array:
     """`count` points of a scrambled Sobol sequence from its `skip`-th on, shape (count, dimensions), within
     [0, 1)."""
-    sequence = _qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
+    qmc: Any = importlib.import_module("scipy.stats.qmc")
+    sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
     if skip:
         sequence.fast_forward(skip)
     points: Array = np.concatenate([sequence.random(1) for _ in range(count)])
@@ -78,8 +87,8 @@ def sobol(dimensions: int, skip: int, count: int, seed: int) -> Array:
 
 
 def normal_quantile(probability: Array) -> Array:
-    return _special.ndtri(probability)
+    return _special().ndtri(probability)
 
 
 def normal_probability(value: Array) -> Array:
-    return _special.ndtr(value)
+    return _special().ndtr(value)
