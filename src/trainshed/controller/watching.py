@@ -10,8 +10,8 @@ from typing import Protocol
 from trainshed.controller.ports import JobBuckets
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CheckpointLooked, DrillTriggered, Event
-from trainshed.core.lifecycle.machine import watched_bucket
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.reminders import watched_bucket
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.patterns import PatternError, Regex, compile_regex
 from trainshed.eventloop.background import begin, keep

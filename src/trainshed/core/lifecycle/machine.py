@@ -6,13 +6,13 @@ from the stored job alone, so after a crash they are found again by looking (doc
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import assert_never
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause, cause_of_exit
 from trainshed.core.failure.messages import CANCELLED, INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job.exits import JobError
-from trainshed.core.lifecycle import notes, timeline
+from trainshed.core.lifecycle import notes, reminders, timeline
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.endings import (
     decide,
@@ -108,7 +108,7 @@ def _take(transition: Transition, event: Event) -> None:
         case DrillOrdered() | DrillTriggered() | DrillLanded():
             _take_drill(transition, event)
         case LimitNears() | CheckpointDue() | CheckpointLooked():
-            _take_reminder(transition, event)
+            reminders.take_reminder(transition, event)
         case PauseOver():
             _pause_over(transition, event)
         case _:
@@ -153,7 +153,7 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
         return ()
     scheduling = job.spec.scheduling
     found = [
-        *_reminder_deadlines(job),
+        *reminders.reminder_deadlines(job),
         *_drill_deadlines(job),
         *notes.note_deadlines(job),
         *_pause_deadlines(job),
@@ -508,58 +508,6 @@ def _drill(job: Job, number: int) -> Drill | None:
 def _set_drill(transition: Transition, changed: Drill) -> None:
     drills = tuple(changed if d.number == changed.number else d for d in transition.job.drills)
     transition.change(drills=drills)
-
-
-# --- reminders: no checkpoint for hours, the running limit is near (spec/lifecycle#time-limits) ---
-
-_HOUR: Final = 3600 * 10**9
-CHECKPOINT_HOURS: Final = 4
-_AHEAD: Final = _HOUR
-
-
-def _reminder_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
-    if not job.started:
-        return
-    if watched_bucket(job):
-        at = max(job.started, job.checkpoint) + CHECKPOINT_HOURS * _HOUR
-        yield at, CheckpointDue(at)
-    timeout = job.spec.scheduling.timeout
-    if timeout > 2 * _AHEAD and not job.warned_of_limit:
-        at = job.started + timeout - _AHEAD
-        yield at, LimitNears(at)
-
-
-def watched_bucket(job: Job) -> str:
-    """The gs:// prefix below which the job's checkpoints are expected; "" if it named none."""
-    return job.spec.job_dir or job.spec.base_output_directory
-
-
-def _take_reminder(
-    transition: Transition, event: LimitNears | CheckpointDue | CheckpointLooked
-) -> None:
-    match event:
-        case LimitNears():
-            if not transition.job.warned_of_limit:
-                transition.change(warned_of_limit=True)
-                transition.record(timeline.limit_nears(transition.job, transition.now))
-        case CheckpointDue():
-            return  # the controller looks, and says what it saw
-        case CheckpointLooked():
-            since = max(transition.job.started, transition.job.checkpoint)
-            if event.written > since:
-                transition.change(checkpoint=event.written)
-                return
-            if event.at < since + CHECKPOINT_HOURS * _HOUR:
-                return  # looked twice for one reminder
-            transition.change(checkpoint=event.at)
-            if event.written >= 0:
-                transition.record(
-                    timeline.no_checkpoint(
-                        watched_bucket(transition.job), event.at, CHECKPOINT_HOURS
-                    )
-                )
-        case _:
-            assert_never(event)
 
 
 # --- the way out where the machine itself fails ---

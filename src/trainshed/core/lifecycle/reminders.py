@@ -1,0 +1,61 @@
+"""What a job is reminded of while it runs (spec/lifecycle#time-limits): that no checkpoint has been written
+for hours, and that its running limit is near."""
+
+from collections.abc import Iterator
+from typing import Final, assert_never
+
+from trainshed.core.lifecycle import timeline
+from trainshed.core.lifecycle.events import CheckpointDue, CheckpointLooked, Event, LimitNears
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.transition import Transition
+
+_HOUR: Final = 3600 * 10**9
+CHECKPOINT_HOURS: Final = 4
+_AHEAD: Final = _HOUR
+
+
+def reminder_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
+    """The moments (ns) of its next reminders, with what is to be said then."""
+    if not job.started:
+        return
+    if watched_bucket(job):
+        at = max(job.started, job.checkpoint) + CHECKPOINT_HOURS * _HOUR
+        yield at, CheckpointDue(at)
+    timeout = job.spec.scheduling.timeout
+    if timeout > 2 * _AHEAD and not job.warned_of_limit:
+        at = job.started + timeout - _AHEAD
+        yield at, LimitNears(at)
+
+
+def watched_bucket(job: Job) -> str:
+    """The gs:// prefix below which the job's checkpoints are expected; "" if it named none."""
+    return job.spec.job_dir or job.spec.base_output_directory
+
+
+def take_reminder(
+    transition: Transition, event: LimitNears | CheckpointDue | CheckpointLooked
+) -> None:
+    """Say it, once, and note that it has been said."""
+    match event:
+        case LimitNears():
+            if not transition.job.warned_of_limit:
+                transition.change(warned_of_limit=True)
+                transition.record(timeline.limit_nears(transition.job, transition.now))
+        case CheckpointDue():
+            return  # the controller looks, and says what it saw
+        case CheckpointLooked():
+            since = max(transition.job.started, transition.job.checkpoint)
+            if event.written > since:
+                transition.change(checkpoint=event.written)
+                return
+            if event.at < since + CHECKPOINT_HOURS * _HOUR:
+                return  # looked twice for one reminder
+            transition.change(checkpoint=event.at)
+            if event.written >= 0:
+                transition.record(
+                    timeline.no_checkpoint(
+                        watched_bucket(transition.job), event.at, CHECKPOINT_HOURS
+                    )
+                )
+        case _:
+            assert_never(event)
