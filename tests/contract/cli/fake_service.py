@@ -152,6 +152,14 @@ def exited(code: int = 0) -> dict[str, Any]:
     }
 
 
+JOBS = "/trainshed/v1/jobs"
+
+
+def listed(*jobs: dict[str, Any], token: str = "") -> dict[str, Any]:
+    """A page of `JOBS`; `token`: that of the next one."""
+    return {"jobs": list(jobs), "nextPageToken": token}
+
+
 def job(
     uid: str = "7", state: str = "RUNNING", replicas: Iterable[dict[str, Any]] = (), **more: Any
 ) -> dict[str, Any]:

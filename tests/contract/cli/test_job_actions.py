@@ -1,0 +1,143 @@
+"""`trainshed jobs cancel`, `wait`, `delete` and `clone`, and `trainshed gc`: what is done to jobs."""
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import JOBS, FakeService, Stream, job, listed
+
+
+def test_cancel_goes_on_after_one_that_fails(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed())
+    service.on("GET", f"{JOBS}/7", job())
+    service.on("POST", f"{JOBS}/7:cancel", {})
+    result = trainshed("jobs", "cancel", "nope", "7")
+    assert result.exit_code == 1
+    assert result.stdout == "7  is being cancelled\n"
+    assert "There is no job 'nope'." in result.stderr
+    assert trainshed("jobs", "cancel", "7").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [
+        (("SUCCEEDED",), 0),
+        (("FAILED",), 1),
+        (("CANCELLED",), 2),
+        (("SUCCEEDED", "FAILED", "CANCELLED"), 1),
+    ],
+)
+def test_waiting_mirrors_what_came_of_the_jobs(
+    trainshed: Invoke, service: FakeService, states: tuple[str, ...], status: int
+) -> None:
+    for uid, state in enumerate(states):
+        service.on("GET", f"{JOBS}/{uid}", job(str(uid), state))
+        service.on("GET", f"{JOBS}/{uid}/watch", Stream([job(str(uid), state)]))
+    result = trainshed("jobs", "wait", *map(str, range(len(states))))
+    assert result.exit_code == status
+    assert [row.split()[1] for row in result.stdout.splitlines()] == list(states)
+
+
+def test_waiting_ends_in_time(trainshed: Invoke, service: FakeService) -> None:
+    gate = threading.Event()
+    service.on("GET", f"{JOBS}/7", job())
+    service.on("GET", f"{JOBS}/7/watch", Stream([job(), job()], gate))
+    result = trainshed("jobs", "wait", "7", "--timeout", "0.2")
+    gate.set()
+    assert result.exit_code == 124
+    assert "Not over after 0.2 s: 7" in result.stderr
+
+
+def test_delete_goes_on_after_one_that_fails(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"{JOBS}/7", job("7", "SUCCEEDED"))
+    service.on("DELETE", f"{JOBS}/7", {})
+    service.on("GET", JOBS, listed())
+    result = trainshed("jobs", "delete", "nope", "7")
+    assert (result.exit_code, result.stdout) == (1, "7  is deleted\n")
+    assert result.stderr.startswith("Error: There is no job 'nope'.")
+
+
+SPEC: dict[str, Any] = {
+    "workerPoolSpecs": [
+        {
+            "machineSpec": {"machineType": "n1-standard-4"},
+            "replicaCount": "1",
+            "pythonPackageSpec": {"executorImageUri": "i", "args": ["--epochs", "3"]},
+        }
+    ],
+    "baseOutputDirectory": {"outputUriPrefix": "gs://b/runs/digits-20261120-060000-000"},
+}
+
+
+CREATE = "/v1/projects/p/locations/us-central1/customJobs"
+
+
+def test_a_clone_is_the_job_with_changes(trainshed: Invoke, service: FakeService) -> None:
+    resource = {"name": "x", "state": "JOB_STATE_FAILED", "displayName": "digits", "jobSpec": SPEC}
+    service.on("GET", f"{JOBS}/7", job("7", "FAILED", resource=resource))
+    service.on("POST", CREATE, {"name": "projects/p/locations/us-central1/customJobs/8"})
+    service.on("GET", f"{JOBS}/projects/p/locations/us-central1/customJobs/8", job("8"))
+    changes = ("--replicas", "3", "--env", "A=1", "--label", "a=b", "--image", "xgboost")
+    result = trainshed("jobs", "clone", "7", *changes, "--", "--epochs", "9")
+    assert result.exit_code == 0, result.stderr
+    made = json.loads(service.bodies("POST", CREATE)[-1])
+    assert made.keys() == {"displayName", "jobSpec", "labels"}
+    first, workers = made["jobSpec"]["workerPoolSpecs"]
+    assert workers["replicaCount"] == "2"
+    for pool in (first, workers):
+        assert "/xgboost-cpu." in pool["pythonPackageSpec"]["executorImageUri"]
+        assert pool["pythonPackageSpec"]["args"] == ["--epochs", "9"]
+        assert pool["pythonPackageSpec"]["env"] == [{"name": "A", "value": "1"}]
+    assert made["jobSpec"]["baseOutputDirectory"] != SPEC["baseOutputDirectory"], "one of its own"
+    assert trainshed("jobs", "retry", "7").exit_code == 0
+    assert json.loads(service.bodies("POST", CREATE)[-1]) == {
+        "displayName": "digits",
+        "jobSpec": SPEC,
+    }
+    service.on("GET", f"{JOBS}/7", job("7", "SUCCEEDED", resource=resource))
+    refused = trainshed("jobs", "retry", "7")
+    assert refused.exit_code == 1
+    assert "trainshed jobs clone 7" in refused.stderr
+
+
+def test_a_clone_of_an_ml_job_has_an_id_of_its_own(trainshed: Invoke, service: FakeService) -> None:
+    training = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "region": "us-east1"}
+    about: dict[str, Any] = {"api": "ml", "name": "projects/p/jobs/one", "jobId": "one"}
+    resource = {"jobId": "one", "trainingInput": training, "state": "FAILED"}
+    service.on("GET", f"{JOBS}/one", job("7", "FAILED", resource=resource, **about))
+    service.on("POST", "/v1/projects/p/jobs", {"jobId": "two"})
+    service.on("GET", f"{JOBS}/projects/p/jobs/two", job("8"))
+    assert trainshed("jobs", "clone", "one", "--replicas", "2", "--name", "two").exit_code == 0
+    assert json.loads(service.bodies("POST", "/v1/projects/p/jobs")[-1]) == {
+        "jobId": "two",
+        "trainingInput": training | {"workerCount": "1", "workerType": "n1-standard-4"},
+    }
+
+
+def test_what_has_been_over_for_long_is_deleted(trainshed: Invoke, service: FakeService) -> None:
+    """Nothing that lives, nothing young; of a tuning job first what it has made."""
+    old: dict[str, Any] = {"endTime": "2026-11-18T06:00:00.000000Z"}
+    tuning: dict[str, Any] = old | {
+        "kind": "tuning",
+        "name": "projects/p/locations/r/hyperparameterTuningJobs/3",
+    }
+    jobs = [job("5", "RUNNING"), job("4", "FAILED"), job("3", "SUCCEEDED", **tuning)]
+    below = listed(job("31", "SUCCEEDED", **old))
+    service.on("GET", JOBS, listed(*jobs, job("2", "FAILED", **old)))
+    dry = trainshed("gc", "--older-than", "1d", "--dry-run")
+    assert [line.split()[0] for line in dry.stdout.splitlines()] == ["2", "3"]
+    service.on("GET", JOBS, listed(*jobs, job("2", "FAILED", **old)), below)
+    for uid in ("3", "31"):
+        service.on("DELETE", f"{JOBS}/{uid}", {})
+    service.refuse("DELETE", f"{JOBS}/2", 400, "It belongs to another.")
+    result = trainshed("gc", "--older-than", "1d")
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["3"]
+    assert result.stderr == "2 stays: It belongs to another.\n1 job deleted\n"
+    deleted = [a.path.rpartition("/")[2] for a in service.asked if a.method == "DELETE"]
+    assert deleted == ["2", "31", "3"]
+    service.on("GET", JOBS, listed(*jobs))
+    assert trainshed("gc", "--older-than", "1d", "--keep", "3").stdout == ""
+    assert "such as 12h, 30d or 4w" in trainshed("gc", "--older-than", "soon").stderr
