@@ -47,6 +47,7 @@ SERVICE = (
     *("uvicorn.protocols.http.httptools_impl", "uvloop", "multiprocessing.connection"),
 )
 SDK = ("google.cloud.aiplatform", "google.cloud.storage")
+_ROOT = Path(__file__).parents[2]
 _FREE = 100
 """A descriptor that no caller has asked for, nor any above it."""
 
@@ -92,15 +93,22 @@ class Forked:
 
 
 class Nursery:
-    """A process that has loaded `modules`."""
+    """A process that has loaded `modules`; of another Python and with other variables, if that is said."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(
+        self,
+        modules: Sequence[str],
+        python: Path | str = sys.executable,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self._lock = threading.Lock()
         self._ours, theirs = socket.socketpair()
         with theirs:
             # "up": by this word tests tell services from what they have started.
-            words = [sys.executable, "-m", __name__, "up", str(theirs.fileno()), *modules]
-            self._process = subprocess.Popen(words, pass_fds=(theirs.fileno(),))
+            words = [str(python), "-m", __name__, "up", str(theirs.fileno()), *modules]
+            self._process = subprocess.Popen(
+                words, env=environ, cwd=_ROOT, pass_fds=(theirs.fileno(),)
+            )
         atexit.register(self._close)
 
     def fork(

@@ -152,6 +152,8 @@ def _sdist() -> bytes:
     return buffer.getvalue()
 
 
+# An upload: test_gcloud_storage.py; a package: test_sdk.py; logging: contract/api/test_api_logging.py.
+@pytest.mark.soak
 def test_a_python_package_by_flags(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
     """spec/submit#vertex-jobs, spec/program#arguments: uploaded by gcloud, installed, run as a module with
     the arguments given."""
@@ -238,7 +240,7 @@ def test_gcloud_storage_inside_a_job(service: Service) -> None:
     """spec/clients#inside-jobs: samples copy with gcloud from inside; spec/program#storage: with nothing set
     up."""
     script = f"echo weights > w && gcloud storage cp w gs://{BUCKET}/inside/w"
-    script += f" && gcloud storage cat gs://{BUCKET}/inside/w"
+    script += f" && cat /gcs/{BUCKET}/inside/w"
     container = {"imageUri": SKLEARN, "command": ["sh", "-c", script]}
     pool = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 1}
     pools = [{**pool, "containerSpec": container}]

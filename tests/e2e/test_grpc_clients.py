@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from tests.e2e.running import (
     Service,
     environment,
     given_by_env,
+    seen_by,
 )
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
@@ -75,17 +75,7 @@ def test_the_sdk_needs_what_env_prints_and_nothing_else(service: Service, tmp_pa
     script.write_text("import sys; print('ran', sys.argv[1:])\n")
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(program), SKLEARN, str(script)],
-        env=given_by_env(service),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = (row for row in done.stdout.splitlines() if row.startswith("SEEN "))
-    seen = json.loads(line.removeprefix("SEEN "))
+    seen = seen_by(program, SKLEARN, str(script), variables=given_by_env(service))
     assert seen["transport"] == "JobServiceGrpcTransport"
     state, name = seen["run"]
     assert state == "JOB_STATE_SUCCEEDED"

@@ -55,13 +55,8 @@ def nothing_stays(data: Path) -> Iterator[None]:
 
 def up(data: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """`trainshed up` where it is expected to end by itself."""
-    return subprocess.run(
-        command("up", "--data", str(data), *args),
-        env=environment(data) | variables,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
+    return services.trainshed(
+        "up", "--data", str(data), *args, data=data, status=None, variables=variables
     )
 
 
@@ -175,7 +170,7 @@ def test_the_token_stays_the_same_and_the_port_is_free_again(data: Path) -> None
 
 def start_on(data: Path, port: int) -> Service:
     # The last --port wins.
-    return start(data, "--port", str(port))
+    return services.start(data, "--port", str(port))
 
 
 def test_a_second_service_on_the_same_data_is_refused(data: Path) -> None:
@@ -301,7 +296,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_whole_group(data: Path) -> None:
 
 def test_stop_jobs_on_exit(data: Path) -> None:
     mark = new_mark()
-    service = start(data, "--stop-jobs-on-exit")
+    service = services.start(data, "--stop-jobs-on-exit")
     job_id = run_forever(service, mark)
     assert service.terminate() == 0
     assert "keep" not in said(service)
@@ -313,7 +308,7 @@ def test_stop_jobs_on_exit(data: Path) -> None:
 
 def test_down_cancels_jobs_of_all_projects_and_leaves_nothing(data: Path) -> None:
     mark = new_mark()
-    service = start(data)
+    service = services.start(data)
     below = children(service.pid)
     for project in ("one-project", "other-project"):
         service.call(
@@ -321,27 +316,13 @@ def test_down_cancels_jobs_of_all_projects_and_leaves_nothing(data: Path) -> Non
             f"/v1/projects/{project}/locations/us-central1/customJobs",
             container_job(f"{FOREVER} # {mark}", pools=(1, 1)),
         )
-    done = subprocess.run(
-        command("down", "--data", str(data)),
-        env=environment(data),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = services.trainshed("down", "--data", str(data), data=data)
     assert done.stdout.count("Cancelling") == 2
     assert service.process.wait(10) == 0
     wait_until_gone(below)
     assert not marked(mark)
     assert not leftovers(data)
-    again = subprocess.run(
-        command("down", "--data", str(data)),
-        env=environment(data),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    again = services.trainshed("down", "--data", str(data), data=data, status=None)
     assert "No Trainshed service is running" in again.stderr + again.stdout
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.engines.toy import ToyLab
-from tests.soaks import KILLS
+from tests.soaks import KILLS, KILLS_OF_LOCAL
 from trainshed.engines.conformance.lab import Lab, LabWithNodes
 from trainshed.engines.conformance.suite import Conformance
 from trainshed.engines.local.autopsies import Keeping
@@ -52,10 +52,29 @@ class LocalLab(LabWithNodes):
 class TestLocal(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:
-        return LocalLab(tmp_path / "data", "")
+        lab = LocalLab(tmp_path / "data", "")
+        lab.kills = KILLS_OF_LOCAL
+        return lab
 
 
 class TestLocalWithoutNamespaces(Conformance):
+    in_short = (
+        *(
+            "gang_starts",
+            "signals",
+            "too_much_memory",
+            "stop_gives_the_grace",
+            "one_replica_is_stopped",
+        ),
+        *(
+            "lost_node",
+            "nothing_is_left",
+            "outlive_the_service",
+            "process_killed_at_any_step_of_a_stop",
+        ),
+    )
+    """How programs are started, told apart and ended is other there. All else is above; here it is a soak."""
+
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:
         lab = LocalLab(tmp_path / "data", LEVEL_SESSION)
@@ -86,12 +105,19 @@ def test_processes_killed_at_each_single_step(tmp_path: Path, call: str) -> None
 @as_root_only
 @pytest.mark.parametrize(
     # Without namespaces there is nothing that root could do and he cannot.
-    "suite",
-    ["TestLocal", pytest.param("TestLocalWithoutNamespaces", marks=pytest.mark.soak)],
+    ("suite", "which"),
+    [
+        ("TestLocal", " or ".join(TestLocalWithoutNamespaces.in_short)),
+        pytest.param("TestLocal", "", marks=pytest.mark.soak),
+        pytest.param("TestLocalWithoutNamespaces", "", marks=pytest.mark.soak),
+    ],
 )
-def test_the_suite_on_the_local_engine_as_an_ordinary_user(suite: str) -> None:
+def test_the_suite_on_the_local_engine_as_an_ordinary_user(suite: str, which: str) -> None:
     """spec/program#isolation: root or not."""
-    run_as_nobody(f"{__file__}::{suite}", "-k", "not killed_at_any_step")
+    chosen = f"({which}) and " if which else ""
+    run_as_nobody(
+        *(f"{__file__}::{suite}", "-m", "", "-k", f"{chosen}not killed_at_any_step"),
+    )
 
 
 def test_the_suite_runs_by_a_command() -> None:

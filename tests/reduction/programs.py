@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.e2e.nursery import Forked, Nursery
 from tests.ports import free_port
 from tests.reduction.reducers import TOKEN, Address
 from trainshed_reduction import variables
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "e2e" / "programs" / "reduction"
+FORKED = Path(__file__).with_name("forked_rank.py")
 SECONDS = 150.0
 PREFIX = "trainshed reduction: "
 
@@ -59,8 +61,11 @@ def run_ranks(
     ranks: int,
     environ: Mapping[str, str],
     when: Mapping[str, Callable[[], None]] | None = None,
+    nursery: Nursery | None = None,
+    started: int = 0,
 ) -> list[Ended]:
-    """Run them to their end. `when`: what to do when a rank prints that line."""
+    """Run them to their end. `when`: what to do when a rank prints that line. `nursery`: one that has loaded
+    PyTorch; all but the first `started` ranks are forked by it."""
     common = {
         **environ,
         "MASTER_ADDR": "127.0.0.1",
@@ -78,32 +83,49 @@ def run_ranks(
                 **({variables.REPORT_FILE: ""} if rank else {}),
             },
             when or {},
+            nursery if rank >= started else None,
         )
         for rank in range(ranks)
     ]
     return [each.ended() for each in running]
 
 
-def run_one(python: Path | str, arguments: list[str], environ: Mapping[str, str]) -> Ended:
+def run_one(
+    python: Path | str,
+    arguments: list[str],
+    environ: Mapping[str, str],
+    nursery: Nursery | None = None,
+) -> Ended:
     command = [str(python), str(PROGRAMS / arguments[0]), *arguments[1:]]
-    return _Rank(command, environ, {}).ended()
+    return _Rank(command, environ, {}, nursery).ended()
 
 
 class _Rank:
     def __init__(
-        self, command: list[str], environ: Mapping[str, str], when: Mapping[str, Callable[[], None]]
+        self,
+        command: list[str],
+        environ: Mapping[str, str],
+        when: Mapping[str, Callable[[], None]],
+        nursery: Nursery | None = None,
     ) -> None:
         self._when = when
-        self._process = subprocess.Popen(
-            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        output, told = os.pipe()
+        errors, complained = os.pipe()
+        self._process: subprocess.Popen[bytes] | Forked
+        if nursery is None:
+            self._process = subprocess.Popen(command, env=environ, stdout=told, stderr=complained)
+        else:
+            words = [str(FORKED), *command[1:]]
+            self._process = nursery.fork(words, environ, stdout=told, stderr=complained)
+        os.close(told)
+        os.close(complained)
         self._limit = threading.Timer(SECONDS, self._process.kill)
         self._limit.start()
         self._output: list[str] = []
         self._errors: list[str] = []
         self._readers = [
-            threading.Thread(target=self._read_output),
-            threading.Thread(target=self._read_errors),
+            threading.Thread(target=self._read_output, args=(output,)),
+            threading.Thread(target=self._read_errors, args=(errors,)),
         ]
         for reader in self._readers:
             reader.start()
@@ -118,13 +140,13 @@ class _Rank:
             print(ended.errors, file=sys.stderr)
         return ended
 
-    def _read_output(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            self._output.append(line)
-            if then := self._when.get(line.strip()):
-                then()
+    def _read_output(self, descriptor: int) -> None:
+        with os.fdopen(descriptor) as lines:
+            for line in lines:
+                self._output.append(line)
+                if then := self._when.get(line.strip()):
+                    then()
 
-    def _read_errors(self) -> None:
-        assert self._process.stderr
-        self._errors.extend(self._process.stderr)
+    def _read_errors(self, descriptor: int) -> None:
+        with os.fdopen(descriptor) as lines:
+            self._errors.extend(lines)

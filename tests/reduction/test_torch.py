@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.nursery import Nursery
 from tests.ports import free_port
 from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
 from tests.reduction.reducers import Reducers
@@ -33,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_collective_is_right_and_sums_are_exact(
-    torch_python: Path, site: Path, tmp_path: Path
+    torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
 ) -> None:
     """spec/reduction#losses: fp32, fp64, halves and integers in rank order, asynchronous, in subgroups, by
     name, after all is lost."""
@@ -51,10 +52,13 @@ def test_every_collective_is_right_and_sums_are_exact(
         told = with_reducers(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store-",
-            **{variables.LOST_FILE: str(lost), variables.REPORT_FILE: str(report)},
+            # Most sums here are small.
+            **{variables.SMALLEST: "65536", variables.LOST_FILE: str(lost)},
+            **{variables.REPORT_FILE: str(report)},
         )
         ended = run_ranks(
-            torch_python, "collectives.py", 3, environment(site, **told), {"now": lose}
+            *(torch_python, "collectives.py", 3, environment(site, **told), {"now": lose}),
+            nursery=torch_nursery,
         )
     assert [each.status for each in ended] == [0, 0, 0]
     wanted = ["types", "average", "async", "futures", "native", "others", "functional", "subgroups"]
@@ -69,7 +73,7 @@ def test_every_collective_is_right_and_sums_are_exact(
 
 
 def test_training_by_ddp_is_as_without_reducers(
-    torch_python: Path, site: Path, tmp_path: Path
+    torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
 ) -> None:
     """spec/reduction#exactness: DDP in all its ways gives the losses that gloo gives, and the same parameters
     on all ranks."""
@@ -80,7 +84,8 @@ def test_training_by_ddp_is_as_without_reducers(
             # DDP's buckets here are small.
             **{variables.SMALLEST: "65536"},
         )
-        ended = run_ranks(torch_python, "ddp.py", 3, environment(site, **told))
+        surroundings = environment(site, **told)
+        ended = run_ranks(torch_python, "ddp.py", 3, surroundings, nursery=torch_nursery)
     assert [each.status for each in ended] == [0, 0, 0]
     lines = ended[0].output.splitlines()
     half = len(lines) // 2
@@ -89,15 +94,19 @@ def test_training_by_ddp_is_as_without_reducers(
     assert half == 8
 
 
-def test_ranks_of_a_node_sum_first(torch_python: Path, site: Path) -> None:
+def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, site: Path) -> None:
     """spec/reduction#exactness: with several ranks on each node, one sum of each part leaves it; all ranks
-    have the same bits."""
+    have the same bits. The first rank is started as a job starts it."""
     with Reducers(2) as reducers:
         told = with_reducers(
             reducers.addresses,
             **{variables.SMALLEST: "65536"},
         )
-        ended = run_ranks(torch_python, "nodes.py", 4, environment(site, **told))
+        ended = run_ranks(
+            *(torch_python, "nodes.py", 4, environment(site, **told)),
+            nursery=torch_nursery,
+            started=1,
+        )
     assert [(each.status, each.output) for each in ended] == [(0, "ok ReducingGroup\n")] * 4
     assert "each of 2 nodes" in ended[0].said[0]
 
@@ -134,7 +143,9 @@ def test_what_cannot_be_used_is_said_once_and_done_without(
     assert lacking != "plug-in of rank 1" or not ended[1].said
 
 
-def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Path) -> None:
+def test_import_torch_never_breaks(
+    torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
+) -> None:
     """spec/reduction#frameworks: whatever the environment, the installation or PyTorch are like; and idle
     reducers are told of."""
     broken = tmp_path / "broken"
@@ -144,10 +155,10 @@ def test_import_torch_never_breaks(torch_python: Path, site: Path, tmp_path: Pat
     garbage = {variables.REDUCERS: "\x01:x,,", variables.CHUNK: "-", variables.TOKEN: "t"}
     with ThreadPoolExecutor() as pool:
         cases = [
-            (["imports.py", "changed"], environment(site)),
-            (["imports.py"], environment(site, **garbage)),
-            (["imports.py"], environment(broken, **real)),
-            (["imports.py"], environment(site, **real)),
+            (["imports.py", "changed"], environment(site), torch_nursery),
+            (["imports.py"], environment(site, **garbage), torch_nursery),
+            (["imports.py"], environment(broken, **real), None),
+            (["imports.py"], environment(site, **real), None),
         ]
         runs = [pool.submit(run_one, torch_python, *case) for case in cases]
         changed, senseless, half, idle = (run.result() for run in runs)

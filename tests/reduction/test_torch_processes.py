@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.nursery import Nursery
 from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
 from tests.reduction.reducers import Reducers
 from trainshed.reduction import distribution
@@ -51,13 +52,13 @@ def test_spawned_ranks_speak_for_their_program(
 
 
 def test_reducers_that_are_switched_off_are_told_of(
-    torch_python: Path, site: Path, tmp_path: Path
+    torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
 ) -> None:
     """spec/reduction#frameworks: never silently idle, for the reducers can only say that nobody comes."""
     report = tmp_path / "report"
     told = with_reducers((("127.0.0.1", 1),), **{variables.REPORT_FILE: str(report)})
     told[variables.MODE] = "off"
-    ended = run_one(torch_python, ["imports.py"], environment(site, **told))
+    ended = run_one(torch_python, ["imports.py"], environment(site, **told), torch_nursery)
     assert (ended.status, ended.errors) == (0, "")
     (note,) = json.loads(report.read_text())["notes"]
     assert note["text"] == "native all-reduce is used: TRAINSHED_REDUCTION is off"

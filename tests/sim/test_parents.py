@@ -20,6 +20,7 @@ from tests.sim.scenario import (
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
 from tests.sim.universe import Universe
+from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
@@ -38,6 +39,9 @@ from trainshed.store.sqlite.inline import InlineStore
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 from trainshed.testing.engine.programs import Life, Reports, Script
 
+PARTS = 12 if SOAKS else 5
+"""Of a life, at whose beginnings it is cancelled."""
+
 
 def lived(world: Scenario) -> Universe:
     made = Universe(world).run()
@@ -47,11 +51,11 @@ def lived(world: Scenario) -> Universe:
 
 def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
     """The same story once for each of its commits, with a service that is killed just before or just after
-    it."""
+    it; `./dev test-all` does both to each."""
     commits = lived(world).tally.commits
     assert commits > 5
-    for number in range(1, commits + 1, every):
-        for stored in (False, True):
+    for turn, number in enumerate(range(1, commits + 1, every)):
+        for stored in (False, True) if SOAKS else (turn % 2 == 1,):
             made = Universe(replace(world, crash_commits=((number, stored),))).run()
             assert not made.wrong, f"commit {number}, {stored}: {made.wrong[0]}"
             assert made.tally.crashes == 1
@@ -100,7 +104,8 @@ def test_a_service_may_die_at_every_commit_of_a_tuning_job() -> None:
     wanted = points(Counting(world).run())
     assert wanted == [(("x", n / 1000),) for n in range(1, 7)]
     commits = lived(world).tally.commits
-    for number in range(1, commits + 1):
+    # Unless all: 1, 4, 7 ..., before and after in turn.
+    for number in range(1, commits + 1, 1 if SOAKS else 3):
         made = Counting(replace(world, crash_commits=((number, number % 2 == 0),))).run()
         assert not made.wrong, f"commit {number}: {made.wrong[0]}"
         assert points(made) == wanted
@@ -311,8 +316,8 @@ def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
     world = lone(tuning(trials=4, parallel=2), character=Character(10 * MINUTE, measures=2))
     whole = lived(world)
     lasts = the_tuning_job(whole).ended - CREATED
-    for part in range(12):
-        at = CREATED + lasts * part // 12
+    for part in range(PARTS):
+        at = CREATED + lasts * part // PARTS
         cancelled = replace(world, requests=(*world.requests, Cancel(at, JobUid(7000))))
         made = lived(cancelled)
         assert the_tuning_job(made).state is JobState.CANCELLED
@@ -418,8 +423,8 @@ def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: 
         world = replace(lone(pipeline, backing, character=own), downs=(SECOND,))
         uid = pipeline.uid if which == "pipeline" else backing.uid
         lasts = the_pipeline(lived(world)).ended - CREATED
-        for part in range(8):
-            at = CREATED + lasts * part // 8
+        for part in range(PARTS):
+            at = CREATED + lasts * part // PARTS
             cancelled = replace(world, requests=(*world.requests, Cancel(at, uid)))
             made = lived(cancelled)
             assert the_pipeline(made).state is PipelineState.CANCELLED

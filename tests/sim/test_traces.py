@@ -3,6 +3,7 @@ jobs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,12 @@ _WILD = (912, 141, 22, 16, 11)
 """Seeds of lives that exhaust a budget which few others do; looked at first."""
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+def in_all(first: int, end: int) -> list[Any]:
+    """Blocks of lives for `./dev test-all`."""
+    return [pytest.param(block, marks=pytest.mark.soak) for block in range(first, end)]
+
+
+@pytest.mark.parametrize("block", [*range(3), *in_all(3, BLOCKS)])
 def test_machine_and_reference_agree_on_every_step(block: int) -> None:
     """spec/lifecycle, spec/failures: final state, public code, message, restarts and retries of every cause,
     in any order of reports."""
@@ -34,7 +40,7 @@ def test_machine_and_reference_agree_on_every_step(block: int) -> None:
         assert not judge.differences, f"seed {seed}\n{judge.told()}"
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [*range(2), *in_all(2, 4)])
 def test_they_agree_in_houses_with_rules_of_their_own(block: int) -> None:
     """spec/failures#out-of-memory, "overridable by an operator": other budgets, dropped rows, new rows,
     memory that grows."""

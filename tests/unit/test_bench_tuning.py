@@ -13,6 +13,9 @@ from bench.tuning.runs import Result, Task, run, to_json
 from trainshed.core.study.spec import ParameterType, Value
 from trainshed.studies.random_search import RandomSearch
 
+_CHOSEN = ("branin", "conditional", "sphere-8", "svm-digits")
+"""Problems of each kind."""
+
 
 def result(candidate: str, seed: int, *regrets: float, problem: str = "branin") -> Result:
     return Result(Task(problem, 1, candidate, seed, len(regrets)), "v", regrets, 0.1)
@@ -31,7 +34,14 @@ def near(problem: Problem, point: dict[str, Value], draw: random.Random) -> dict
     return {**point, name: new}
 
 
-@pytest.mark.parametrize("problem", made(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        problem if problem.name in _CHOSEN else pytest.param(problem, marks=pytest.mark.soak)
+        for problem in made()
+    ],
+    ids=lambda problem: problem.name,
+)
 def test_known_optimum_is_a_lower_bound_that_a_search_comes_near(problem: Problem) -> None:
     value, draw = problem.objective(1), random.Random(1)
     drawn = [

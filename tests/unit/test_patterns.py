@@ -95,7 +95,7 @@ BOUNDED = {
     "trainshed.cli.requirements": "reads the user's own files",
 }
 """Modules whose patterns never see a long text of a stranger."""
-_PUMPED = 10_000
+_PUMPED = 5_000
 _SAMPLES = {codes.CATEGORY_DIGIT: "1", codes.CATEGORY_SPACE: " ", codes.CATEGORY_WORD: "a"}
 
 
@@ -168,8 +168,8 @@ def pieces(tree: Any) -> Iterator[str]:
 def test_a_fixed_pattern_costs_time_in_proportion(
     where: str, method: str, pattern: re.Pattern[Any]
 ) -> None:
-    """Texts of 10,000 characters made of the pattern's own parts: what is quadratic takes seconds, what is
-    linear less than a thousandth of one."""
+    """Texts of 5,000 characters made of the pattern's own parts: what is quadratic takes a quarter of a
+    second, what is linear less than a thousandth of one."""
     parts = sorted(set(pieces(parser.parse(pattern.pattern, pattern.flags))))
     pumps = [*parts, *(a + b for a, b in itertools.permutations(parts[:12], 2))]
     began = time.thread_time()
@@ -179,10 +179,10 @@ def test_a_fixed_pattern_costs_time_in_proportion(
             text = text.encode("latin-1", "replace")
         # Twice, if it is slow: the machine may have been.
         taken = seconds(partial(run, pattern, method, text))
-        if taken >= 0.1:
+        if taken >= 0.05:
             taken = seconds(partial(run, pattern, method, text))
-        assert taken < 0.1, f"{where}.{method}: {start!r} and many {pump!r}: {taken:.2f} s"
-        if time.thread_time() - began > 3:
+        assert taken < 0.05, f"{where}.{method}: {start!r} and many {pump!r}: {taken:.2f} s"
+        if time.thread_time() - began > 1:
             break
 
 

@@ -80,6 +80,8 @@ def test_trials_read_back_in_any_order_give_the_same() -> None:
     assert BANDIT.suggest(TREE, stored[::-1], 2, 7) == expected
 
 
+# How good it is at trees: above.
+@pytest.mark.soak
 def test_a_branch_with_a_bad_start_is_not_given_up() -> None:
     """Conditional trees: "net" is worse than "line" unless its own parameters are right; it is found all the
     same."""
@@ -147,6 +149,8 @@ def test_a_flat_objective_is_no_end() -> None:
     assert len({trial.parameters for trial in trials}) == 8
 
 
+# That noise is told to it: test_bench_tuning.py.
+@pytest.mark.soak
 def test_noise_is_seen_through() -> None:
     spec = StudySpec(cube(2), (LOSS,), noise=Noise.HIGH)
     rng = np.random.default_rng(5)

@@ -99,8 +99,7 @@ def test_a_programs_own_installs_never_reach_the_base(workshop: Workshop, replic
     assert before
     version = replica.python("import joblib; print(joblib.__version__)")
     for command in (
-        "pip install -q --upgrade pip",
-        f"pip install -q --force-reinstall --no-deps 'joblib!={version}'",
+        f"pip install -q --upgrade --force-reinstall --no-deps 'joblib!={version}'",
         "pip3 install -q --user six",
         "pip uninstall -q -y numpy",
     ):

@@ -1,0 +1,17 @@
+"""Conformance suites that repeat what another one proves say what of it is their own, by `in_short`: words of
+which one is in the name. The rest of them is for `./dev test-all`."""
+
+import pytest
+
+from trainshed.engines.conformance.suite import Conformance
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        suite = getattr(item, "cls", None)
+        words = getattr(suite, "in_short", None)
+        if words is None or not hasattr(Conformance, item.name):
+            continue
+        if not any(word in item.name for word in words):
+            item.add_marker(pytest.mark.soak)

@@ -1,0 +1,15 @@
+"""A rank that a nursery of PyTorch forked (ADR 64): PyTorch looks for plug-ins, as it does at the end of
+`import torch`, now that the variables and packages of the rank are there; then its program runs."""
+
+import importlib
+import os
+import runpy
+import sys
+from typing import Any
+
+sys.path[1:1] = os.environ["PYTHONPATH"].split(os.pathsep)
+torch: Any = importlib.import_module("torch")
+torch._import_device_backends()
+del sys.argv[0]
+sys.path[0] = os.path.dirname(sys.argv[0])  # noqa: PTH120 - as Python writes it
+runpy.run_path(sys.argv[0], run_name="__main__")
