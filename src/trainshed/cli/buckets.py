@@ -100,7 +100,7 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
 @command.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("-r", "--recursive", is_flag=True, help="Copy a directory with all below it.")
+@click.option("-r", "--recursive", is_flag=True, help="Copy all below SOURCE, to below TARGET.")
 @takes_endpoint
 def cp(endpoint: Endpoint, *, source: str, target: str, recursive: bool) -> None:
     """Copy between this machine and a bucket, or between buckets.
