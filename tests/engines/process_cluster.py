@@ -35,8 +35,9 @@ _ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc
 class ProcessCluster:
     """`directory`: what it holds is written down there, so that another one finds it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, nodes: Sequence[str] = NODES) -> None:
         self._directory = directory
+        self._nodes = nodes
         self._report = ClusterReport((), {}, 0.0)
         self._looking: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -76,7 +77,7 @@ class ProcessCluster:
     ) -> Hold:
         nodes = tuple(need.node for need in needs)
         if avoid is not None:
-            nodes = tuple(node for node in reversed(NODES) if node not in avoid)[: len(needs)]
+            nodes = tuple(node for node in reversed(self._nodes) if node not in avoid)[: len(needs)]
         while withheld := [node for node in nodes if self._withheld(node).exists()]:
             self._delays[name] = Delay(DelayCause.CLUSTER, f"{', '.join(withheld)} withheld")
             await asyncio.sleep(_LOOK_EVERY)
@@ -155,7 +156,7 @@ class ProcessCluster:
                 NodeState.GONE if (self._directory / f"{name}.gone").exists() else NodeState.UP,
                 address="127.0.0.1",
             )
-            for name in NODES
+            for name in self._nodes
         )
         agents: dict[HoldName, frozenset[str]] = {}
         for path in self._directory.glob("*.hold"):

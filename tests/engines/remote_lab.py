@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.engines.process_cluster import ProcessCluster, end
+from tests.engines.process_cluster import NODES, ProcessCluster, end
 from tests.soaks import KILLS
 from trainshed.engines.conformance.lab import LabWithNodes
 from trainshed.engines.local.autopsies import Keeping
@@ -34,7 +34,8 @@ AUTOPSY_LIMIT = 90_000
 def new_engine(
     directory: Path, port: int, here: LocalEngine | None = None, **more: Any
 ) -> RemoteEngine:
-    """`more`: options, and `preflight`."""
+    """`more`: options, `preflight`, and the names of the `nodes`."""
+    names = more.pop("nodes", NODES)
     preflight = bool(more.pop("preflight", False))
     nodes = str(directory / "nodes")
     options = RemoteOptions(
@@ -66,7 +67,7 @@ def new_engine(
         )
 
     return RemoteEngine(
-        ProcessCluster(directory / "cluster"),
+        ProcessCluster(directory / "cluster", names),
         FileStreams(directory / "logs"),
         options,
         new_hub,
