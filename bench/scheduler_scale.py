@@ -6,6 +6,7 @@ Run it by itself: `python -m bench.scheduler_scale`. Seconds of wall time, the b
 import random
 import time
 
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import (
     Admit,
@@ -24,6 +25,8 @@ NODES = 10_000
 JOBS = 100_000
 SHAPES = 300
 PROJECTS = 50
+REGION = "us-central1"
+CPUS = "cpus_n1_e2"
 GIB = 2**30
 SECOND = 10**9
 HOUR = 3600 * SECOND
@@ -62,13 +65,13 @@ def gang(draw: random.Random, uid: int, forms: list[tuple[tuple[ReplicaId, Deman
     project = f"project-{draw.randrange(PROJECTS):02}"
     return Gang(
         uid=JobUid(uid),
-        name=f"projects/{project}/locations/us-central1/customJobs/{uid}",
+        name=f"projects/{project}/locations/{REGION}/customJobs/{uid}",
         project_id=project,
-        region="us-central1",
+        region=REGION,
         priority=draw.choice((0, 0, 0, 0, 10)),
         created=NOW - HOUR + uid,
         replicas=replicas,
-        quota=(("cpus_n1_e2", sum(demand.vcpus for _, demand in replicas)),),
+        quota=((CPUS, sum(demand.vcpus for _, demand in replicas)),),
         spot=draw.random() < 0.1,
         longest=draw.choice((HOUR, 24 * HOUR, 7 * 24 * HOUR)),
     )
@@ -85,13 +88,17 @@ def apply(snapshot: Snapshot, made: Plan, now: int) -> None:
             snapshot.remove(decision.uid)
 
 
-def measure(nodes_count: int = NODES, jobs: int = JOBS) -> dict[str, float]:
-    """`build`: seconds until the snapshot is there. `first`: the first decision, which fills the nodes;
+def measure(
+    nodes_count: int = NODES, jobs: int = JOBS, shapes_count: int = SHAPES, cpus_of_each: float = 0
+) -> dict[str, float]:
+    """With a quota of `cpus_of_each` for each project, 0 = none.
+
+    `build`: seconds until the snapshot is there. `first`: the first decision, which fills the nodes;
     `admitted`: how many jobs it starts. `full`: a decision when nothing fits. `impatient`: the same when
     everyone has waited too long. `freed`: after one job in a hundred has ended. `change`: one change, in
     microseconds."""
     draw = random.Random(7)
-    forms = shapes(draw)
+    forms = shapes(draw, shapes_count)
     snapshot = Snapshot()
     gangs = [gang(draw, uid, forms) for uid in range(1, jobs + 1)]
     rooms = nodes(nodes_count)
@@ -99,6 +106,9 @@ def measure(nodes_count: int = NODES, jobs: int = JOBS) -> dict[str, float]:
 
     begun = time.perf_counter()
     snapshot.set_policy(Policy(strict=True))
+    if cpus_of_each:
+        projects = {item.project_id for item in gangs}
+        snapshot.set_quotas({QuotaKey(p, REGION, CPUS): cpus_of_each for p in projects})
     snapshot.set_nodes(rooms)
     for item in gangs:
         snapshot.put(GangState(item, waiting_since=NOW))

@@ -82,6 +82,15 @@ def test_a_used_up_quota_holds_back_its_own_project_only() -> None:
     assert sorted(world.admitted(NOW + 2 * PATIENT)) == [3, 4]  # nor when it has waited long
 
 
+def test_what_can_never_fit_is_told_though_its_quota_is_used_up() -> None:
+    """spec/queue#capacity: whatever is used now, of quotas as well."""
+    world = World([node("a", 8)], quotas={QuotaKey("p", REGION, CPUS): 4})
+    world.run(gang(1, 4, quota=((CPUS, 4),)), "a")
+    world.wait(gang(2, 2, quota=((CPUS, 2),)), gang(3, 16, quota=((CPUS, 16),)))
+    reason = "needs 16 CPUs on one node; the largest node has 8"
+    assert world.plan().decisions == (StockOut(JobUid(3), reason),)
+
+
 def test_public_quotas_hold_where_none_is_set() -> None:
     """spec/queue#quotas: `quotas: public` turns the public defaults on, `ml` CPUs 450."""
     for public, admitted in ((False, [1, 2]), (True, [1])):

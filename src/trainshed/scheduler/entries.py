@@ -1,7 +1,7 @@
 """What is noted of each gang, quota and project while it is in the snapshot: kept by `snapshot`, read by
 `planning`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from trainshed.core.capacity import QuotaKey
@@ -69,10 +69,13 @@ def share(used: Mapping[str, int], totals: Mapping[str, int]) -> float:
 class ResourceRequest:
     """What a gang needs of nodes."""
 
-    __slots__ = ("__weakref__", "feasibility", "kinds")
+    __slots__ = ("__weakref__", "feasibility", "in_order", "kinds", "takes")
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
+        #: The sort of each replica of a gang in which those of one sort stand side by side.
+        self.in_order = _in_order(kinds)
+        self.takes = _takes(kinds)
         #: What `feasibility` found of it on empty nodes, after the version of the nodes that this is about.
         self.feasibility: tuple[int, str, bool] = (-1, "", True)
 
@@ -124,7 +127,7 @@ class Entry:
         self.age: Age = (gang.created, gang.uid)
         #: From when on it could have been placed (ns); its patience counts from here.
         self.eligible_at = max(state.waiting_since, state.not_before)
-        self.takes = _takes(shape.kinds)
+        self.takes = shape.request.takes
         #: What it has on each node.
         self.held: dict[str, list[Kind]] = {}
 
@@ -166,31 +169,54 @@ class Shapes:
 
     def __init__(self) -> None:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
-        self._requests: WeakValueDictionary[object, ResourceRequest] = WeakValueDictionary()
+        self._requests: WeakValueDictionary[Kinds, ResourceRequest] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         """The gang's shape, and the sort of each of its replicas."""
-        counts: dict[Demand, int] = {}
-        for _, demand in gang.replicas:
-            counts[demand] = counts.get(demand, 0) + 1
-        kinds = {demand: self._kind(demand) for demand in counts}
+        runs: list[tuple[Kind, int]] = []
+        for demand, count in _runs(gang.replicas):
+            kind = self._kind(demand)
+            before = runs.pop()[1] if runs and runs[-1][0] is kind else 0
+            runs.append((kind, before + count))
+        counts: dict[Kind, int] = {}
+        for kind, count in runs:
+            counts[kind] = counts.get(kind, 0) + count
         content = tuple(counts.items())
         request = self._requests.get(content)
         if request is None:
-            sorts = tuple((kinds[demand], count) for demand, count in content)
-            request = self._requests[content] = ResourceRequest(sorts)
-        key = (content, gang.quota, gang.region, gang.longest)
+            request = self._requests[content] = ResourceRequest(content)
+        key = (request, gang.quota, gang.region, gang.longest)
         shape = self._shapes.get(key)
         if shape is None:
             shape = self._shapes[key] = Shape(request, gang.longest)
-        return shape, tuple(kinds[demand] for _, demand in gang.replicas)
+        return shape, request.in_order if len(runs) == len(content) else _in_order(runs)
 
     def _kind(self, demand: Demand) -> Kind:
         found = self._kinds.get(demand)
         if found is None:
             found = self._kinds[demand] = Kind(demand)
         return found
+
+
+def _runs(replicas: Sequence[tuple[ReplicaId, Demand]]) -> Iterator[tuple[Demand, int]]:
+    """How many replicas in a row have one demand. Those of a pool share the object: to compare its fields for
+    each of them would cost more than all else here."""
+    last: Demand | None = None
+    count = 0
+    for _, demand in replicas:
+        if demand is last:
+            count += 1
+            continue
+        if last is not None:
+            yield last, count
+        last, count = demand, 1
+    if last is not None:
+        yield last, count
+
+
+def _in_order(kinds: Sequence[tuple[Kind, int]]) -> tuple[Kind, ...]:
+    return tuple([kind for kind, count in kinds for _ in range(count)])
 
 
 def _takes(kinds: Kinds) -> Takes:

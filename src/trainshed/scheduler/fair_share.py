@@ -8,7 +8,7 @@ that overtook it: they are left out of its project's share.
 
 from bisect import bisect_left
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 from trainshed.core.names import JobUid
 from trainshed.scheduler.entries import Age, Entry, Project, Shape, share
@@ -24,6 +24,7 @@ class _ProjectCandidates:
         "_is_in_vain",
         "_next",
         "_places",
+        "_share",
         "_snapshot",
         "_younger",
         "_younger_at",
@@ -41,6 +42,8 @@ class _ProjectCandidates:
         self._places: dict[Shape, int] = {}
         self._younger: dict[str, int] = {}
         self._younger_at = -1
+        #: Of the project without leaving anything out; None = not known since it was given something.
+        self._share: float | None = None
         self.head: Entry | None = None
         self.advance(provided=False)
 
@@ -48,6 +51,7 @@ class _ProjectCandidates:
         """On to the next candidate. `provided`: the last one is provided for, so the next of its shape has
         its turn."""
         if provided and self.head is not None:
+            self._share = None
             shape = self.head.shape
             bucket = self._group.buckets[shape]
             place = self._places[shape] = self._places.get(shape, 0) + 1
@@ -69,11 +73,15 @@ class _ProjectCandidates:
 
     def share(self, entry: Entry, now: int) -> float:
         snapshot, project = self._snapshot, entry.project
-        used = project.used
         if now - entry.eligible_at >= snapshot.policy.patience and _overtaken(entry, project):
             self._count_younger(entry, project)
-            used = {what: value - self._younger.get(what, 0) for what, value in used.items()}
-        return share(used, snapshot.totals)
+            used = {
+                what: value - self._younger.get(what, 0) for what, value in project.used.items()
+            }
+            return share(used, snapshot.totals)
+        if self._share is None:
+            self._share = share(project.used, snapshot.totals)
+        return self._share
 
     def _count_younger(self, entry: Entry, project: Project) -> None:
         """Keep the sum of what younger gangs of the project use; candidates only get younger."""
@@ -118,10 +126,12 @@ class Candidates:
 
     def advance(self, *, provided: bool) -> None:
         """The one whose turn it was has had it. `provided`: it starts, or will."""
-        _, _, project_id, turn = heappop(self._heap)
+        _, _, project_id, turn = self._heap[0]
         turn.advance(provided=provided)
-        if turn.head is not None:
-            heappush(self._heap, self._key(turn, turn.head, project_id))
+        if turn.head is None:
+            heappop(self._heap)
+        else:
+            heapreplace(self._heap, self._key(turn, turn.head, project_id))
 
     def _key(
         self, turn: _ProjectCandidates, entry: Entry, project_id: str

@@ -111,17 +111,23 @@ class _Planner:
         return self._preempt_or_reserve(entry)
 
     def _is_pointless(self, entry: Entry) -> bool:
-        """Whether nothing can come of looking at it (again): gangs that need the same were refused, or too
-        many replicas run and none of them gives way; and nothing may be reserved for it."""
+        """Whether nothing can come of looking at it (again): gangs that need the same were refused, or what
+        it may use is used up and nobody gives way; and nothing may be reserved for it."""
         refused = entry.shape.request in self._refused or self._is_crowded_out(entry)
         return refused and not self._may_reserve(entry)
 
     def _is_crowded_out(self, entry: Entry) -> bool:
-        """Seen at a glance, as in relaxed mode nearly all that wait do so for this reason."""
-        meter, amount = entry.meters[-1]
-        if meter.limit is None or self._preemption.possible:
+        """Seen at a glance: nearly all that wait in relaxed mode do so for the number of replicas, and where
+        quotas are tight, for a quota."""
+        if self._preemption.possible or self._transaction.reserves_quota:
             return False
-        return not meter.allows(amount, meter.limit - meter.used, meter.used)
+        for meter, amount in entry.meters:
+            if meter.limit is not None and not meter.allows(
+                amount, meter.limit - meter.used, meter.used
+            ):
+                missing, _ = assess(self._snapshot, entry.shape.request)
+                return not missing  # else it is to be told
+        return False
 
     def _may_reserve(self, entry: Entry) -> bool:
         waited = self._now - entry.eligible_at

@@ -105,6 +105,11 @@ class PlanTransaction:
             return ENDLESS
         return meter.limit - meter.used - self._meter_claims.get(meter, 0)
 
+    @property
+    def reserves_quota(self) -> bool:
+        """Whether some of a quota is kept free for a gang."""
+        return bool(self._meter_guards)
+
     def allows(self, entry: Entry) -> bool:
         """Whether quotas and the number of replicas let it start now."""
         for meter, amount in entry.meters:
