@@ -30,7 +30,7 @@ from trainshed.scheduler.snapshot import Snapshot, cheapness
 from trainshed.scheduler.transaction import Need, PlanTransaction
 
 MAX_RESERVATIONS = 8
-MAX_ADMISSIONS = 2000
+MAX_ADMISSIONS = 1000
 """How many jobs start by one plan, which bounds how long it takes; the others start by the next, which
 follows at once."""
 MAX_RELOCATIONS = 32

@@ -263,12 +263,15 @@ class PlanTransaction:
         return self._place_guarded(kind, count, ends, parts) if count and self._guarded else count
 
     def _place_guarded(self, kind: Kind, count: int, ends: int, parts: list[Placement]) -> int:
+        needs: dict[Layout, Vector] = {}
         for node, (layout, vector) in list(self._guarded.items()):
             if not count:
                 break
-            if node == self.avoid or not kind.suits(layout):
+            need = needs.get(layout)
+            if need is None:
+                need = needs[layout] = kind.vector(layout) if kind.suits(layout) else ()
+            if not need or node == self.avoid:
                 continue
-            need = kind.vector(layout)
             here = min(count, count_fitting(vector, need))
             for guard in self._guards[node]:
                 if here and _outlasts(ends, guard.at):
