@@ -8,8 +8,8 @@ LIMIT = 0.3
 MANY_SHAPES = 20_000
 
 _DECISIONS = {
-    "first": "first decision, which fills the nodes ({admitted:.0f} jobs start)",
-    "settling": "decision just after it",
+    "first": "first decision ({admitted:.0f} jobs start)",
+    "settling": "decision that finds the nodes filled",
     "full": "decision when nothing fits",
     "impatient": "decision when everyone has waited too long",
     "freed": "decision after one running job in a hundred has ended ({freed_admitted:.0f} jobs start)",
