@@ -94,9 +94,9 @@ def measure(
     """With a quota of `cpus_of_each` for each project, 0 = none.
 
     `build`: seconds until the snapshot is there. `first`: the first decision; `admitted`: how many jobs
-    it starts. `settling`: the last of those that fill the nodes. `full`: a decision when nothing fits. `impatient`: the same when
-    everyone has waited too long. `freed`: after one job in a hundred has ended. `change`: one change, in
-    microseconds."""
+    it starts. `settling`: the last of those that fill the nodes. `full`: a decision when nothing fits.
+    `impatient`: the same when everyone has waited too long. `freed`: after one job in a hundred has
+    ended. `change`: one change, in microseconds."""
     draw = random.Random(7)
     forms = shapes(draw, shapes_count)
     snapshot = Snapshot()
