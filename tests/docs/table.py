@@ -54,6 +54,10 @@ BLOCKS: dict[str, Runs | PartOf | Elsewhere] = {
     "README.md#Your own program, in five lines": Runs(terminal=True, says="State     SUCCEEDED"),
     "docs/run.md#Run a program of your own": Runs(),
     "README.md#Its own commands": Runs(),
+    "docs/console.md#How far a job is": Elsewhere(
+        "runs inside a job",
+        "tests/e2e/test_progress.py::test_a_label_turns_the_variables_off_and_the_guides_function_reports",
+    ),
     "docs/console.md#The web console": Runs(says="/login?code="),
     "docs/troubleshooting.md#My job waits": Runs(says="Would start now"),
     "docs/troubleshooting.md#My job fails": Runs(job="failed", says="no data today"),

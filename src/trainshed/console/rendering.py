@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from trainshed.console import assets
 from trainshed.console.snippets import snippets
+from trainshed.core.progress.telling import left
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -67,6 +68,7 @@ def environment() -> "Environment":
         "clean": clean,
         "bytes": bytes_text,
         "seconds": seconds_text,
+        "left": left,
         "number": number_text,
         "q": _quoted,
         "folder": folder_address,

@@ -10,6 +10,7 @@ from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import (
+    PROGRESS_LABEL,
     REDUCTION_PACKAGES,
     STALL_LABEL,
     Account,
@@ -40,6 +41,8 @@ class LaunchDefaults:
     memory_cap: int = 0
     #: Nanoseconds without progress after which a program is ended, unless its job says otherwise; 0 = never.
     stall_after: int = 0
+    #: Programs are told where they can report how far they are, unless their job says otherwise.
+    progress_reports: bool = True
 
     def memory_limit(self, promised: int, factor: float = 1.0) -> int:
         """What a replica gets of the bytes that its machine promises (0 = no limit). `factor`: what the
@@ -119,6 +122,12 @@ def stall_after(job: Job, usual: int) -> int:
     return int(text) * 10**9 if text.isdecimal() else usual
 
 
+def reports_progress(job: Job, usual: bool) -> bool:
+    """Whether the job's primary program is told where it can report how far it is."""
+    said = dict(job.labels).get(PROGRESS_LABEL, "")
+    return said == "on" or (usual and said != "off")
+
+
 def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str = "") -> ReductionPart:
     """What a replica has to do with reducers. Of each pool of workers, which run one program, the first one's
     processes are looked at; of none if the job says that it does without reducers. `packages`: directory of
@@ -186,6 +195,9 @@ def _plan(
         # Of a trial's replicas the primary reports (facts/tuning#metrics).
         watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
         reduction=part,
+        # Of a job's programs the one of rank 0 reports.
+        reports_progress=replica.id.is_primary
+        and reports_progress(job, launching.progress_reports),
     )
 
 

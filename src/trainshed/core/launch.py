@@ -20,6 +20,10 @@ STALL_LABEL = "trainshed-stall-after"
 """Label of a job: whole seconds without progress after which its programs are ended, 0 = never."""
 
 
+PROGRESS_LABEL = "trainshed-progress-reports"
+"""Label of a job: "off" = its program is not told where it can report how far it is, "on" = it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class ImageRoot:
     """The root file system that a program sees instead of the machine's."""
@@ -109,3 +113,5 @@ class LaunchPlan:
     #: What the program reports to its metrics file is taken down (spec/tuning#measurements).
     watch_metrics: bool = False
     reduction: ReductionPart = ReductionPart()
+    #: The program is told where it can report how far it is (spec/program#progress).
+    reports_progress: bool = False

@@ -15,13 +15,14 @@ from trainshed.core.names import JobUid, ReplicaId
 class StreamKind(enum.StrEnum):
     """LOG: what the program printed, and the service said. USAGE: what the replica used. METRICS: what a
     trial measured. REDUCTION: what a part in a reduction reported. LAUNCHES: how its programs were
-    started."""
+    started. PROGRESS: how far the program said that it is."""
 
     LOG = "log"
     USAGE = "usage"
     METRICS = "metrics"
     REDUCTION = "reduction"
     LAUNCHES = "launches"
+    PROGRESS = "progress"
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,8 @@ class Network(Section):
     grpc_socket: "str" = ""
     #: PEM file, key and chain, by which Google's hosts are served at the endpoint as well; "" = they are not.
     certificate: "str" = ""
+    #: By which its program reports how far it is, over TLS (`trainer_status`); "" = it does not.
+    trainer_token: "str" = ""
 
 
 class Observation(Section):

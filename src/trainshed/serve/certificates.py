@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainshed.core.catalog import regions
+from trainshed.replica.endpoint import trainer_status
 from trainshed.replica.system import durable, roots
 
 _DAY: Final = 86_400
@@ -266,7 +267,12 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
     """Have the files there and good. `now`: seconds since the epoch; `environ`: the service's own. Raises
     CertificatesUnusable, OSError."""
     interception = interception_files(data)
-    names = (*regions.STORAGE, "*.storage.googleapis.com", *regions.apis())
+    names = (
+        *regions.STORAGE,
+        "*.storage.googleapis.com",
+        trainer_status.HOST,
+        *regions.apis(),
+    )
     storage = signed(data / "tls", "storage", names, now)
     _put(interception.certificate, storage.key.read_text() + storage.chain.read_text(), 0o600)
     interception.trust.parent.mkdir(mode=0o755, exist_ok=True)

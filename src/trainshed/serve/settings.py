@@ -124,6 +124,8 @@ class Settings:
     max_attempts: Positive = 10
     #: Seconds without progress after which a program is ended; 0 = never.
     stall_after: Amount = 0.0
+    #: Programs are told where they can report how far they are, by Kubeflow Trainer's protocol.
+    progress_reports: bool = True
     #: Seconds after a job's end before the public APIs tell its error.
     error_delay: Amount = 0.0
     #: Reducers speak TLS, whether or not a job asks for it.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainshed.access.sealing import Sealer
+from trainshed.api.calls.progress import ProgressBook
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.api.calls.view_links import ViewLinks
@@ -305,5 +306,7 @@ class Services:
     retention: Callable[[], RetentionReport | None] = no_retention
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
+    #: How far programs are, as far as somebody has looked.
+    progress: ProgressBook = field(default_factory=ProgressBook)
     #: What all transports know of the operations of `v1beta1`.
     beta: BetaOperations = field(default_factory=BetaOperations)

@@ -12,7 +12,7 @@ from trainshed.api.resources.web_access import asked_for
 from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, NotFound, Unavailable, Violation
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import STALL_LABEL
+from trainshed.core.launch import PROGRESS_LABEL, STALL_LABEL
 from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
@@ -137,6 +137,7 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
     for work in works:
         _check_stall_label(work)
         _check_tls_label(work)
+        _check_progress_label(work)
         if isinstance(work, TuningJob):
             refuse_plan(work)
         planned = await with_planned_drills(services, work) if isinstance(work, Job) else work
@@ -155,6 +156,14 @@ def _check_stall_label(work: Work) -> None:
     if not (text.isascii() and text.isdecimal()):
         wrong = f"{text!r} is not a whole number of seconds, such as 600; 0 turns the watchdog off."
         raise InvalidRequest((Violation(f"labels.{STALL_LABEL}", wrong),))
+
+
+def _check_progress_label(work: Work) -> None:
+    """Raises InvalidRequest."""
+    text = dict(work.labels).get(PROGRESS_LABEL, "on")
+    if text not in ("on", "off"):
+        wrong = f"{text!r} is neither on nor off; without it the setting progress_reports counts."
+        raise InvalidRequest((Violation(f"labels.{PROGRESS_LABEL}", wrong),))
 
 
 def _check_tls_label(work: Work) -> None:

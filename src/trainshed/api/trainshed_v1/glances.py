@@ -4,17 +4,14 @@ from typing import Final, assert_never
 
 from trainshed.api.calls.services import Services
 from trainshed.api.trainshed_v1.describing import seen, waits_of
+from trainshed.api.trainshed_v1.progress import NOT_KNOWN, seconds
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import ReplicaId
 from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.progress import Progress, progress_of
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1 import jobs as records
 
-_LINES: Final = 20
-"""Last lines in which progress is looked for."""
 _LONGEST: Final = 300
 
 
@@ -38,14 +35,15 @@ async def glance(services: Services, work: Work, etag: str) -> records.Glance:
 async def _of_lines(services: Services, job: Job, waits: str) -> records.Glance:
     if job.state is not JobState.RUNNING:
         return records.Glance(waits=waits)
-    lines = await services.logs.tail(job.uid, _LINES, replicas={_primary(job)})
-    texts = [line.text for line in lines]
-    progress = progress_of(texts) or Progress(0, 0, "")
+    known = await services.progress.look(services.logs, job, services.now())
+    told = known.estimate or NOT_KNOWN
     return records.Glance(
         waits=waits,
-        last_line=texts[-1][:_LONGEST] if texts else "",
-        done=progress.done / progress.total if progress.total else None,
-        progress=progress.text,
+        last_line=known.last_line[:_LONGEST],
+        done=told.done,
+        progress=told.text,
+        remaining_seconds=seconds(told.remaining),
+        margin_seconds=seconds(told.margin),
     )
 
 
@@ -54,7 +52,3 @@ def _of_trials(work: TuningJob, waits: str) -> records.Glance:
     return records.Glance(
         waits=waits, done=done / total if total else None, progress=f"{done} of {total} trials"
     )
-
-
-def _primary(job: Job) -> ReplicaId:
-    return ReplicaId(job.spec.pools[0].position, 0)

@@ -20,6 +20,7 @@ from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
 from trainshed.api.trainshed_v1.glances import glance
+from trainshed.api.trainshed_v1.progress import progress_of
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
 from trainshed.api.trainshed_v1.timeline import (
     attempts_view,
@@ -155,6 +156,8 @@ async def describe(call: JsonCall) -> records.JobDescription:
     view = await described(call.services, call.principal, found, Memory())
     entries = await call.services.reader.timeline(work.uid)
     view = structs.replace(view, creator=_creator(entries), log_deleted=log_deleted(entries))
+    if told := await progress_of(call.services, work):
+        view = structs.replace(view, progress=told)
     uri = await link_if_any(call.services, call.principal, work.uid)
     return structs.replace(view, tensorboard_uri=uri) if uri else view
 

@@ -100,7 +100,7 @@ def list_(
     chosen = project or project_of(endpoint)
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
-    jobs = list_jobs(client, chosen, state=state, limit=limit, parent=above)
+    jobs = list_jobs(client, chosen, state=state, limit=limit, parent=above, glance=True)
     if form == "json":
         print_data(jobs)
         return
@@ -177,6 +177,7 @@ def job_table(
     """The lines of a list of jobs, with their kinds where they differ from custom jobs; `width`: characters
     per line, None for no bound."""
     kinds = any(job.kind != "custom" for job in jobs)
+    progress = any(job.progress for job in jobs)
     columns = (
         Column("JOB"),
         *([Column("KIND")] if kinds else []),
@@ -184,6 +185,7 @@ def job_table(
         Column("STATE"),
         Column("CREATED"),
         Column("LASTED", right=True),
+        *([Column("PROGRESS", flexible=True)] if progress else []),
     )
     rows = [
         (
@@ -193,6 +195,7 @@ def job_table(
             job.state.value,
             local_moment(job.created, zone),
             job.lasted(now),
+            *([job.progress or "–"] if progress else []),
         )
         for job in jobs
     ]

@@ -91,6 +91,8 @@ def description(
         ("Name", job.display_name),
         ("State", state),
         ("Waits", waits),
+        ("Progress", job.program.progress or job.progress),
+        ("Reported", ", ".join(f"{name} {value}" for name, value in job.metrics)),
         ("Created", local_moment(job.created, zone)),
         ("Started", local_moment(job.started, zone) if job.started else ""),
         ("Ended", local_moment(job.ended, zone) if job.ended else ""),

@@ -59,10 +59,11 @@ def list_jobs(
     limit: int | None = 20,
     parent: str | None = None,
     named: str | None = None,
+    glance: bool = False,
 ) -> list[dict[str, Any]]:
     """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them. `parent`:
     the full name of a work, whose own jobs are listed in place of what clients made. `named`: only those with
-    this display name.
+    this display name. `glance`: each with how it is just now.
 
     Raises Refused, Unreachable.
     """
@@ -79,6 +80,7 @@ def list_jobs(
             displayName=named,
             limit=wanted,
             pageToken=token,
+            glance="true" if glance else None,
         )
         jobs += page["jobs"]
         token = page["nextPageToken"]

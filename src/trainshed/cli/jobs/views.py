@@ -15,6 +15,7 @@ from trainshed.cli.text.printable import one_line
 from trainshed.cli.tuning_views import TrialView, TuningView
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
+from trainshed.core.progress.telling import left
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1 import timeline
 from trainshed.wire.trainshed_v1.capacity import Waiting
@@ -173,6 +174,10 @@ class JobView:
     creator: str = ""
     #: Why and when its log was deleted; "" = it was not.
     log_deleted: str = ""
+    #: How far it is, in words, and for how long it will still run; "" = not known.
+    progress: str = ""
+    #: What its program reported of itself, by name.
+    metrics: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "JobView":
@@ -213,6 +218,8 @@ class JobView:
             tensorboard=job.tensorboard_uri or "",
             creator=one_line(job.creator),
             log_deleted=one_line(job.log_deleted),
+            progress=_progress_of(job),
+            metrics=tuple(job.progress.metrics.items()) if job.progress else (),
         )
 
     @property
@@ -224,6 +231,27 @@ class JobView:
         """How long it ran: from its start to its end, or to `now`; "" while it has not started, and if it
         never did."""
         return duration((self.ended or now) - self.started) if self.started else ""
+
+
+def _progress_of(job: records.JobDescription) -> str:
+    if job.progress:
+        return progress_text(job.progress)
+    glance = job.glance
+    if not glance or not glance.progress:
+        return ""
+    return progress_text(
+        records.Progress(
+            done=glance.done, text=glance.progress, remaining_seconds=glance.remaining_seconds
+        )
+    )
+
+
+def progress_text(progress: records.Progress) -> str:
+    """Such as `45 %, epoch 3 of 10, about 12 min left (± 2 min)`; "" = nothing is known."""
+    share = f"{progress.done * 100:.0f} %" if progress.done is not None else ""
+    rest = left(progress.remaining_seconds, progress.margin_seconds)
+    text = one_line(progress.text)
+    return ", ".join(filter(None, (share, "" if text == share else text, rest)))
 
 
 @dataclass(frozen=True, slots=True)

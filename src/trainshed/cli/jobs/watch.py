@@ -4,6 +4,8 @@ elsewhere."""
 import contextlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
@@ -12,7 +14,7 @@ import click
 
 from trainshed.cli.jobs.follow import Update
 from trainshed.cli.jobs.logs import labelled, line_text
-from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView
+from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView, progress_text
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import (
     entry_colour,
@@ -24,13 +26,15 @@ from trainshed.cli.text.colours import (
 from trainshed.cli.text.moments import duration, local_clock
 from trainshed.cli.trial_table import goal, panel
 from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.wire.trainshed_v1.jobs import Progress
+from trainshed.wire.trainshed_v1.record import read
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.spinner import Spinner
     from rich.text import Text
 
-from trainshed.cli.client import Client
+from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import Patience, ViewChanges, follow
@@ -39,6 +43,8 @@ from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.trial_table import best_text, best_trial
 from trainshed.cli.tuning_views import assignment
 
+_ASK_EVERY = 2.0
+"""Seconds."""
 _REFRESHES = 8
 """Per second: a table that follows the eye, for next to no work."""
 
@@ -110,15 +116,23 @@ class Board:
         return "; ".join(self.job.waits) + place
 
 
-def show(updates: Iterable[Update], now: Callable[[], int], *, lines: bool) -> JobView | None:
+def show(
+    updates: Iterable[Update],
+    now: Callable[[], int],
+    *,
+    lines: bool,
+    progress: Callable[[], str] | None = None,
+) -> JobView | None:
     """Show updates until they end, in the way that fits where the output goes.
 
-    `lines`: print every line of the replicas as well. Returns the job's last view, None if there was none.
+    `lines`: print every line of the replicas as well. `progress`: says how far the job is (`HowFar`). Returns
+    the job's last view, None if there was none.
     """
     if sys.stdout.isatty() and not _is_dumb():
         from rich.console import Console
 
-        return live(updates, now, Console(highlight=False, soft_wrap=True), lines=lines)
+        console = Console(highlight=False, soft_wrap=True)
+        return live(updates, now, console, lines=lines, progress=progress)
     board = Board()
     for update in updates:
         board = board.after(update)
@@ -171,8 +185,39 @@ def _row(replica: ReplicaView, newest: LogLine | None, now: int) -> Row:
     )
 
 
+class HowFar:
+    """How far a job is, in words: asked for beside the stream, when it has printed something, and never
+    oftener than every other second. `asked`: asks the service; None = nobody does."""
+
+    def __init__(self, asked: Callable[[], str] | None) -> None:
+        self._asked = asked
+        self._since = 0.0
+        self._asking: threading.Thread | None = None
+        #: As it was last; "" = not known.
+        self.text = ""
+
+    def ask(self) -> None:
+        """The job has printed something."""
+        is_asking = self._asking is not None and self._asking.is_alive()
+        if self._asked is None or is_asking or time.monotonic() - self._since < _ASK_EVERY:
+            return
+        self._since = time.monotonic()
+        self._asking = threading.Thread(target=self._look, args=(self._asked,), daemon=True)
+        self._asking.start()
+
+    def _look(self, asked: Callable[[], str]) -> None:
+        # An older service does not know; one that is away is told of by the stream.
+        with contextlib.suppress(Refused, Unreachable):
+            self.text = asked()
+
+
 def live(
-    updates: Iterable[Update], now: Callable[[], int], console: "Console", *, lines: bool
+    updates: Iterable[Update],
+    now: Callable[[], int],
+    console: "Console",
+    *,
+    lines: bool,
+    progress: Callable[[], str] | None = None,
 ) -> JobView | None:
     """Show updates as a table that is drawn over and over, and lines above it. As `show` otherwise."""
     from rich.live import Live
@@ -180,15 +225,19 @@ def live(
     from rich.text import Text
 
     board = Board()
+    far = HowFar(progress)
     # One for all the time: each knows when it began to turn.
     spinner = Spinner("dots", style="yellow")
 
     def drawn() -> "RenderableType":
-        return _table(board, now(), spinner, console)
+        running = board.job is not None and board.job.state is JobState.RUNNING
+        return _table(board, now(), spinner, console, far.text if running else "")
 
     with Live(get_renderable=drawn, console=console, refresh_per_second=_REFRESHES):
         for update in updates:
             board = board.after(update)
+            if isinstance(update, LogLine):
+                far.ask()
             if isinstance(update, TimelineView) and update.kind in _SHOWN_IN_THE_TABLE:
                 continue
             for text in plain(update, board, lines=lines):
@@ -196,7 +245,9 @@ def live(
     return board.job
 
 
-def _table(board: Board, now: int, spinner: "Spinner", console: "Console") -> "RenderableType":
+def _table(
+    board: Board, now: int, spinner: "Spinner", console: "Console", far: str = ""
+) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
@@ -206,6 +257,8 @@ def _table(board: Board, now: int, spinner: "Spinner", console: "Console") -> "R
         title.append("  ").append_text(_state(board.job.state))
         waited = f"waits for {duration((board.job.ended or now) - board.job.created)}"
         title.append(f"  {board.job.lasted(now) or waited}", "bright_black")
+        if far:
+            title.append(f"  {far}", "bright_black")
     parts: list[RenderableType] = [Text(), title]
     if board.tuned and board.tuned.tuning:
         title.append(f"  {goal(board.tuned.tuning)}", "bright_black")
@@ -304,8 +357,14 @@ def watched(client: Client, job: JobView, session: Session, *, lines: bool = Fal
         follow(client, job.uid, lines=readable, patience=_patience(client, job)),
         session.now,
         lines=lines and readable,
+        progress=(lambda: _far(client, job.uid)) if readable else None,
     )
     return require_over(client, job.uid)
+
+
+def _far(client: Client, uid: str) -> str:
+    """Raises Refused, Unreachable."""
+    return progress_text(read(client.get(job_path(uid, "/progress")), Progress))
 
 
 def ending(over: JobView, now: int) -> list[str]:

@@ -72,6 +72,11 @@ async def overview(visit: Visit) -> View:
             "_job_notice.html",
             {**values, "error": error, "summary": first_line(error.message) if error else ""},
         ),
+        "progress": Part(
+            "_job_progress.html",
+            # Of a tuning job its trials say it, further down.
+            {"progress": job.progress if job.progress and job.tuning is UNSET else None},
+        ),
         "facts": Part("_job_facts.html", {**values, "asked": requested(job.resource or {})}),
         "replicas": Part("_job_replicas.html", values),
         "chart": Part("_job_chart.html", {**values, "chart": shape}),

@@ -15,6 +15,7 @@ from trainshed.engines.launch.devices import Device
 from trainshed.engines.launch.driver import NO_DRIVER, DeviceEdits, Driver, device_edits
 from trainshed.engines.port import NO_ACCESS, LaunchRejected, SecretSource, ServiceAccess, Slot
 from trainshed.replica import protocol
+from trainshed.replica.endpoint import trainer_status
 from trainshed.replica.sandbox import socket_calls, users
 
 PROGRAM_PORT = 2222
@@ -144,15 +145,18 @@ def launch_document(
     logs: Path,
     lost_reducers: Path | None = None,
     masked: tuple[str, ...] = (),
+    trainer_token: str = "",
 ) -> protocol.LaunchDocument:
     """Put the document together. `directory`: the slot's; `hosts`: the gang's hosts file; `logs`: the
     replica's; `lost_reducers`: the file that names them, for replicas that have to do with reducers;
-    `masked`: texts that must not get into them."""
+    `masked`: texts that must not get into them; `trainer_token`: by which the program may report how far it
+    is, if its plan says so."""
     image = plan.software.image
     edits = device_edits(
         slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
     )
     intercepts = bool(intercepted(host, shared))
+    reports = intercepts and plan.reports_progress and bool(shared.access.rest_socket)
     return protocol.LaunchDocument(
         incarnation=plan.incarnation,
         program=protocol.Program(
@@ -165,6 +169,7 @@ def launch_document(
                 edits=edits,
                 files=directory / protocol.FILES,
                 lost_reducers=lost_reducers,
+                reports=reports and bool(trainer_token),
             ),
             directory=(image.workdir or "/") if image else "",
             python_template="" if host.namespaced else plan.software.template,
@@ -184,6 +189,7 @@ def launch_document(
             rest_socket=str(shared.access.rest_socket or ""),
             grpc_socket=str(shared.access.grpc_socket or ""),
             certificate=str(shared.access.certificate) if intercepts else "",
+            trainer_token=trainer_token if reports else "",
         ),
         observation=protocol.Observation(
             logs=str(logs),
@@ -273,8 +279,8 @@ def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
     """Names of Google's hosts that lead to the replica's own endpoint."""
     if not (host.namespaced and shared.access.certificate):
         return ()
-    apis = regions.apis() if shared.access.rest_socket else ()
-    return (*regions.STORAGE, *_METADATA, *apis)
+    ours = (trainer_status.HOST, *regions.apis()) if shared.access.rest_socket else ()
+    return (*regions.STORAGE, *_METADATA, *ours)
 
 
 def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tuple[str, str, bool]]:
@@ -299,6 +305,7 @@ def _environ(
     edits: DeviceEdits,
     files: Path,
     lost_reducers: Path | None,
+    reports: bool,
 ) -> dict[str, str]:
     host_of_endpoint, port_of_endpoint = endpoint_address(slot)
     endpoint = f"{host_of_endpoint}:{port_of_endpoint}"
@@ -309,6 +316,8 @@ def _environ(
     if names := intercepted(host, shared):
         ours += names
         given |= environs.trust()
+        if reports:
+            given |= environs.trainer_status(plan)
     elif shared.access.rest_url and not host.namespaced:
         given |= environs.gcloud(shared.access.rest_url)
     if lost_reducers is not None:

@@ -45,7 +45,7 @@ _IN_A_TURN = 8
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket"),
-    *("identity", "certificate", "roots", "masked", "cluster_port"),
+    *("identity", "certificate", "roots", "masked", "cluster_port", "trainer_token"),
 )
 """What of a launch document is of no use, or nobody's business, when its program is gone."""
 

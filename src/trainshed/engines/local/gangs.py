@@ -7,6 +7,7 @@ so that a large gang leaves the service its share of the processors (docs/adr/00
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -264,6 +265,7 @@ class Shims:
             logs=logs,
             lost_reducers=lost,
             masked=masked,
+            trainer_token=secrets.token_urlsafe(24) if plan.reports_progress else "",
         ).to_message()
 
     async def request(self, slot_handle: SlotHandle) -> None:

@@ -21,7 +21,7 @@ from trainshed.engines.streams import FileStreams
 BLOCK = 256 << 10
 """Bytes of a file that are sent at once."""
 _SEGMENT = re.compile(r"\d{12}\.jsonl")
-_NAME = re.compile(r"\d{12}\.jsonl|usage\.jsonl|metrics\.jsonl|reduction\.jsonl|launches\.jsonl")
+_NAME = re.compile(r"\d{12}\.jsonl|(?:usage|metrics|reduction|launches|progress)\.jsonl")
 _FRESH = ".anew"
 
 

@@ -17,7 +17,7 @@ import ssl
 import time
 from urllib.parse import unquote_to_bytes
 
-from trainshed.replica.endpoint import endings, messages, storage_failures
+from trainshed.replica.endpoint import endings, messages, storage_failures, trainer_status
 from trainshed.replica.system import unix_sockets
 
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ _KNOWN_SECONDS = 60.0
 _SMALL = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_STATUS_HOST = trainer_status.HOST.encode("ascii")
 _BUCKETS, _SERVICE = b"", b"service"
 """Stand for our own two among the hosts that answer."""
 _AWAY = (
@@ -115,7 +116,16 @@ def status_of(head: messages.Head) -> bytes:
 class Conversation:
     """What is said with one client, whose handshake is done."""
 
-    __slots__ = ("_buckets", "_client", "_failing", "_incoming", "_out", "_servers", "_service")
+    __slots__ = (
+        "_buckets",
+        "_client",
+        "_failing",
+        "_incoming",
+        "_out",
+        "_servers",
+        "_service",
+        "_status",
+    )
 
     def __init__(
         self,
@@ -124,8 +134,12 @@ class Conversation:
         out: "google_hosts.GoogleHosts | None",
         service: "Backend | None" = None,
         failing: "storage_failures.StorageFailures | None" = None,
+        *,
+        status: "trainer_status.TrainerStatus | None" = None,
     ) -> None:
         self._client = client
+        #: Takes reports of how far the program is; None = nobody does.
+        self._status = status
         #: Told of all answers but those of the APIs.
         self._failing = failing or storage_failures.StorageFailures()
         self._incoming = messages.Incoming(client.recv)
@@ -158,6 +172,8 @@ class Conversation:
         if head is None:
             return False
         request = Request(head)
+        if self._status is not None and request.host == _STATUS_HOST:
+            return self._report(self._status, request)
         if head.values(b"expect"):
             # Whoever answers in the end, the body is taken.
             head.drop(b"expect")
@@ -178,6 +194,19 @@ class Conversation:
             return self._say(_AWAY)
         whole = _send(server, itertools.chain([sent], parts))
         return self._pass_on(host, server.answer(), request) and whole
+
+    def _report(self, status: "trainer_status.TrainerStatus", request: "Request") -> bool:
+        """One report of how far the program is."""
+        try:
+            trainer_status.require_short(request.length, messages.CHUNKED)
+        except trainer_status.Refusal as refusal:
+            # What was not read stands in the way of another request.
+            return self._say(trainer_status.refused(refusal))
+        if request.head.values(b"expect"):
+            self._client.sendall(_CONTINUE)
+        body = b"".join(self._incoming.body(request.length))
+        self._client.sendall(status.answer(request.head, body))
+        return not (request.head.has_option(b"close") or request.head.first.endswith(b"/1.0"))
 
     def _first_asked(self, request: "Request") -> bytes:
         return _SERVICE if request.is_api and self._service is not None else _BUCKETS

@@ -16,7 +16,7 @@ from trainshed.replica.endpoint import conversation, endings, storage_failures
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.replica.endpoint import google_hosts
+    from trainshed.replica.endpoint import google_hosts, trainer_status
 
 _HANDSHAKE_SECONDS = 30.0
 
@@ -29,7 +29,7 @@ def preamble(line: bytes) -> bytes:
 class TlsFront:
     """Where clients come in over TLS, each with a thread of its own."""
 
-    __slots__ = ("_buckets", "_context", "_failing", "_grpc", "_out", "_rest")
+    __slots__ = ("_buckets", "_context", "_failing", "_grpc", "_out", "_rest", "_status")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class TlsFront:
         grpc: "conversation.Backend | None" = None,
         *,
         failing: "storage_failures.StorageFailures | None" = None,
+        status: "trainer_status.TrainerStatus | None" = None,
     ) -> None:
         """`certificate`: a PEM file with the key and the chain. Without a good one everybody is turned away:
         the rest of the endpoint is of use all the same."""
@@ -55,6 +56,8 @@ class TlsFront:
         #: Answers for the service's APIs, like `grpc`; None = nobody does.
         self._rest = rest
         self._grpc = grpc
+        #: Takes reports of how far the program is; None = nobody does.
+        self._status = status
         try:
             made.load_cert_chain(certificate)
         except OSError:
@@ -90,7 +93,9 @@ class TlsFront:
             pass_on(client, self._grpc.connected())
             return
         client.settimeout(None)
-        conversation.Conversation(client, self._buckets, self._out, self._rest, self._failing).run()
+        conversation.Conversation(
+            client, self._buckets, self._out, self._rest, self._failing, status=self._status
+        ).run()
 
 
 _CHUNK = 64 << 10

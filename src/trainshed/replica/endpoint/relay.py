@@ -22,9 +22,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
 
-    from trainshed.replica.endpoint import google_hosts, interception, peers
+    from trainshed.replica.endpoint import google_hosts, interception, peers, trainer_status
 
     Service = tuple[str, str]
+    MakeStatus = Callable[[], "trainer_status.TrainerStatus | None"]
 
 NO_SERVICE = ("", "")
 """The service's Unix sockets for REST and for gRPC, "" = there is none."""
@@ -74,6 +75,7 @@ class Endpoint:
         trust: str = "",
         service: "Service" = NO_SERVICE,
         note: "storage_failures.Note" = storage_failures.ignored,
+        status: "MakeStatus" = lambda: None,
     ) -> None:
         """With a `certificate` the port behind `port` is served as well, over TLS. Raises OSError if somebody
         else has a port."""
@@ -99,6 +101,8 @@ class Endpoint:
         self._service = service
         #: Told (name, severity, text) what people should know of calls that fail, each name once.
         self._note = note
+        #: Makes what takes reports of how far the program is.
+        self._status = status
         self._noted: "set[str]" = set()
         self._loop = events
         self.process = 0
@@ -193,6 +197,7 @@ class Endpoint:
             service=self._service,
             refused=lambda: write({}),
             failing=storage_failures.StorageFailures(note),
+            status=self._status,
         )
 
     def _way_out(self) -> "google_hosts.GoogleHosts":
@@ -230,6 +235,7 @@ class Relay:
         service: "Service" = NO_SERVICE,
         refused: "Callable[[], None]" = lambda: None,
         failing: "storage_failures.StorageFailures | None" = None,
+        status: "MakeStatus" = lambda: None,
     ) -> None:
         """`secure`: the listener of connections over TLS; None = there is none."""
         self._target = target
@@ -247,6 +253,8 @@ class Relay:
         self._refused = refused
         #: Told what comes of the calls.
         self._failing = failing or storage_failures.StorageFailures()
+        #: Makes what takes reports of how far the program is.
+        self._status = status
         self._listeners = {listener.fileno(): listener}
         self._secure = secure.fileno() if secure is not None else -1
         if secure is not None:
@@ -315,7 +323,13 @@ class Relay:
             rest, grpc = (conversation.Backend(path) if path else None for path in self._service)
             buckets = conversation.Backend(self._target, interception.preamble(self._preamble))
             self._tls_front = interception.TlsFront(
-                self._certificate, buckets, self._out(), rest, grpc, failing=self._failing
+                self._certificate,
+                buckets,
+                self._out(),
+                rest,
+                grpc,
+                failing=self._failing,
+                status=self._status(),
             )
         return self._tls_front
 

@@ -364,6 +364,8 @@ def _guard(
         os.umask(0o022)
         kernel.leave_keyring()
         program.make_directories(files)
+        if plan.network.trainer_token:
+            program.leave_token(files, plan.network.trainer_token)
         if namespaced:
             groups.keep_bases()
             seen.enter()

@@ -24,6 +24,8 @@ KEPT_TEMPORARY = "var-tmp"
 PYTHON = "python"
 PYTHON_USER = "python-user"
 HYPERTUNE = "hypertune"
+TRAINER_TOKEN = "trainer-token"
+"""In `HYPERTUNE`: the token of `trainer_status`."""
 LAYER = "layer"
 """What a program has changed in its container image."""
 
@@ -55,6 +57,22 @@ def make_directories(files: str) -> None:
                 # A link, say: what it leads to would be shown in its place, by us, who may read anything.
                 os.unlink(path)
                 os.mkdir(path, 0o700)
+
+
+def leave_token(files: str, token: str) -> None:
+    """Put the token by which the program reports how far it is where it finds it, in place of whatever an
+    earlier incarnation has made of that."""
+    path = os.path.join(files, HYPERTUNE, TRAINER_TOKEN)
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # It was not there, or is a directory now.
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444)
+    except FileExistsError:
+        return  # Then it is the program's own doing that it cannot report.
+    os.write(handle, token.encode("ascii"))
+    os.close(handle)
 
 
 def limit_processes(most: int) -> None:

@@ -23,6 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
+    from trainshed.replica.endpoint import trainer_status
+
     class Reporter(Protocol):
         """What the sidecars ask of the shim that keeps the program, and tell it."""
 
@@ -108,6 +110,7 @@ class Sidecars:
                 or plan.program.environ.get("HTTPS_PROXY", ""),
                 service=(network.rest_socket, network.grpc_socket),
                 note=self._notes.add,
+                status=self._trainer_status,
             )
         self._metrics: "metrics.Metrics | None" = None
         if observation.watch_metrics:
@@ -154,6 +157,16 @@ class Sidecars:
                 events=events,
                 disk=lambda: self._disk.used if self._disk is not None else 0,
             )
+
+    def _trainer_status(self) -> "trainer_status.TrainerStatus | None":
+        token, observation = self._plan.network.trainer_token, self._plan.observation
+        if not token:
+            return None
+        from trainshed.replica.endpoint import trainer_status
+
+        return trainer_status.TrainerStatus(
+            token, observation.logs, self._plan.incarnation, observation.masked
+        )
 
     def program_started(self, at: int) -> None:
         """It runs since then (ns): watch over what has been asked for."""

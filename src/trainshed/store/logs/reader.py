@@ -6,14 +6,14 @@ one of the replicas.
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, takewhile
 from typing import TypeVar
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.streams import Streams
+from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
 from trainshed.store.logs.launches import Launch, read_launches
 from trainshed.store.logs.lines import (
     LogCursor,
@@ -24,6 +24,7 @@ from trainshed.store.logs.lines import (
     Stream,
     read_line,
 )
+from trainshed.store.logs.progress import Place, Report, Sample, is_small, reports, sample
 from trainshed.store.logs.reduction import ReplicaReduction, read_reduction
 from trainshed.store.logs.segments import Entry, ReplicaLog
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
@@ -96,6 +97,25 @@ class LogReader:
         """The last `n` lines, ascending."""
         page = await self.page(uid, replicas=replicas, limit=n, descending=True)
         return page.lines[::-1]
+
+    async def sampled(self, source: StreamSource, place: Place) -> Sample:
+        """Lines of a replica that follow a place: all if they are few, else some of everywhere and the last
+        ones."""
+        segments = self._open(source, StreamKind.LOG)
+        if is_small(segments, place):
+            return sample(segments, place)
+        return await asyncio.to_thread(sample, segments, place)
+
+    def reports(self, source: StreamSource) -> tuple[Report, ...]:
+        """What a program said of how far it is, oldest first; hardly anything is read where it said
+        nothing."""
+        return reports(self._open(source, StreamKind.PROGRESS))
+
+    def _open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
+        for streams in self._streams:
+            if found := streams.open(source, kind):
+                return found
+        return ()
 
     async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
         """What the replicas of an attempt have used, as far as it was looked at."""

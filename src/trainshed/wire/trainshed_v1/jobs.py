@@ -105,6 +105,29 @@ class Glance(Record, frozen=True):
     done: float | None = None
     #: The same in words, such as "epoch 3 of 10" or "12 of 40 trials".
     progress: str = ""
+    #: Seconds that it will still take, and by how many that may be wrong; null if that is not known.
+    remaining_seconds: float | None = None
+    margin_seconds: float | None = None
+
+
+class Progress(Record, frozen=True):
+    """How far a job is."""
+
+    #: How much is done, from 0 to 1; null if that is not known.
+    done: float | None = None
+    #: The same in words, such as "epoch 3 of 10"; "" = not known.
+    text: str = ""
+    #: Seconds that it will still take; null if that is not known.
+    remaining_seconds: float | None = None
+    #: Seconds by which that may be wrong, either way, in four of five cases.
+    margin_seconds: float | None = None
+    #: Where that comes from: "output" = from what it prints, "report" = its program said so, "trials"; "" =
+    #: not known.
+    source: str = ""
+    #: When its program said so; "" = it did not.
+    update_time: str = ""
+    #: What its program reported beside that, by name.
+    metrics: Mapping[str, str] = {}
 
 
 class JobList(Record, frozen=True):
@@ -273,6 +296,8 @@ class JobDescription(JobSummary, frozen=True):
     tuning: Tuning | UnsetType = UNSET
     #: Of a tuning job, ascending by number.
     trials: tuple[Trial, ...] | UnsetType = UNSET
+    #: How far it is; absent if that is not known, or while the job is watched.
+    progress: Progress | UnsetType = UNSET
     #: Who submitted it; "" = not known, or while the job is watched.
     creator: str = ""
     #: Why and when its log was deleted, in words; "" = it was not, or while the job is watched.

@@ -1,0 +1,150 @@
+"""How far programs are: what is remembered of those that somebody looks at, so that each look reads only
+what is new.
+
+Nothing is followed: of a job that nobody looks at nothing is read. A job that is looked at for the first
+time is told by samples of its whole log, so that it is no matter who looked before, nor whether the service
+was away.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.progress.estimate import Estimate, Tracker
+from trainshed.core.progress.reading import Count, Level, counts, totals_of
+from trainshed.core.streams import StreamSource
+from trainshed.store.logs.progress import Place, Report
+from trainshed.store.logs.reader import LogReader
+
+_MOST: Final = 4096
+"""Jobs that are remembered: some 20 kB each."""
+_SECOND: Final = 10**9
+_ABOUT: Final = 0.15
+"""Of what a program says of its own rest: by so much that may be wrong."""
+_STEPS: Final = (("current_step", "total_steps", "step"), ("currentEpoch", "totalEpochs", "epoch"))
+"""Metrics that programs count by, as Hugging Face's and others' do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """How far a job's primary program is."""
+
+    #: The last line that it printed; "" = none.
+    last_line: str = ""
+    estimate: Estimate | None = None
+    #: "output": by what it prints; "report": as it said itself; "" = not known.
+    source: str = ""
+    #: When it said so (ns); 0 = it did not.
+    at: int = 0
+    #: What it reported beside that.
+    metrics: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One job, as far as it was read."""
+
+    attempt: int
+    incarnation: int
+    tracker: Tracker
+    place: Place = field(default_factory=Place)
+    last_line: str = ""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ProgressBook:
+    """What is remembered, of a bounded number of jobs."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._followed: OrderedDict[JobUid, _Followed] = OrderedDict()
+
+    async def look(self, logs: LogReader, job: Job, now: int) -> Known:
+        """How far a job is that runs. Reads a bounded number of bytes."""
+        replica = _primary(job)
+        followed = self._of(job, replica)
+        async with followed.lock:
+            source = StreamSource(job.uid, followed.attempt, replica.id)
+            found = await logs.sampled(source, followed.place)
+            followed.place = found.place
+            followed.last_line = found.last or followed.last_line
+            for at, text in found.lines:
+                if counted := counts(text):
+                    followed.tracker.count(at / _SECOND, counted)
+        told = reported(logs, job, now)
+        if told is not None:
+            return Known(followed.last_line, told.estimate, told.source, told.at, told.metrics)
+        estimate = followed.tracker.estimate(now / _SECOND)
+        return Known(followed.last_line, estimate, "output" if estimate else "")
+
+    def _of(self, job: Job, replica: Replica) -> _Followed:
+        followed = self._followed.get(job.uid)
+        if followed is None:
+            began = replica.started / _SECOND if replica.started else None
+            program = job.spec.pool(replica.id.pool).program
+            tracker = Tracker(began, totals_of((*program.command, *program.args)))
+            followed = _Followed(job.attempt, replica.incarnation, tracker)
+            self._followed[job.uid] = followed
+            if len(self._followed) > self._most:
+                self._followed.popitem(last=False)
+        elif (followed.attempt, followed.incarnation) != (job.attempt, replica.incarnation):
+            if followed.attempt != job.attempt:
+                followed.place = Place()
+            followed.attempt, followed.incarnation = job.attempt, replica.incarnation
+            followed.tracker.restarted()
+        self._followed.move_to_end(job.uid)
+        return followed
+
+
+def reported(logs: LogReader, job: Job, now: int) -> Known | None:
+    """What a job's primary program has said of itself, in the attempt that is or was its last; None:
+    nothing."""
+    told = logs.reports(StreamSource(job.uid, job.attempt, _primary(job).id))
+    if not told:
+        return None
+    newest = told[-1]
+    return Known("", _estimate(told, job, now), "report", newest.at, newest.metrics)
+
+
+def _estimate(told: tuple[Report, ...], job: Job, now: int) -> Estimate | None:
+    newest = told[-1]
+    counted = _counted(newest.metrics)
+    if newest.percent is None and counted is None and newest.left is None:
+        return None
+    done = counted.done / counted.total if counted else None
+    if newest.percent is not None and (done is None or newest.percent == 100):
+        done = newest.percent / 100
+    text = (
+        counted.text if counted else f"{newest.percent:g} %" if newest.percent is not None else ""
+    )
+    if job.state.is_final:
+        return Estimate(done, text)
+    if newest.left is not None:
+        left = max(newest.left - max(now - newest.at, 0) / _SECOND, 0.0)
+        return Estimate(done, text, left, left * _ABOUT)
+    tracker = Tracker()
+    for report in told:
+        if report.percent is not None:
+            tracker.count(report.at / _SECOND, (Count(Level.STEP, "", report.percent, 100),))
+    guess = tracker.estimate(now / _SECOND)
+    return Estimate(done, text, guess.remaining, guess.margin) if guess else Estimate(done, text)
+
+
+def _counted(metrics: Mapping[str, str]) -> Count | None:
+    for done, total, word in _STEPS:
+        try:
+            of, all_ = float(metrics[done]), float(metrics[total])
+        except (KeyError, ValueError):
+            continue
+        if 0 <= of <= all_ and all_ > 0:
+            return Count(Level.STEP, word, of, all_)
+    return None
+
+
+def _primary(job: Job) -> Replica:
+    primary = ReplicaId(job.spec.pools[0].position, 0)
+    return next((each for each in job.replicas if each.id == primary), Replica(primary))

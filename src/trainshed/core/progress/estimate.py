@@ -1,0 +1,350 @@
+"""How far a program is, and for how long it will still run, by what it counted at which times. Pure.
+
+Of all that a program counts one thing tells of the whole: its epochs if it says how many there are, else
+the bar or the steps that are not begun anew again and again. How long a unit of it takes is measured on the
+newer half of those that were seen, so that a slow beginning counts less and less, and what was lost between
+the end of a program and its restart counts not at all. Within an epoch time is what tells, once one was
+seen whole; before that the steps do.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from trainshed.core.progress.reading import Count, Level, counts, is_preparation
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How far a program is."""
+
+    #: From 0 to 1; None = not known.
+    done: float | None
+    #: In words, such as "epoch 3 of 10".
+    text: str
+    #: Seconds that it will still take; None = too little is known.
+    remaining: float | None = None
+    #: Seconds by which that may be wrong, either way, in four of five cases.
+    margin: float | None = None
+
+
+_MOST_COUNTERS: Final = 32
+_MOST_MARKS: Final = 128
+_NEARLY: Final = 0.97
+"""A counter that has come so far was through before it began anew."""
+_EARLY: Final = 0.35
+"""Of the time of a unit: a first one that is told sooner has just begun."""
+_OUTLIER: Final = 1.5
+_FEW: Final = 3
+_LEAST_ERROR: Final = 0.05
+"""Of what remains: how exact an estimate is at best."""
+_FAR_ERROR: Final = 0.12
+"""The same at the very beginning: what comes need not be as what was."""
+_WIDTH: Final = 1.3
+"""Standard deviations on either side that hold four of five cases."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    #: Seconds.
+    at: float
+    done: float
+
+
+@dataclass(slots=True)
+class _Counter:
+    """What became of one thing that is counted."""
+
+    level: Level
+    what: str
+    total: float
+    is_preparation: bool
+    began: float
+    #: Where its count grew, oldest first, since it was begun last.
+    marks: list[_Mark] = field(default_factory=list[_Mark])
+    #: When the count was seen last, grown or not.
+    seen: float = 0.0
+    #: How often it was begun anew after it was through.
+    passes: int = 0
+    #: (seconds, units) between two marks of before the last restart.
+    earlier: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    #: The program was started again since the last mark.
+    is_cut: bool = False
+    #: Its numbers begin with 0.
+    from_zero: bool = False
+    #: For and against a line telling of an epoch that is over.
+    ends: int = 0
+    begins: int = 0
+
+    @property
+    def done(self) -> float:
+        return self.marks[-1].done if self.marks else 0.0
+
+    @property
+    def is_through(self) -> bool:
+        return self.total > 0 and self.done >= self.total * _NEARLY
+
+    def take(self, at: float, done: float) -> bool:
+        """Whether it has grown, or was begun anew."""
+        self.seen = at
+        if not self.marks:
+            self.marks.append(_Mark(at, done))
+            return True
+        if done == self.done:
+            return False
+        if self.is_cut or done < self.done:
+            if self.is_through and done < self.done:
+                self.passes += 1
+                self.earlier = []
+            else:
+                self.earlier = self.spans()[-_MOST_MARKS:]
+            self.marks, self.is_cut = [], False
+        self.marks.append(_Mark(at, done))
+        if len(self.marks) > _MOST_MARKS:
+            # The older half is told by every other one.
+            self.marks = self.marks[: _MOST_MARKS // 2 : 2] + self.marks[_MOST_MARKS // 2 :]
+        return True
+
+    def spans(self) -> list[tuple[float, float]]:
+        """(seconds, units) between each two marks, oldest first."""
+        pairs = zip(self.marks, self.marks[1:], strict=False)
+        return self.earlier + [(b.at - a.at, b.done - a.done) for a, b in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """Seconds of a unit, their standard deviation, and how many units were measured."""
+
+    mean: float
+    deviation: float
+    units: float
+
+
+class Tracker:
+    """Takes the lines of a program in their order, and estimates. `began`: when the program was started, in
+    seconds of the same clock; `totals`: how much of what there is, where lines do not say so
+    (`reading.totals_of`).
+
+    Bounded, whatever it is given: 32 counters with 128 marks each."""
+
+    __slots__ = ("_began", "_counters", "_totals")
+
+    def __init__(
+        self, began: float | None = None, totals: Mapping[str, float] | None = None
+    ) -> None:
+        self._began = began
+        self._totals = dict(totals or {})
+        self._counters: dict[tuple[str, float], _Counter] = {}
+
+    def restarted(self) -> None:
+        """What comes from here on is of a program that was started anew: the time until it has come as far
+        again tells nothing."""
+        for counter in self._counters.values():
+            counter.is_cut = True
+
+    def feed(self, at: float, text: str) -> None:
+        """A line, and when it was printed."""
+        self.count(at, counts(text))
+
+    def count(self, at: float, found: tuple[Count, ...]) -> None:
+        """What a line counts (`reading.counts`)."""
+        if self._began is None:
+            self._began = at
+        has_steps = any(each.level is Level.STEP for each in found)
+        for each in found:
+            counter = self._counter(at, each)
+            if counter is None:
+                continue
+            if not counter.marks and each.done == 0:
+                counter.from_zero = True
+            if counter.take(at, each.done) and each.level is Level.EPOCH:
+                if each.has_more and not has_steps:
+                    counter.ends += 1
+                else:
+                    counter.begins += 1
+
+    def _counter(self, at: float, count: Count) -> _Counter | None:
+        total = count.total or self._totals.get(count.what, 0.0)
+        if count.done > total > 0 and not count.total:
+            total = 0.0
+        key = (count.what, total)
+        found = self._counters.get(key)
+        if found is None:
+            if len(self._counters) >= _MOST_COUNTERS:
+                oldest = min(self._counters, key=lambda each: self._counters[each].seen)
+                del self._counters[oldest]
+            found = _Counter(count.level, count.what, total, is_preparation(count), at)
+            self._counters[key] = found
+        return found
+
+    def estimate(self, now: float) -> Estimate | None:
+        """How far it is at a time that is no earlier than its last line. None: no line has told anything."""
+        shown = self._shown()
+        if shown is None:
+            return None
+        text = _text(shown)
+        governor = self._governor()
+        if governor is None:
+            done = shown.done / shown.total if shown.total else None
+            return Estimate(done, text)
+        if governor.level is Level.EPOCH and not self._is_smooth(governor):
+            return self._by_epochs(governor, now, _text(governor))
+        return _by_steps(governor, now, _text(governor))
+
+    def _shown(self) -> _Counter | None:
+        """What is told of where nothing tells of the whole: epochs before steps, and the newest."""
+        return max(
+            self._counters.values(),
+            key=lambda each: (each.total > 0, each.level, each.seen),
+            default=None,
+        )
+
+    def _governor(self) -> _Counter | None:
+        """What tells of the whole program; None: nothing does."""
+        known = [each for each in self._counters.values() if each.total > 0]
+        epochs = [each for each in known if each.level is Level.EPOCH]
+        if epochs:
+            return max(epochs, key=lambda each: each.seen)
+        if any(each.level is Level.EPOCH and each.marks for each in self._counters.values()):
+            # There are epochs, nobody says how many, and bars that are through in each.
+            known = [each for each in known if each.total > max(e.total for e in known) * 0.999]
+        once = [each for each in known if not each.passes and not each.is_preparation]
+        open_ = [each for each in once if not each.is_through]
+        if open_:
+            return min(open_, key=lambda each: each.began)
+        return max(once, key=lambda each: each.seen, default=None)
+
+    def _is_smooth(self, counter: _Counter) -> bool:
+        """Epochs that are told in parts."""
+        return any(mark.done != int(mark.done) for mark in counter.marks)
+
+    def _by_epochs(self, epochs: _Counter, now: float, text: str) -> Estimate:
+        last = epochs.marks[-1]
+        pace = _pace(epochs)
+        is_over = self._tells_ends(epochs, pace)
+        total = epochs.total + (1 if epochs.from_zero and epochs.done >= epochs.total else 0)
+        over = min(last.done + is_over - (0 if epochs.from_zero else 1), total)
+        inner = self._inner(epochs, last.at)
+        share = inner.done / inner.total if inner else 0.0
+        done = min((over + min(share, 1.0)) / total, 1.0)
+        if over >= total:
+            return Estimate(1.0, text, 0.0, 0.0)
+        elapsed = max(now - last.at, 0.0)
+        if pace is None:
+            if (
+                is_over
+                and self._began is not None
+                and last.done + (1 if epochs.from_zero else 0) == 1
+            ):
+                # The first one took no longer than all of the program so far.
+                first = max(last.at - self._began, 1e-9)
+                pace = _Pace(first, first / 2, 1.0)
+            elif inner is None or inner.done <= 0:
+                return Estimate(done, text)
+            else:
+                steps = _pace(inner)
+                if steps is None:
+                    return Estimate(done, text)
+                pace = _Pace(
+                    steps.mean * inner.total, steps.deviation * math.sqrt(inner.total), share
+                )
+        left = total - over
+        if inner and inner.marks[0].at == last.at:
+            # The line that first told of the epoch told how far it was.
+            elapsed += pace.mean * inner.marks[0].done / inner.total
+        this = max(pace.mean - elapsed, 0.0)
+        return _estimate(done, text, this + (left - 1) * pace.mean, left, pace)
+
+    def _tells_ends(self, epochs: _Counter, pace: _Pace | None) -> bool:
+        """Whether the line of an epoch is printed when it is over, not when it begins."""
+        if epochs.ends <= epochs.begins:
+            return False
+        first = epochs.marks[0]
+        units = first.done + (1 if epochs.from_zero else 0)
+        if pace is None or self._began is None or epochs.earlier or units != 1:
+            return True
+        return first.at - self._began >= pace.mean * _EARLY
+
+    def _inner(self, epochs: _Counter, since: float) -> _Counter | None:
+        """What is counted within the epoch that began at a time: the first of it."""
+        found = [
+            each
+            for each in self._counters.values()
+            if each.level is Level.STEP
+            and each.total > 0
+            and each.marks
+            and each.seen >= since
+            and each.marks[-1].at >= since
+            and not each.is_preparation
+        ]
+        return max(found, key=lambda each: (each.total, each.seen), default=None)
+
+
+def _text(counter: _Counter) -> str:
+    return Count(counter.level, counter.what, counter.done, counter.total).text
+
+
+def _by_steps(counter: _Counter, now: float, text: str) -> Estimate:
+    total, last = counter.total, counter.marks[-1]
+    done = min(counter.done / total, 1.0)
+    if counter.done >= total:
+        return Estimate(1.0, text, 0.0, 0.0)
+    pace = _pace(counter)
+    if pace is None:
+        return Estimate(done, text)
+    left = total - counter.done
+    # What was done since it was told last, as far as can be said.
+    since = min(max(now - last.at, 0.0), left * pace.mean)
+    return _estimate(done, text, left * pace.mean - since, left, pace)
+
+
+def _pace(counter: _Counter) -> _Pace | None:
+    """How long a unit takes, by the newer half of what was seen; None: nothing was."""
+    spans = [span for span in counter.spans() if span[1] > 0 and span[0] >= 0]
+    if not spans:
+        return None
+    units = sum(span[1] for span in spans)
+    newest = _newest(spans)
+    if (
+        len(newest) >= _FEW
+        and not 1 / _OUTLIER < _mean(spans[: -len(newest)]) / _mean(newest) < _OUTLIER
+    ):
+        # It goes at another speed now.
+        spans = newest
+    elif len(spans) > _FEW:
+        half, kept = 0.0, 0
+        while kept < _FEW or half < units / 2:
+            kept += 1
+            half += spans[-kept][1]
+        # What comes now and then, as a validation does, is missed by a few.
+        spans = spans[-max(kept, min(len(spans) - 1, 8)) :]
+    elif len(spans) > 1 and spans[0][0] / spans[0][1] > _OUTLIER * _mean(spans[1:]):
+        spans = spans[1:]
+    mean = _mean(spans)
+    if mean <= 0:
+        return None
+    units = sum(span[1] for span in spans)
+    spread = sum(span[1] * (span[0] / span[1] - mean) ** 2 for span in spans) / units
+    # Of a unit: a span of many is their mean.
+    many = units / len(spans)
+    return _Pace(mean, math.sqrt(spread * many), units)
+
+
+def _newest(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those of the newest third of the time; never all."""
+    left, kept = sum(span[0] for span in spans) / 3, 0
+    while kept < len(spans) - 1 and left > 0:
+        kept += 1
+        left -= spans[-kept][0]
+    return spans[len(spans) - kept :]
+
+
+def _mean(spans: list[tuple[float, float]]) -> float:
+    return sum(span[0] for span in spans) / sum(span[1] for span in spans)
+
+
+def _estimate(done: float, text: str, remaining: float, left: float, pace: _Pace) -> Estimate:
+    chance = pace.deviation * math.sqrt(left + left * left / max(pace.units, 1e-9))
+    known = remaining * (_LEAST_ERROR + _FAR_ERROR * (1 - done))
+    return Estimate(done, text, remaining, _WIDTH * max(chance, known))

@@ -1,0 +1,165 @@
+"""What one line of a program counts: bars of tqdm, Keras, Lightning and Hugging Face, and lines that count
+epochs or steps. Pure.
+
+Guesses nothing: a line counts only if it tells how much is done, and either how much there is or of what.
+"""
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+
+class Level(enum.IntEnum):
+    """How much of a program what is counted holds: an epoch holds many steps, and many a bar."""
+
+    STEP = 0
+    EPOCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How much is done of how much."""
+
+    level: Level
+    #: What is counted, such as "epoch"; of a bar what stands before it, its numbers left out; "" = not said.
+    what: str
+    done: float
+    #: 0 = not said.
+    total: float
+    #: The rest of the line says something in numbers: of an epoch that is over, as a rule.
+    has_more: bool = False
+
+    @property
+    def text(self) -> str:
+        """In words, such as "epoch 3 of 10"."""
+        counted = f"{self.done:g} of {self.total:g}" if self.total else f"{self.done:g}"
+        return f"{self.what} {counted}" if self.what in _LEVELS else counted
+
+
+_LEVELS: Final = {
+    "epoch": Level.EPOCH,
+    "round": Level.EPOCH,
+    "generation": Level.EPOCH,
+    "step": Level.STEP,
+    "iteration": Level.STEP,
+    "iter": Level.STEP,
+    "batch": Level.STEP,
+}
+_PREPARING: Final = re.compile(
+    r"^(?:map|filter|loading|downloading|tokeni[sz]ing|generating|casting|extracting|resolving|fetching"
+    r"|creating|sanity checking|preparing|preprocessing|uploading|saving)\b",
+    re.IGNORECASE,
+)
+"""What bars before the work are called."""
+
+_WORD: Final = r"\b(epoch|step|iteration|iter|batch|round|generation)s?\b"
+_NUMBER: Final = r"(\d{1,12})"
+_COUNTED: Final = re.compile(
+    rf"{_WORD}\s{{0,3}}[:=#]?\s{{0,3}}\[?{_NUMBER}\s{{0,3}}(?:/|of)\s{{0,3}}{_NUMBER}",
+    re.IGNORECASE,
+)
+_NAMED: Final = re.compile(
+    rf"{_WORD}['\"]?\s{{0,3}}[:=#]?\s{{0,3}}['\"\[]?(\d{{1,12}}(?:\.\d{{1,12}})?)(?![\d.]*[/\d%])",
+    re.IGNORECASE,
+)
+_AMOUNT: Final = r"(\d{1,12}(?:\.\d{1,6})?)([kMG]?)"
+_BAR: Final = re.compile(rf"(\d{{1,3}})%\|[^|]{{0,300}}\|\s{{0,3}}{_AMOUNT}/{_AMOUNT}")
+_KERAS: Final = re.compile(rf"^\s{{0,12}}{_NUMBER}/{_NUMBER} (?:[━╸╺\[]|- \d)")
+_RICH: Final = re.compile(rf"━[ ━╸╺]{{0,200}}{_NUMBER}/{_NUMBER} ")
+_SHARE: Final = re.compile(rf"\[{_NUMBER}/{_NUMBER} \(\s{{0,3}}\d{{1,3}}(?:\.\d{{1,3}})?%\)\]")
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]{0,12}[A-Za-z]")
+_DIGITS: Final = re.compile(r"\d{1,12}")
+_MANY: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_LONGEST: Final = 2000
+_LONGEST_NAME: Final = 60
+_MARKS: Final = ("/", " of ", "poch", "POCH", "ound", "tep", "ter", "atch", "eneration")
+
+
+def may_count(text: str) -> bool:
+    """Whether it is worth while to look at a line: cheap, and never wrong with no."""
+    return any(mark in text for mark in _MARKS)
+
+
+def counts(text: str) -> tuple[Count, ...]:
+    """All that a line counts: the wider first, and of equal ones the last first. Of a line that was
+    overwritten its last state counts."""
+    if not may_count(text):
+        return ()
+    text = text[-_LONGEST:].rstrip("\r\x08").rpartition("\r")[2]
+    if "\x1b" in text or "\x08" in text:
+        text = _COLOURS.sub("", text).rpartition("\x08")[2]
+    found = _words(text)
+    inner = _bars(text)
+    if inner:
+        # The bar is of the epoch that stands before it; its own numbers are no news of one that is over.
+        found = [
+            Count(each.level, each.what, each.done, each.total) for each in found if each.level
+        ]
+    found += inner
+    return tuple(sorted(found, key=lambda each: -each.level))
+
+
+def _words(text: str) -> list[Count]:
+    found: list[Count] = []
+    known: set[str] = set()
+    for match in reversed(list(_COUNTED.finditer(text))):
+        word, done, total = match[1].lower(), int(match[2]), int(match[3])
+        if 0 < total >= done and word not in known:
+            known.add(word)
+            found.append(Count(_LEVELS[word], word, done, total, _says_more(text, match.end())))
+    for match in reversed(list(_NAMED.finditer(text))):
+        word = match[1].lower()
+        if word not in known:
+            known.add(word)
+            more = _says_more(text, match.end()) or _says_more(text[: match.start()], 0)
+            found.append(Count(_LEVELS[word], word, float(match[2]), 0, more))
+    if any(each.level is Level.STEP and each.total for each in found):
+        # Within the epoch, whatever else is said.
+        return [Count(each.level, each.what, each.done, each.total) for each in found]
+    return found
+
+
+def _says_more(text: str, start: int) -> bool:
+    return _DIGITS.search(text, start) is not None
+
+
+def _bars(text: str) -> list[Count]:
+    if bar := _BAR.search(text):
+        done, total = float(bar[2]) * _MANY[bar[3]], float(bar[4]) * _MANY[bar[5]]
+        if total >= max(done, 1):
+            name = _DIGITS.sub("#", text[: bar.start()].strip(" :"))[-_LONGEST_NAME:]
+            return [Count(Level.STEP, name, done, total)]
+    for pattern in (_KERAS, _SHARE, _RICH):
+        if match := pattern.search(text):
+            done, total = int(match[1]), int(match[2])
+            if total >= max(done, 1):
+                return [Count(Level.STEP, "", done, total)]
+    return []
+
+
+def is_preparation(count: Count) -> bool:
+    """Whether it is a bar of what comes before the work."""
+    return _PREPARING.match(count.what) is not None
+
+
+_ARGUMENT: Final = re.compile(
+    r"--?(?:[\w-]{1,40}\.)?(?:num[_-]|n[_-]|max[_-]|total[_-])?(?:train[_-])?"
+    r"(epoch|round|generation|step|iter|iteration)s?(?:=(.{1,12}))?",
+    re.IGNORECASE,
+)
+
+
+def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
+    """How much of what a program is told to do, by its command line: `--epochs 10`, `--max_steps=500`. For
+    lines that do not say so."""
+    found: dict[str, float] = {}
+    for place, argument in enumerate(arguments):
+        match = _ARGUMENT.fullmatch(argument)
+        if match is None:
+            continue
+        value = match[2] or (arguments[place + 1] if place + 1 < len(arguments) else "")
+        if re.fullmatch(r"\d{1,9}(?:\.0)?", value) and float(value):
+            found[match[1].lower()] = float(value)
+    return found

@@ -1,0 +1,133 @@
+"""What is read of a replica to see how far its program is: lines of its log, of which a few are enough
+however many there are, and what it has reported by itself (`trainshed.replica.endpoint.trainer_status`)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+
+from trainshed.core.streams import Segment
+from trainshed.store.logs.lines import Stream, read_line
+from trainshed.store.logs.segments import Entry
+
+_ALL: Final = 128 << 10
+"""Bytes: so much that is new is read whole."""
+_PIECE: Final = 8 << 10
+_PIECES: Final = 12
+"""Of more so many pieces are read, evenly spread, and the end."""
+_END: Final = 32 << 10
+_SMALL: Final = 16 << 10
+_REPORTS: Final = 256 << 10
+
+
+class Place(NamedTuple):
+    """Up to where a log was looked at."""
+
+    segment: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some lines of a log, oldest first."""
+
+    #: (nanoseconds, text as it was printed).
+    lines: tuple[tuple[int, str], ...]
+    place: Place
+    #: The last line as people read it; "" = there is none that is new.
+    last: str = ""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a program said of itself."""
+
+    #: Nanoseconds.
+    at: int
+    #: 0 to 100; None = not said.
+    percent: float | None = None
+    #: Seconds.
+    left: float | None = None
+    metrics: dict[str, str] = {}
+
+
+_entries: Final = msgspec.json.Decoder(Entry)
+_reports: Final = msgspec.json.Decoder(Report)
+
+
+def is_small(segments: Sequence[Segment], place: Place) -> bool:
+    """Whether a sample of what follows the place takes well below a millisecond."""
+    return place.segment >= len(segments) - 1 and (
+        not segments or segments[-1].size() - place.offset <= _SMALL
+    )
+
+
+def sample(segments: Sequence[Segment], place: Place) -> Sample:
+    """Lines behind a place: all if they are few, else some of everywhere and the last ones. Blocks for
+    small reads."""
+    if not segments:
+        return Sample((), place)
+    end = segments[-1].size()
+    parts = list(_parts(segments, place, end))
+    entries: list[Entry] = []
+    reached = place
+    for number, offset, size, begins in parts:
+        data = segments[number].read(offset, size)
+        # A piece out of the middle begins within a line.
+        skipped = 0 if begins else data.find(b"\n") + 1
+        whole = data.rfind(b"\n") + 1
+        for raw in data[skipped:whole].split(b"\n")[:-1]:
+            try:
+                entries.append(_entries.decode(raw))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue  # What a crash of the machine may have left.
+        if whole:
+            reached = max(reached, Place(number, offset + whole))
+        elif size >= _END:
+            reached = max(reached, Place(number, offset + size))
+    lines = tuple((entry.t, entry.m) for entry in entries if entry.s != "b")
+    last = entries[-1] if entries else None
+    text = read_line(Stream(last.s), last.m).text if last else ""
+    return Sample(lines, reached, text)
+
+
+def _parts(
+    segments: Sequence[Segment], place: Place, end: int
+) -> Iterator[tuple[int, int, int, bool]]:
+    """(segment, offset, bytes, whether it begins a line) of what is to be read."""
+    number, offset = place
+    last = len(segments) - 1
+    if number == last:
+        unseen = end - offset
+        if unseen <= _ALL:
+            yield last, offset, unseen, True
+            return
+        for piece in range(_PIECES):
+            yield last, offset + (unseen - _END) * piece // _PIECES, _PIECE, piece == 0
+    else:
+        # Segments but the last one are about equally long.
+        for piece in range(_PIECES):
+            where = (last - number) * piece / _PIECES + number
+            chosen = int(where)
+            begin = offset if chosen == number else 0
+            size = segments[chosen].size() - begin
+            at = begin + int(max(size - _PIECE, 0) * (where - chosen))
+            yield chosen, at, _PIECE, at == begin
+    first = max(end - _END, offset if number == last else 0)
+    yield last, first, end - first, first == 0 or (number == last and first == offset)
+
+
+def reports(segments: Sequence[Segment]) -> tuple[Report, ...]:
+    """The newest ones, oldest first. Blocks for a small read."""
+    if not segments:
+        return ()
+    size = segments[0].size()
+    first = max(size - _REPORTS, 0)
+    lines = segments[0].read(first, size - first).split(b"\n")
+    found: list[Report] = []
+    for raw in lines[1 if first else 0 : -1]:
+        try:
+            found.append(_reports.decode(raw))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""What programs printed, with times: `recordings` holds it, `record` made it of `programs`."""
