@@ -1,9 +1,12 @@
 """Groups of commands that forgive where options stand: `trainshed --data D jobs list` is `trainshed jobs list
---data D`, and a group alone is its list."""
+--data D`, a group alone is its list, and who leaves a group out is told which."""
 
 from collections.abc import Container, Sequence
 
 import click
+from click.exceptions import NoSuchCommand
+
+from trainshed.cli.commands import LazyCommand
 
 _SHARED = frozenset({"--data", "--url", "--token", "--ca", "--format", "--project", "--region"})
 """Options that most commands have; each takes a value."""
@@ -21,6 +24,33 @@ class Group(click.Group):
         # Somebody who completes a word has not typed the command yet.
         default = "" if ctx.resilient_parsing else self.default
         return super().parse_args(ctx, in_order(args, self.commands, default))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it. Raises click.UsageError: there is no such command here; with the group that has
+        it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            name = error.command_name
+            meant = [] if error.possibilities else self._groups_with(name)
+            if not meant:
+                raise
+            example = f"'{ctx.command_path} {'jobs' if 'jobs' in meant else meant[0]} {name}'"
+            advice = f"Did you mean {example}?"
+            if len(meant) > 1:
+                advice = f"Say of what: {', '.join(sorted(meant))}, as in {example}."
+            raise click.UsageError(f"{error.message} {advice}", ctx) from None
+
+    def _groups_with(self, name: str) -> list[str]:
+        """The groups in this one that have a command of that name."""
+        found: list[str] = []
+        for group, command in self.commands.items():
+            loaded = command.load() if isinstance(command, LazyCommand) else command
+            if isinstance(loaded, click.Group) and name in loaded.commands:
+                found.append(group)
+        return found
 
 
 class ListGroup(Group):
