@@ -72,6 +72,8 @@ async def test_before_a_job_runs_nothing_is_known_of_its_replicas(house: House) 
         "peakMemoryBytes": 0,
         "diskBytes": 0,
         "diskLimitBytes": 100 << 30,
+        "sentBytes": None,
+        "receivedBytes": None,
         "gpus": [],
         "points": [],
     }

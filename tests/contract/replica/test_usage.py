@@ -1,6 +1,7 @@
 """What real replicas use, as their shims write it down (spec/program#usage)."""
 
 import json
+import sys
 import time
 from typing import Any
 
@@ -69,3 +70,34 @@ def test_a_restart_in_place_goes_on_in_the_same_file(place: Place) -> None:
         assert place.python("pass", usage_every=10.0).record()["exit_code"] == 0
     assert [e["incarnation"] for e in entries(place) if "started" in e] == [1, 2]
     assert sum(bool(entry.get("last")) for entry in entries(place)) == 2
+
+
+_TALKS = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+accepted, _ = server.accept()
+for _ in range(40):
+    client.sendall(b"x" * 50_000)
+    left = 50_000
+    while left:
+        left -= len(accepted.recv(left))
+print("sent", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts connections: NOT tested")
+def test_what_goes_over_tcp_is_counted(place: Place) -> None:
+    """Of a connection that is open, and of what it had moved when it ended."""
+    line = place.python(_TALKS + "import time; time.sleep(99)", usage_every=0.05)
+    place.up(line)
+    deadline = time.monotonic() + PATIENCE
+    while entries(place)[-1].get("net", [0, 0])[0] < 2_000_000:
+        assert time.monotonic() < deadline
+        line.order(o="ping", n=1)
+        line.hear("pong")
+    line.order(o="stop", grace=0)
+    line.record()
+    sent, received = entries(place)[-1]["net"]
+    assert 2_000_000 <= sent < 2_001_000
+    assert 2_000_000 <= received < 2_001_000

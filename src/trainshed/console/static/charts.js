@@ -10,6 +10,7 @@ const bytes = (n) => {
   return `${n.toFixed(1)} TiB`;
 };
 const plain = (n) => (n == null ? "–" : Math.abs(n) >= 1e5 || (n && Math.abs(n) < 1e-3) ? n.toExponential(2) : String(Number(n.toPrecision(4))));
+const rate = (n) => (n == null ? "–" : `${bytes(n)}/s`);
 const share = (n) => (n == null ? "–" : `${Math.round(n * 100)} %`);
 
 // One chart of several lines over common places. `lines`: [name, values].
@@ -48,12 +49,14 @@ const usage = () => {
     cpus: [(r) => [[r.task, r.cpus]], plain],
     memory: [(r) => [[r.task, r.memory]], bytes],
     disk: [(r) => [[r.task, r.disk]], bytes],
+    sent: [(r) => (r.sent.some((n) => n != null) ? [[r.task, r.sent]] : []), rate],
+    received: [(r) => (r.received.some((n) => n != null) ? [[r.task, r.received]] : []), rate],
     gpus: [(r) => r.gpus.map((g, i) => [`${r.task} GPU ${i}`, g]), share],
   };
   for (const [name, [pick, value]] of Object.entries(kinds)) {
     const box = document.querySelector(`[data-chart="${name}"]`);
     const [at, lines] = joined(replicas, pick);
-    box.closest("figure").hidden = name === "gpus" && !lines.length;
+    box.closest("figure").hidden = ["gpus", "sent", "received"].includes(name) && !lines.length;
     if (at.length) draw(box, at, lines, { value, zero: true });
     else if (!box.firstChild) box.textContent = "Nothing was recorded yet.";
   }

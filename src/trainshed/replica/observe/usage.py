@@ -1,4 +1,4 @@
-"""A replica's use of processors, memory and GPUs while it runs, written down beside its log.
+"""A replica's use of processors, memory, disk, network and GPUs while it runs, written down beside its log.
 
 Looks at it soon after the start and then every so many seconds; a look is followed by a rest of at least a
 thousand times its own length. By control groups where the kernel counts there, else by adding up processes.
@@ -8,14 +8,15 @@ A line of `usage.jsonl` is one of
 
     {"started": NS, "incarnation": N, "limit": BYTES, "cpus": N, "gpus": [UUID]}            the program was
     started
-    {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU], "disk": BYTES}
-    used by then
+    {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU], "disk": BYTES,
+    "net": [BYTES, BYTES]}                                                                  used by then
 
 `limit`: of memory, 0 = none; `cpus`: processors that this machine has for it. `cpu`: seconds of processor
 time since the start. `memory`: without cached files. `peak`: the most that a look has found, or that a single
 process ever had. GPU: [seconds for which it was at work, bytes in use, bytes in all, most bytes in use], null
 where it does not tell; the list is empty where nobody could be asked. `disk`: what its files took when they
-were last measured, 0 = they were not. The last line of an incarnation has "last": true.
+were last measured, 0 = they were not. `net`: sent and received over TCP since the start (`network`); absent
+where nobody tells. The last line of an incarnation has "last": true.
 
 What only grows, grows over thinning as well: of more than 2,000 lines the newest 500 stay, and of the others
 500 to 1,000, evenly spread over time.
@@ -24,7 +25,7 @@ What only grows, grows over thinning as well: of more than 2,000 lines the newes
 import os
 import time
 
-from trainshed.replica.observe import gpus, growing_files
+from trainshed.replica.observe import gpus, growing_files, network
 from trainshed.replica.observe import segments as log
 from trainshed.replica.system import loop, processes
 
@@ -58,8 +59,10 @@ class Usage:
         "_incarnation",
         "_limit",
         "_peak",
+        "_place",
         "_seen",
         "_sheet",
+        "_traffic",
         "_watch",
         "_watched",
     )
@@ -76,9 +79,11 @@ class Usage:
         guardian: int,
         events: loop.Loop,
         disk: "Callable[[], int]" = lambda: 0,
+        place: "tuple[str, int]" = ("", 0),
         watch: "Callable[[Sequence[str]], gpus.GpuWatcher]" = gpus.GpuWatcher,
     ) -> None:
-        """Touches nothing. `logs`: the directory of the replica's log."""
+        """Touches nothing. `logs`: the directory of the replica's log. `place`: its own address, and the port
+        of its endpoint there."""
         self._sheet = growing_files.SampleFile(os.path.join(logs, FILE))
         self._incarnation = incarnation
         #: Seconds between two looks.
@@ -93,6 +98,8 @@ class Usage:
         self._events = events
         #: Says how many bytes its files take (`Disk.used`).
         self._disk = disk
+        self._place = place
+        self._traffic: "network.Traffic | None" = None
         #: Makes who looks at its GPUs.
         self._watched = watch
         self._watch: "gpus.GpuWatcher | None" = None
@@ -122,6 +129,10 @@ class Usage:
                 self._watch = self._watched(self._gpus)
             except OSError:
                 pass  # Nobody can be forked, for one into the namespace of a program that is over already.
+        try:
+            self._traffic = network.Traffic(*self._place)
+        except OSError:
+            pass  # This system does not tell.
         self._look_after(0.0)
 
     def stop(self) -> None:
@@ -186,12 +197,28 @@ class Usage:
             "gpus": [[gpu.busy, gpu.used, gpu.total, gpu.peak] for gpu in gpus],
             "disk": self._disk(),
         }
+        moved = self._moved(family)
+        if moved is not None:
+            self._seen["net"] = moved
+
+    def _moved(self, family: "Sequence[int]") -> "tuple[int, int] | None":
+        if self._traffic is None:
+            return None
+        try:
+            return self._traffic.read(family)
+        except OSError:
+            self._traffic.close()
+            self._traffic = None
+            return None
 
     def _give_up(self) -> None:
         self._end_watch()
         self._sheet.close()
 
     def _end_watch(self) -> None:
+        if self._traffic is not None:
+            self._traffic.close()
+            self._traffic = None
         if self._watch is not None:
             self._watch.close()
             self._watch = None

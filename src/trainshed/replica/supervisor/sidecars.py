@@ -156,6 +156,7 @@ class Sidecars:
                 guardian=guardian,
                 events=events,
                 disk=lambda: self._disk.used if self._disk is not None else 0,
+                place=(network.address, network.storage_port),
             )
 
     def _trainer_status(self) -> "trainer_status.TrainerStatus | None":

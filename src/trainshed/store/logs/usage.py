@@ -40,18 +40,22 @@ class Look:
     gpus: tuple[GpuLook, ...] = ()
     #: Bytes that its files took; 0 = not known.
     disk: int = 0
+    #: Bytes sent and received over TCP since the start; None: nobody tells.
+    moved: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """Between two looks: processors at work on average, of each GPU the part of the time that it was at work
-    (None: it does not tell); memory and disk as at the end of it."""
+    (None: it does not tell), bytes a second that were sent and received; memory and disk as at the end of
+    it."""
 
     at: int
     cpus: float
     memory: int
     gpus: tuple[float | None, ...] = ()
     disk: int = 0
+    moved: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +92,15 @@ class Life:
         """Processors at work on average."""
         return self.cpu / self.seconds if self.seconds else 0.0
 
+    @property
+    def moved(self) -> tuple[int, int] | None:
+        """Bytes sent and received, as the last look that told says."""
+        return next((look.moved for look in self.looks[::-1] if look.moved is not None), None)
+
     def points(self) -> tuple[Point, ...]:
         """What the looks say of the time between them, oldest first."""
-        begin = Look(self.started, 0.0, 0, 0, 0, tuple(GpuLook(0.0, 0, 0, 0) for _ in self.gpus))
+        gpus = tuple(GpuLook(0.0, 0, 0, 0) for _ in self.gpus)
+        begin = Look(self.started, 0.0, 0, 0, 0, gpus, moved=(0, 0))
         return tuple(
             point
             for earlier, later in pairwise((begin, *self.looks))
@@ -122,6 +132,12 @@ class ReplicaUsage:
         return self.cpu / self.seconds if self.seconds else 0.0
 
     @property
+    def moved(self) -> tuple[int, int] | None:
+        """Bytes sent and received; None where no life of it tells."""
+        told = [life.moved for life in self.lives if life.moved is not None]
+        return (sum(sent for sent, _ in told), sum(got for _, got in told)) if told else None
+
+    @property
     def most_cpus(self) -> float:
         """The most processors that were at work between two looks."""
         return max((point.cpus for life in self.lives for point in life.points()), default=0.0)
@@ -143,6 +159,7 @@ class _Entry(msgspec.Struct, frozen=True):
         default_factory=list[str | list[float | None]]
     )
     disk: int = 0
+    net: tuple[int, int] | None = None
     last: bool = False
 
 
@@ -195,7 +212,16 @@ def _entries(data: bytes) -> Iterator[_Entry]:
 
 def _look(entry: _Entry) -> Look:
     gpus = tuple(_gpu(cell) for cell in entry.gpus if isinstance(cell, list) and len(cell) == 4)
-    return Look(entry.at, entry.cpu, entry.memory, entry.peak, entry.processes, gpus, entry.disk)
+    return Look(
+        entry.at,
+        entry.cpu,
+        entry.memory,
+        entry.peak,
+        entry.processes,
+        gpus,
+        entry.disk,
+        entry.net,
+    )
 
 
 def _gpu(cell: list[float | None]) -> GpuLook:
@@ -216,4 +242,11 @@ def _point(earlier: Look, later: Look) -> Point | None:
         for then, now in zip(before, later.gpus, strict=False)
     )
     cpus = max(0.0, later.cpu - earlier.cpu) / seconds
-    return Point(later.at, cpus, later.memory, gpus, later.disk)
+    moved = None
+    if earlier.moved is not None and later.moved is not None:
+        sent, received = (
+            max(0, now - then) / seconds
+            for then, now in zip(earlier.moved, later.moved, strict=True)
+        )
+        moved = sent, received
+    return Point(later.at, cpus, later.memory, gpus, later.disk, moved)

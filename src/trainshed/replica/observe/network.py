@@ -1,0 +1,240 @@
+"""What a replica's processes send and receive over TCP, as the kernel counts it for each connection.
+
+Replicas share the machine's network, so there is no counter of a replica's own. The connections that its
+processes have open are asked for (sock_diag), and the kernel says what it had counted of each that ends
+(SOCK_DESTROY notices). Left out: UDP, Unix sockets, RDMA; and a connection that began and ended between two
+looks, unless its addresses say whose it was: the replica's own one, or its endpoint's for storage. What one
+process of a replica sends to another one is both sent and received. Runs on Python 3.6.
+"""
+
+import errno
+import os
+import socket
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Iterator
+
+_SOCK_DIAG = 4
+_BY_FAMILY = 20
+_DONE = 3
+_ERROR = 2
+_DUMP = 0x301
+_INFO = 2
+"""The attribute that holds struct tcp_info, and the number of the bit that asks for it, counted from 1."""
+_LIVE = 0xFFF & ~(1 << 10) & ~(1 << 6)
+"""States of TCP but for those that listen or only wait for a late packet."""
+_DESTROYED = 1 << 0 | 1 << 2
+"""Groups of notices: TCP over IPv4, over IPv6."""
+_HEADER = struct.Struct("=IHHII")
+_MESSAGE = struct.Struct("=BBBB 2s2s16s16s I8s IIIII")
+_ATTRIBUTE = struct.Struct("=HH")
+_COUNTS = struct.Struct("=QQ")
+_COUNTS_AT = 120
+"""Offset of bytes acknowledged and bytes received in struct tcp_info (Linux 4.1)."""
+_BUFFER = 256 << 10
+_LONGEST_WAIT = 1.0
+"""Seconds that the kernel may take to answer; it answers while it is asked."""
+_MOST_NOTICES = 4_000
+
+
+class Connection:
+    """One that the kernel told of."""
+
+    __slots__ = ("cookie", "inode", "local", "received", "remote", "sent")
+
+    def __init__(
+        self,
+        cookie: bytes,
+        inode: int,
+        local: "tuple[str, int]",
+        remote: "tuple[str, int]",
+        counts: "tuple[int, int]",
+    ) -> None:
+        self.cookie = cookie
+        #: 0 of one that nobody has open any more.
+        self.inode = inode
+        self.local = local
+        self.remote = remote
+        self.sent, self.received = counts
+
+
+class Traffic:
+    """Counts for one incarnation. `address`, `storage_port`: the replica's own, and its endpoint's there."""
+
+    __slots__ = ("_address", "_gone", "_known", "_notices", "_received", "_sent", "_storage_port")
+
+    def __init__(self, address: str, storage_port: int) -> None:
+        """Raises OSError: this system does not tell."""
+        if not sys.platform.startswith("linux"):
+            raise OSError(errno.ENOSYS, "only Linux counts connections")
+        self._address = address
+        self._storage_port = storage_port
+        self._sent = self._received = 0
+        #: What was counted of each open connection when it was last looked at.
+        self._known: "dict[bytes, tuple[int, int]]" = {}
+        #: The same of those that had ended at the last look: their notices are on the way.
+        self._gone: "dict[bytes, tuple[int, int]]" = {}
+        self._notices = _netlink(_DESTROYED)
+        self._notices.setblocking(False)
+
+    def read(self, family: "Iterable[int]") -> "tuple[int, int]":
+        """Bytes sent and received so far, by these processes and by those before them. Raises OSError."""
+        self._read_notices()
+        inodes = _sockets(family)
+        if inodes:
+            before, self._known = self._known, {}
+            for each in _open_connections():
+                if each.inode in inodes:
+                    self._add(each, before.get(each.cookie, (0, 0)))
+                    self._known[each.cookie] = each.sent, each.received
+                elif each.cookie in before:
+                    # Handed to nobody yet, or being closed: there will be a notice.
+                    self._known[each.cookie] = before[each.cookie]
+            self._gone = {
+                cookie: counts for cookie, counts in before.items() if cookie not in self._known
+            }
+        return self._sent, self._received
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self._notices.close()
+
+    def _add(self, found: Connection, before: "tuple[int, int]") -> None:
+        self._sent += max(0, found.sent - before[0])
+        self._received += max(0, found.received - before[1])
+
+    def _read_notices(self) -> None:
+        for _ in range(_MOST_NOTICES):
+            try:
+                data = self._notices.recv(_BUFFER)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                continue  # More connections ended than there was room for: those are lost.
+            for found in _connections(data):
+                before = self._known.pop(found.cookie, None) or self._gone.pop(found.cookie, None)
+                if before is not None or self._is_ours(found):
+                    self._add(found, before or (0, 0))
+
+    def _is_ours(self, ended: Connection) -> bool:
+        """Of one that was never seen open."""
+        (local, port), remote = ended.local, ended.remote
+        # The endpoint itself has the other end of what a program says to it.
+        is_own = self._address.startswith("127.")
+        is_server = is_own and local == self._address and port != self._storage_port
+        return is_server or (
+            bool(self._storage_port) and remote == (self._address, self._storage_port)
+        )
+
+
+def _netlink(groups: int) -> socket.socket:
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG)
+    try:
+        opened.bind((0, groups))
+        opened.settimeout(_LONGEST_WAIT)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _sockets(family: "Iterable[int]") -> "set[int]":
+    """Inodes of the sockets that processes have open."""
+    found: "set[int]" = set()
+    for process in family:
+        directory = "/proc/%d/fd" % process
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue  # It has ended, or is nobody's business.
+        for name in names:
+            try:
+                target = os.readlink("%s/%s" % (directory, name))
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                found.add(int(target[8:-1]))
+    return found
+
+
+def _open_connections() -> "Iterator[Connection]":
+    """All of the machine's. Raises OSError."""
+    asker = _netlink(0)
+    try:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _LIVE)
+            header = _HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0)
+            asker.send(header + request)
+            is_done = False
+            while not is_done:
+                data = asker.recv(_BUFFER)
+                is_done = _ends(data)
+                for found in _connections(data):
+                    yield found
+    finally:
+        asker.close()
+
+
+def _messages(data: bytes) -> "Iterator[tuple[int, int, int]]":
+    """Type, and where it begins and ends, of each."""
+    at = 0
+    while at + _HEADER.size <= len(data):
+        length, kind = _HEADER.unpack_from(data, at)[:2]
+        if length < _HEADER.size:
+            return
+        yield kind, at + _HEADER.size, min(at + length, len(data))
+        at += (length + 3) & ~3
+
+
+def _ends(data: bytes) -> bool:
+    """Whether the answer is whole. Raises OSError: it is a refusal."""
+    for kind, begin, _ in _messages(data):
+        if kind == _ERROR:
+            number = -struct.unpack_from("=i", data, begin)[0]
+            raise OSError(number, "sock_diag: %s" % os.strerror(number))
+        if kind == _DONE:
+            return True
+    return False
+
+
+def _connections(data: bytes) -> "Iterator[Connection]":
+    for kind, begin, end in _messages(data):
+        if kind not in (_BY_FAMILY, _BY_FAMILY + 1) or end - begin < _MESSAGE.size:
+            continue
+        fields = _MESSAGE.unpack_from(data, begin)
+        family, own_port, other_port, own, other, cookie = (
+            *fields[:1],
+            *fields[4:8],
+            fields[9],
+        )
+        counts = _counts(data, begin + _MESSAGE.size, end)
+        if counts is not None:
+            local = _address(family, own), int.from_bytes(own_port, "big")
+            remote = _address(family, other), int.from_bytes(other_port, "big")
+            yield Connection(cookie, fields[14], local, remote, counts)
+
+
+def _address(family: int, data: bytes) -> str:
+    if family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, data[:4])
+    text = socket.inet_ntop(socket.AF_INET6, data)
+    # A socket for both kinds, as many servers have one.
+    return text[7:] if text.startswith("::ffff:") else text
+
+
+def _counts(data: bytes, at: int, end: int) -> "tuple[int, int] | None":
+    """Bytes acknowledged and received; None where the kernel does not tell."""
+    while at + _ATTRIBUTE.size <= end:
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
+        if length < _ATTRIBUTE.size:
+            return None
+        if kind == _INFO and length >= _ATTRIBUTE.size + _COUNTS_AT + _COUNTS.size:
+            sent, received = _COUNTS.unpack_from(data, at + _ATTRIBUTE.size + _COUNTS_AT)
+            return sent, received
+        at += (length + 3) & ~3
+    return None
