@@ -160,7 +160,7 @@ def _files() -> dict[str, str]:
     return {
         "examples/first/task.py": _TASK,
         "task.py": _TASK,
-        "train.py": _TASK,
+        "data.csv": "rooms,price\n1,100\n2,200\n3,300\n",
         "trainer/__init__.py": "",
         "trainer/task.py": _TASK,
         "fails.py": _FAILS,

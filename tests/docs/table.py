@@ -33,6 +33,13 @@ class PartOf:
 
 
 @dataclass(frozen=True, slots=True)
+class File:
+    """The block is a file, which commands of other blocks name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Elsewhere:
     """The block is not run: why, and the test that proves what it says."""
 
@@ -49,10 +56,13 @@ _SLURM = Elsewhere("needs a Slurm cluster", "tests/slurm/test_service_clients.py
 _TORCH = Elsewhere("a fragment of a PyTorch program", "tests/reduction/test_torch.py")
 _TLS = "needs certificates, and opens ports to other machines"
 
-BLOCKS: dict[str, Runs | PartOf | Elsewhere] = {
+BLOCKS: dict[str, Runs | PartOf | File | Elsewhere] = {
     "docs/clients.md#Clients": Runs(),
     "README.md#Your own program, in five lines": Runs(terminal=True, says="State     SUCCEEDED"),
     "docs/run.md#Run a program of your own": Runs(),
+    "docs/run.md#From data to a model": File("train.py"),
+    "docs/run.md#From data to a model 2": Runs(says="score 1.0"),
+    "docs/run.md#From data to a model 3": Runs(says="epoch 3/3"),
     "README.md#Its own commands": Runs(),
     "docs/console.md#How far a job is": Elsewhere(
         "runs inside a job",

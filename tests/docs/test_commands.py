@@ -13,7 +13,7 @@ import pytest
 
 from tests.docs.bed import Bed, make, pattern_of, start, stop
 from tests.docs.blocks import Block, shown, without_comment
-from tests.docs.table import BLOCKS, COMMANDS, INPUTS, JOBS, Runs
+from tests.docs.table import BLOCKS, COMMANDS, INPUTS, JOBS, File, Runs
 
 _SHOWN = {block.key: block for block in shown()}
 _ENVIRONMENT = 'eval "$(trainshed env)"'
@@ -22,6 +22,9 @@ _ENVIRONMENT = 'eval "$(trainshed env)"'
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     made = make(tmp_path_factory.mktemp("docs"))
+    for key, row in BLOCKS.items():
+        if isinstance(row, File):
+            (made.work / row.name).write_text(_SHOWN[key].text)
     start(made)
     yield made
     assert "ended" in stop(made)

@@ -44,10 +44,11 @@ MIN_WAIT = 1800 * 10**9
 """Nanoseconds; the shortest maxWaitTime (facts/lifecycle#scheduling)."""
 MAX_PRIORITY = 1000
 
-_IGNORED = {
+WITHOUT_EFFECT = {
     "network": "the job runs in the network of its host",
     "encryptionConfig": "the job's files are stored without that key",
 }
+"""Fields of the training input that are not served, and what holds instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
     """Warnings for what was asked and does not happen."""
     found = [
         f"{training.at(name)} is not served here: {instead}."
-        for name, instead in _IGNORED.items()
+        for name, instead in WITHOUT_EFFECT.items()
         if training.is_set(name)
     ]
     if training.flag("useChiefInTfConfig") and training.text("runtimeVersion"):

@@ -45,7 +45,7 @@ _STRATEGIES = {
     "SPOT": Strategy.SPOT,
     "FLEX_START": Strategy.FLEX_START,
 }
-_IGNORED = {
+WITHOUT_EFFECT = {
     "network": "the job runs in the network of its host",
     "reservedIpRanges": "the job runs in the network of its host",
     "pscInterfaceConfig": "the job runs in the network of its host",
@@ -209,7 +209,7 @@ def _ignored(spec: Section) -> tuple[str, ...]:
     """Warnings for what was asked and does not happen."""
     found = [
         f"{spec.at(name)} is not served here: {instead}."
-        for name, instead in _IGNORED.items()
+        for name, instead in WITHOUT_EFFECT.items()
         if spec.is_set(name)
     ]
     for pool in islice(spec.sections("workerPoolSpecs"), MAX_POOLS):
