@@ -123,6 +123,22 @@ def test_retention_stands_in_a_table_of_its_own(
     assert "retention_logs: 'month' is no age such as 12h, 30d or 4w" in told
 
 
+def test_mail_needs_a_server_and_a_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "c.toml"
+    table = '[[notify]]\nname = "team"\nmail = ["a@example.org"]\n'
+    config.write_text(table)
+    with pytest.raises(SettingsError, match="set smtp_host and smtp_sender"):
+        load(config, {})
+    smtp = '[smtp]\nhost = "mail"\nsender = "t@example.org"\npassword_env = "NO_SUCH_VARIABLE"\n'
+    config.write_text(table + smtp)
+    with pytest.raises(SettingsError, match="NO_SUCH_VARIABLE is not set"):
+        load(config, {})
+    monkeypatch.setenv("NO_SUCH_VARIABLE", "geheim")
+    settings = load(config, {})
+    assert (settings.smtp_host, settings.notify[0].mail) == ("mail", ("a@example.org",))
+    assert "geheim" not in repr(settings)
+
+
 def test_a_file_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
         load(tmp_path / "c.toml", {})
@@ -208,7 +224,7 @@ def test_the_documented_settings_are_the_settings() -> None:
         if option.name in {field.name for field in fields(Settings)}
     }
     places = {"data": "~/.trainshed", "cache": "~/.cache/trainshed"}
-    tables = ("failure_rules", "buckets", "images", "engines")
+    tables = ("failure_rules", "buckets", "images", "engines", "notify")
     assert documented == [
         (
             field.name,

@@ -175,6 +175,12 @@ def _of_meters(meters: Meters) -> Iterable["Metric"]:
         "trainshed_log_lines", "Log lines of replicas that ended.", (), {(): meters.lines}
     )
     yield _counter(
+        "trainshed_notifications",
+        "Tries to tell a target of a job: sent, failed (it is tried again) or given_up.",
+        ("target", "result"),
+        meters.notifications,
+    )
+    yield _counter(
         "trainshed_retention_deleted",
         "Jobs and logs that were deleted because they had been kept for long enough.",
         ("what",),

@@ -12,7 +12,7 @@ from trainshed.cli.jobs.references import live_jobs
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.moments import counted, duration, local_moment, parse_moment
 from trainshed.cli.text.tables import pairs
-from trainshed.wire.trainshed_v1.jobs import Retention, Status
+from trainshed.wire.trainshed_v1.jobs import Outbox, Retention, Status
 from trainshed.wire.trainshed_v1.record import read
 
 _LATE = 0.25
@@ -64,6 +64,7 @@ def command(session: Session, endpoint: Endpoint, form: str) -> None:
         ),
         ("Loop", _late(lag.recent_lag, lag.longest_lag)),
         ("Kept", _kept(status.retention) if status.retention else ""),
+        ("Notify", _notified(status.notifications) if status.notifications else ""),
         ("You", status.principal),
     ]
     for line in pairs([(label, value) for label, value in facts if value]):
@@ -81,6 +82,15 @@ def _kept(retention: Retention) -> str:
     if retention.deleted_jobs or retention.deleted_logs:
         jobs, logs = counted(retention.deleted_jobs, "job"), counted(retention.deleted_logs, "log")
         text += f"; deleted since the start: {jobs}, {logs}, {retention.freed_bytes / 1e9:.1f} GB"
+    return text
+
+
+def _notified(outbox: Outbox) -> str:
+    """Who can be told, and what was not delivered."""
+    text = ", ".join(outbox.targets)
+    if outbox.failing:
+        failing = f"; {counted(outbox.failing, 'notification')} not delivered yet, tried again"
+        return text + click.style(failing, fg="yellow")
     return text
 
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
@@ -23,6 +23,7 @@ from trainshed.controller.leftovers import (
     settle_leftovers,
     settle_unknown,
 )
+from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import Parents, ParentStores, PipelineReconciler, parent_of
 from trainshed.controller.ports import Ports
 from trainshed.controller.tuning import TuningReconciler
@@ -241,9 +242,11 @@ class Controller:
         failures: FailurePolicy | None = None,
         curves: JobCurves | None = None,
         meters: Meters | None = None,
+        outbox: OutboxWorker | None = None,
     ) -> None:
         """`ports`: makes the carrier's ports, given where they report events to. `now`: ns since the epoch.
-        `owner`: names this service in the ledger."""
+        `owner`: names this service in the ledger. `outbox`: whom steps tell of, beside who follows the job;
+        None = nobody."""
         self._ledger = ledger
         self._reader = reader
         self._ports = ports(self.report)
@@ -266,6 +269,7 @@ class Controller:
         self._tracked: dict[JobUid, _Tracked] = {}
         self._curves = curves
         self._meters = meters or Meters()
+        self._outbox = outbox
         self._mailboxes = Mailboxes(self._apply, self._more_starts_to_come)
         self._watchers = Watchers(logs, self._ports.buckets, now, self.report)
         self._measured: dict[JobUid, asyncio.TimerHandle] = {}
@@ -476,7 +480,11 @@ class Controller:
             tracked.carrier.look()
 
     async def _commit(self, commit: Commit) -> int:
+        if self._outbox is not None:
+            commit = replace(commit, notifications=self._outbox.of(commit))
         generation = await self._ledger.commit(self._epoch, commit)
+        if self._outbox is not None and commit.notifications:
+            self._outbox.wake()
         self._notices.publish(commit.job.uid)
         return generation
 

@@ -22,6 +22,7 @@ from trainshed.controller.data_exports import DataExporter
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.model_exports import ModelExporter
 from trainshed.controller.operation_worker import OperationWorker
+from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import ParentStores
 from trainshed.controller.ports import Ports
 from trainshed.controller.retention import Removals, RetentionTimer
@@ -38,6 +39,8 @@ from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
+from trainshed.notifying.sending import Senders
+from trainshed.notifying.targets import Smtp
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
@@ -91,6 +94,7 @@ class App:
     #: None: none are started.
     viewers: LocalViewers | None
     retention: RetentionTimer
+    outbox: OutboxWorker
 
 
 def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
@@ -127,6 +131,15 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         },
         notices,
         clock.now,
+    )
+    senders = Senders(settings.notify, _smtp(settings), clock.now)
+    outbox = OutboxWorker(
+        senders,
+        bootstrap.store.notifications,
+        bootstrap.store.intake,
+        clock.now,
+        meters,
+        page=_address(bootstrap),
     )
     controller = Controller(
         ledger=bootstrap.store.ledger,
@@ -165,6 +178,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         ),
         curves=JobCurves(_curve_stores(bootstrap, buckets, points, new_uid)),
         meters=meters,
+        outbox=outbox,
     )
     viewers = _viewers(bootstrap, engine, runtimes, BucketDirectories(buckets), stopping)
     services = Services(
@@ -200,6 +214,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         exports=exports,
         capacity=controller,
         settings=_api_settings(settings),
+        outbox=bootstrap.store.notifications if settings.notify else None,
         closing=stopping,
         retention=lambda: retention.report if retention.retention.is_set else None,
     )
@@ -213,7 +228,16 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         meters=meters,
     )
     return App(
-        controller, suggesting, exports, advisor, runtimes, services, lag, viewers, retention
+        controller,
+        suggesting,
+        exports,
+        advisor,
+        runtimes,
+        services,
+        lag,
+        viewers,
+        retention,
+        outbox,
     )
 
 
@@ -356,6 +380,19 @@ def _curve_stores(
     )
 
 
+def _smtp(settings: Settings) -> Smtp | None:
+    if not settings.smtp_host:
+        return None
+    return Smtp(
+        settings.smtp_host,
+        settings.smtp_port,
+        settings.smtp_tls,
+        settings.smtp_user,
+        os.environ.get(settings.smtp_password_env, ""),
+        settings.smtp_sender,
+    )
+
+
 def _api_settings(settings: Settings) -> ApiSettings:
     return ApiSettings(
         version=version("trainshed"),
@@ -365,4 +402,5 @@ def _api_settings(settings: Settings) -> ApiSettings:
         max_study_trials=settings.max_study_trials,
         reduction_tls=settings.reduction_tls,
         error_delay=round(settings.error_delay * 1e9),
+        notify=tuple(table.name for table in settings.notify),
     )

@@ -164,6 +164,7 @@ class Service:
         await self._app.suggesting.start()
         await self._app.exports.start()
         self._app.retention.start()
+        self._app.outbox.start()
         self._app.runtimes.search()
 
     async def _end_work(self) -> None:
@@ -171,6 +172,7 @@ class Service:
         await self._app.suggesting.close()
         await self._app.exports.close()
         await self._app.controller.close()
+        await self._app.outbox.close()
 
     def _ready(self) -> None:
         settings = self._bootstrap.settings

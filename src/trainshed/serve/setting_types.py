@@ -15,6 +15,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from trainshed.buckets.setup import BucketTable
+    from trainshed.notifying.targets import NotifyTable
     from trainshed.runtimes.image_map import MappedImage
 
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
@@ -97,6 +98,12 @@ def _image_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[MappedImage, ...
     from trainshed.runtimes.image_map import read_images
 
     return read_images(tables)
+
+
+def _notify_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[NotifyTable, ...]":
+    from trainshed.notifying.targets import notify_tables
+
+    return notify_tables(tables)
 
 
 def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
@@ -279,4 +286,6 @@ HostNames = Annotated[str, Checked(_check_hosts)]
 Origins = Annotated[str, Checked(_check_origins)]
 FailureRules = Annotated[tuple[dict[str, Any], ...], Tables(_failure_rules)]
 MappedImages = Annotated["tuple[MappedImage, ...]", Tables(_image_tables)]
+NotifyTables = Annotated["tuple[NotifyTable, ...]", Tables(_notify_tables)]
+SmtpTls = Literal["starttls", "tls", "none"]
 BucketTables = Annotated["tuple[BucketTable, ...]", Tables(_bucket_tables)]

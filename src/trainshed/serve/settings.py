@@ -26,6 +26,7 @@ from trainshed.serve.setting_types import (
     Lease,
     MappedImages,
     NodeAccelerators,
+    NotifyTables,
     Origins,
     Port,
     Positive,
@@ -33,6 +34,7 @@ from trainshed.serve.setting_types import (
     Quotas,
     Region,
     Size,
+    SmtpTls,
     TuningEngine,
     WebUrl,
     accelerators_of,
@@ -175,6 +177,14 @@ class Settings:
     retention_jobs: Age = ""
     retention_logs: Age = ""
     retention_size: Size = ""
+    #: The server that takes mail for `notify`, "" = there is none; who signs in there, by which environment
+    #: variable's password; who the mail is from.
+    smtp_host: str = ""
+    smtp_port: Port = 587
+    smtp_tls: SmtpTls = "starttls"
+    smtp_user: str = ""
+    smtp_password_env: str = ""
+    smtp_sender: str = ""
     #: How lines of the service's log are written.
     log_format: LogFormat = "text"
     #: The least level that is logged; each request is logged at info.
@@ -189,6 +199,8 @@ class Settings:
     images: MappedImages = ()
     #: Tables of buckets that lie elsewhere, or belong to other projects.
     buckets: BucketTables = ()
+    #: Tables of whom jobs may have told of their end.
+    notify: NotifyTables = ()
     #: Tables of engines that other packages bring, by name, as they stand in the file: each engine checks its
     #: own. Those of the local engine are the settings of `LOCAL_ENGINE`.
     engines: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -222,7 +234,7 @@ LOCAL_ENGINE = (
 """Settings of the local engine: they may stand in `[engines.local]` as well."""
 
 
-GROUPS = ("retention",)
+GROUPS = ("retention", "smtp")
 """Tables of the file that hold settings of this beginning: `[retention] jobs` is `retention_jobs`."""
 
 
@@ -243,7 +255,15 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
             if key not in known
         ]
     # The first two have variables that are the defaults' own; tables stand in files only.
-    for name in known.keys() - {"data", "cache", "failure_rules", "buckets", "images", "engines"}:
+    for name in known.keys() - {
+        "data",
+        "cache",
+        "failure_rules",
+        "buckets",
+        "images",
+        "engines",
+        "notify",
+    }:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
             values[name] = (text, variable)
@@ -261,7 +281,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
     if wrong:
         raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
-    if cause := exposed(settings) or _unheeded(settings):
+    if cause := exposed(settings) or _unheeded(settings) or _no_mail(settings):
         raise SettingsError(cause)
     return replace(
         settings,
@@ -333,6 +353,20 @@ def _local_engine(config: Path, document: dict[str, Any], table: dict[str, Any])
 def speaks_tls(settings: Settings) -> bool:
     """Whether REST and storage speak TLS, as gRPC does in any case."""
     return settings.tls or bool(settings.tls_cert)
+
+
+def _no_mail(settings: Settings) -> str:
+    """Why nobody can be told by mail that is to be, "" if he can."""
+    if not any(table.mail for table in settings.notify):
+        return ""
+    wanted = [name for name in ("smtp_host", "smtp_sender") if not getattr(settings, name)]
+    if wanted:
+        return f"Wrong settings:\n  [[notify]] has addresses of mail; set {' and '.join(wanted)} for it"
+    if (variable := settings.smtp_password_env) and not os.environ.get(variable):
+        return (
+            f"Wrong settings:\n  smtp_password_env: the environment variable {variable} is not set"
+        )
+    return ""
 
 
 def _unheeded(settings: Settings) -> str:

@@ -14,6 +14,7 @@ from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import Drill, DrillPlan
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.notifications import Notification
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.works import Work
@@ -23,6 +24,7 @@ from trainshed.store.datasets import Datasets
 from trainshed.store.evaluations import Evaluations
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
+from trainshed.store.notifications import Notifications
 from trainshed.store.operations import Operations
 from trainshed.store.records import Operation, RecordSetAside
 from trainshed.store.secrets import Secrets
@@ -110,6 +112,8 @@ class Commit:
     made: tuple[NewWork, ...] = ()
     #: Registered with it; None = none is.
     model: ModelVersion | None = None
+    #: Put into the outbox with it.
+    notifications: tuple[Notification, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +338,9 @@ class Store(Protocol):
 
     @property
     def operations(self) -> Operations: ...
+
+    @property
+    def notifications(self) -> Notifications: ...
 
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         """From now on have `told` called with each record that is set aside, on any thread."""

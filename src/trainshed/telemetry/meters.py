@@ -62,3 +62,5 @@ class Meters:
     #: What the retention has deleted, `jobs` or `logs`; and how many bytes that freed.
     deleted: Counter[Labels] = field(default_factory=Counter[Labels])
     freed: int = 0
+    #: Tries to tell somebody of a job, by target and what came of them.
+    notifications: Counter[Labels] = field(default_factory=Counter[Labels])

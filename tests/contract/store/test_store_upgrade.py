@@ -50,6 +50,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.states import AttemptState, JobState, OperationState, ReplicaState
 from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.notifications import Notification, Occasion
 from trainshed.core.study.records import StudyUid
 from trainshed.store.conditions import Column, Condition, Created, Equal, Labelled
 from trainshed.store.port import Commit, Intent, JobQuery, NodeDrain, Store, open_store
@@ -110,6 +111,12 @@ def upgraded_from_6(tmp_path: Path) -> Iterator[Store]:
 def upgraded_from_7(tmp_path: Path) -> Iterator[Store]:
     """The store that the last release with schema 7 left behind."""
     yield from opened(tmp_path, 7)
+
+
+@pytest.fixture
+def upgraded_from_8(tmp_path: Path) -> Iterator[Store]:
+    """The store that the last release with schema 8 left behind."""
+    yield from opened(tmp_path, 8)
 
 
 @pytest.fixture
@@ -372,3 +379,15 @@ async def test_curves_and_datasets_of_schema_7_are_there(upgraded_from_7: Store)
     assert await upgraded_from_7.curves.series(JobUid(1)) == (make_curve(5, "", "loss"),)
     dataset = make_dataset(1)
     assert await upgraded_from_7.datasets.dataset(dataset.name) == dataset
+
+
+async def test_after_schema_8_somebody_can_be_told_of_its_jobs(upgraded_from_8: Store) -> None:
+    store = upgraded_from_8
+    first, second = await store.ledger.load_live()
+    assert second.job.labels == (("team", "vision"),)
+    assert await store.notifications.count() == (0, 0)
+    told = Notification(first.job.uid, "ops", Occasion.FAILED, T0, "{}")
+    epoch = await store.ledger.acquire("test")
+    await store.ledger.commit(epoch, Commit(first.job, first.generation, notifications=(told,)))
+    (waiting,) = await store.notifications.waiting(10)
+    assert waiting.notification == told

@@ -27,6 +27,7 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
 from trainshed.store.notices import Notices
+from trainshed.store.notifications import Notifications
 from trainshed.store.operations import Operations
 from trainshed.store.points import PointFiles
 from trainshed.store.port import Intake, Reader
@@ -245,6 +246,8 @@ class ApiSettings:
     max_study_trials: int = 1000
     #: Reducers speak TLS, whether or not a job asks for it.
     reduction_tls: bool = False
+    #: Targets of notifications that jobs may name.
+    notify: tuple[str, ...] = ()
     #: Nanoseconds after a job's end before its error is told.
     error_delay: int = 0
 
@@ -302,6 +305,8 @@ class Services:
     lag: Callable[[], Lag] = Lag
     #: When the service began, in ns since the epoch; 0 = not known.
     started: int = 0
+    #: What is to be sent; None = nobody is ever told.
+    outbox: Notifications | None = None
     #: What the retention does; None = nothing is ever deleted.
     retention: Callable[[], RetentionReport | None] = no_retention
     #: What is counted of requests and jobs.

@@ -3,7 +3,7 @@ record and its first timeline entries are written in one step, with the drills o
 `trainshed-drill` names (spec/operations#drills); the controller is told."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar, assert_never
 
@@ -18,6 +18,8 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.timeline import drill_ordered
 from trainshed.core.names import JobName, JobUid, public_replica_name
+from trainshed.core.notifications import LABEL as NOTIFY_LABEL
+from trainshed.core.notifications import named
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.reduction import TLS_LABEL
 from trainshed.core.specs.fallbacks import with_fallbacks
@@ -138,6 +140,7 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
         _check_stall_label(work)
         _check_tls_label(work)
         _check_progress_label(work)
+        _check_notify_label(work, services.settings.notify)
         if isinstance(work, TuningJob):
             refuse_plan(work)
         planned = await with_planned_drills(services, work) if isinstance(work, Job) else work
@@ -172,6 +175,20 @@ def _check_tls_label(work: Work) -> None:
     if text != _ON:
         wrong = f"{text!r} is not {_ON!r}; without the label the service's setting reduction_tls counts."
         raise InvalidRequest((Violation(f"labels.{TLS_LABEL}", wrong),))
+
+
+def _check_notify_label(work: Work, known: Collection[str]) -> None:
+    """Somebody who is to be told has to be known. Raises InvalidRequest."""
+    if (unknown := [name for name in named(work.labels) if name not in known]) or (
+        NOTIFY_LABEL in dict(work.labels) and not named(work.labels)
+    ):
+        there = (
+            f"there are {', '.join(sorted(known))}, with one _ between several"
+            if known
+            else "none is set up here: [[notify]] in the service's configuration"
+        )
+        wrong = f"There is no target {', '.join(map(repr, unknown)) or repr('')}; {there}."
+        raise InvalidRequest((Violation(f"labels.{NOTIFY_LABEL}", wrong),))
 
 
 def _settled(services: Services, spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:

@@ -7,6 +7,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
+from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.filters.matching import everything
@@ -59,7 +60,15 @@ async def status(call: JsonCall) -> records.Status:
         engine=dict(call.services.promises()),
         event_loop=_lag(call.services.lag()),
         retention=_retention(call.services.retention()),
+        notifications=await _outbox(call.services),
     )
+
+
+async def _outbox(services: Services) -> records.Outbox | UnsetType:
+    if services.outbox is None:
+        return UNSET
+    waiting, failing = await services.outbox.count()
+    return records.Outbox(targets=services.settings.notify, waiting=waiting, failing=failing)
 
 
 def _retention(report: RetentionReport | None) -> records.Retention | UnsetType:

@@ -22,6 +22,7 @@ from trainshed.cli.run.plan import plan_lines
 from trainshed.cli.run.program import Program
 from trainshed.cli.sdist import PackagingError
 from trainshed.core.names import Api
+from trainshed.core.notifications import LABEL
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.record import read
@@ -107,6 +108,12 @@ class ProgramCommand(click.Command):
 )
 @click.option("--name", metavar="NAME", help="Name of the job. Default: the program's.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the job.")
+@click.option(
+    "--notify",
+    multiple=True,
+    metavar="TARGET",
+    help="Tell this target of the service's settings when the job ends or stalls.",
+)
 @click.option("--timeout", default="", metavar="TIME", help="Longest running time, such as 2h.")
 @click.option("--spot", is_flag=True, help="Let jobs that pay more take its machines.")
 @click.option("--shell", "web_access", is_flag=True, help="Ask for shells beside the program.")
@@ -201,6 +208,12 @@ def follow_on(
     watch.follow_to_end(client, job, session, lines=True)
 
 
+def _labels(options: dict[str, Any]) -> dict[str, str]:
+    """What --label and --notify say."""
+    labels = request.read_labels(options["labels"])
+    return labels | ({LABEL: "_".join(options["notify"])} if options["notify"] else {})
+
+
 def _of_file(
     context: click.Context,
     options: dict[str, Any],
@@ -208,7 +221,18 @@ def _of_file(
     place: dict[str, str],
     now: int,
 ) -> JobFile:
-    for_files = {"file", "name", "labels", "project", "region", "api", "form_of", "watch", "form"}
+    for_files = {
+        "file",
+        "name",
+        "labels",
+        "notify",
+        "project",
+        "region",
+        "api",
+        "form_of",
+        "watch",
+        "form",
+    }
     about = {"url", "token", "data", "ca"}
     extra = [
         f"--{name.replace('_', '-')}" if name != "path" else "PATH"
@@ -220,7 +244,7 @@ def _of_file(
         listed = ", ".join([*extra, *(["arguments behind --"] if arguments else [])])
         raise click.UsageError(
             f"A job file says all of this itself: leave out {listed}. What a file may be given besides is"
-            " --name, --label, --project and --region."
+            " --name, --label, --notify, --project and --region."
         )
     file = options["file"]
     name = options["name"] or (Path(file.name).stem if file.name not in ("-", "<stdin>") else "job")
@@ -237,11 +261,8 @@ def _of_file(
         key = "jobId" if job.api is Api.ML else "displayName"
         changed = {k: v for k, v in changed.items() if k not in ("job_id", "display_name")}
         changed[key] = options["name"]
-    if options["labels"]:
-        changed["labels"] = {
-            **(changed.get("labels") or {}),
-            **request.read_labels(options["labels"]),
-        }
+    if labels := _labels(options):
+        changed["labels"] = {**(changed.get("labels") or {}), **labels}
     return JobFile(job.api, changed)
 
 
@@ -288,7 +309,7 @@ def _of_program(
             gpus=options["gpus"],
             accelerator=options["accelerator"],
             env=env,
-            labels=request.read_labels(options["labels"]),
+            labels=_labels(options),
             output=options["output"] or request.output_directory(endpoint.bucket, name, now),
             service_account=options["service_account"],
             timeout=request.timeout(options["timeout"]),

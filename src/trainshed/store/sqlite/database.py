@@ -22,6 +22,7 @@ from trainshed.store.sqlite.evaluations import SqliteEvaluations
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
+from trainshed.store.sqlite.notifications import SqliteNotifications
 from trainshed.store.sqlite.operations import SqliteOperations
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
@@ -65,6 +66,7 @@ class SqliteStore:
         self.datasets = SqliteDatasets(writer, snapshots)
         self.secrets = SqliteSecrets(writer, snapshots)
         self.operations = SqliteOperations(writer, snapshots)
+        self.notifications = SqliteNotifications(writer, snapshots)
 
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         self._aside.told = told

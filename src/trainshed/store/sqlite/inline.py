@@ -21,6 +21,7 @@ from trainshed.store.sqlite.evaluations import SqliteEvaluations
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
+from trainshed.store.sqlite.notifications import SqliteNotifications
 from trainshed.store.sqlite.operations import SqliteOperations
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
@@ -64,6 +65,7 @@ class InlineStore:
         self.datasets = SqliteDatasets(self, self)
         self.secrets = SqliteSecrets(self, self)
         self.operations = SqliteOperations(self, self)
+        self.notifications = SqliteNotifications(self, self)
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """`sqlite.execution.Writing`."""

@@ -27,6 +27,7 @@ from trainshed.store.port import Commit, Intent, LiveJob, NewWork, NodeDrain, St
 from trainshed.store.records import ADVICE, Operation
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.models import registering
+from trainshed.store.sqlite.notifications import put as put_notifications
 from trainshed.store.sqlite.rows import Parameters, etag, intent, name_parameters, quota_parameters
 from trainshed.store.sqlite.setting_aside import job_set_aside
 from trainshed.store.sqlite.writes import (
@@ -45,6 +46,7 @@ _OF_A_JOB = (
     *("delete_job", "delete_work", "delete_labels", "delete_timeline", "delete_intents"),
     *("delete_trials", "delete_measurements"),
     *("delete_curve_files", "delete_curve_series", "delete_curve_job", "delete_outputs"),
+    "delete_notifications",
 )
 
 
@@ -268,6 +270,7 @@ class SqliteLedger:
                     _SQL["consume_intents"], {"uid": job.uid, "consumed": commit.consumed_intents}
                 )
             append_timeline(connection, job.uid, commit.timeline)
+            put_notifications(connection, commit.notifications)
             put_trials(connection, trials)
             put_measurements(connection, measurements)
             try:

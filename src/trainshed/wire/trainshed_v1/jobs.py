@@ -20,6 +20,16 @@ class LoopLag(Record, frozen=True):
     computed: float = 0.0
 
 
+class Outbox(Record, frozen=True):
+    """Notifications that are not delivered yet."""
+
+    #: Whom jobs may have told.
+    targets: tuple[str, ...] = ()
+    waiting: int = 0
+    #: Of them those that were tried in vain.
+    failing: int = 0
+
+
 class Retention(Record, frozen=True):
     """How long jobs that are over and their logs are kept, and what was deleted since the service started."""
 
@@ -54,6 +64,8 @@ class Status(Record, frozen=True):
     event_loop: LoopLag = LoopLag()
     #: Absent if nothing is ever deleted.
     retention: Retention | UnsetType = UNSET
+    #: Absent if nobody is ever told.
+    notifications: Outbox | UnsetType = UNSET
 
 
 class JobError(Record, frozen=True):

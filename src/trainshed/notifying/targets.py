@@ -1,0 +1,134 @@
+"""What the tables `[[notify]]` and `[smtp]` of the settings say: where notifications go. Knows no socket."""
+
+import base64
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+from urllib.parse import urlsplit
+
+from trainshed.core.notifications import Occasion, Target
+
+SmtpTls = Literal["starttls", "tls", "none"]
+_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_ADDRESS: Final = re.compile(r"[^@\s<>,;:]{1,64}@[^@\s<>,;:]{1,255}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
+_PREFIX: Final = "whsec_"
+_KEYS: Final = ("name", "webhook", "secret_env", "mail", "on", "jobs")
+_EVERYTHING: Final = tuple(occasion.value for occasion in Occasion)
+
+
+class NotSent(Exception):
+    """A notification did not get through. The message says why."""
+
+
+def key_of(secret: str) -> bytes:
+    """The key of a webhook's signature: what stands behind `whsec_` in base64, else the text itself. Raises
+    ValueError."""
+    if secret.startswith(_PREFIX):
+        return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    return secret.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyTable:
+    """One `[[notify]]`: a webhook or addresses of mail, or both."""
+
+    #: As labels of jobs name it.
+    name: str
+    #: "" = none.
+    webhook: str = ""
+    #: The environment variable that holds the key of the webhook's signature; "" = it is not signed.
+    secret_env: str = ""
+    mail: tuple[str, ...] = ()
+    on: tuple[str, ...] = _EVERYTHING
+    #: `named`: of jobs whose label names it; `all`.
+    jobs: str = "named"
+
+    @property
+    def target(self) -> Target:
+        """As decisions know it."""
+        return Target(self.name, frozenset(map(Occasion, self.on)), self.jobs == "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Smtp:
+    """The server that takes mail."""
+
+    host: str
+    port: int = 587
+    tls: SmtpTls = "starttls"
+    #: "" = nobody signs in there.
+    user: str = ""
+    password: str = field(default="", repr=False)
+    sender: str = ""
+
+
+def notify_tables(rows: Sequence[Mapping[str, Any]]) -> tuple[NotifyTable, ...]:
+    """The tables as read from TOML. Raises ValueError with a line for everything that is wrong."""
+    wrong: list[str] = []
+    tables: list[NotifyTable] = []
+    for number, row in enumerate(rows):
+        faults = list(_faults(row))
+        wrong += [f"notify[{number}].{fault}" for fault in faults]
+        if not faults:
+            lists: dict[str, Any] = {key: tuple(row[key]) for key in ("mail", "on") if key in row}
+            tables.append(NotifyTable(**{**row, **lists}))
+    names = [table.name for table in tables]
+    wrong += [
+        f"notify: {name!r} has two tables" for name in dict.fromkeys(names) if names.count(name) > 1
+    ]
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    return tuple(tables)
+
+
+def _faults(row: Mapping[str, Any]) -> Iterator[str]:
+    for key in row:
+        if key not in _KEYS:
+            yield f"{key}: unknown; there are {', '.join(_KEYS)}"
+    name, webhook = row.get("name", ""), row.get("webhook", "")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield f"name: {name!r} is no name of lower-case letters, digits and -, up to 31, such as ops"
+    if webhook and not _is_url(webhook):
+        yield f"webhook: {webhook!r} is no address such as https://hooks.example.org/train"
+    secret = row.get("secret_env", "")
+    if secret and not (isinstance(secret, str) and _VARIABLE.fullmatch(secret)):
+        yield f"secret_env: {secret!r} is no name of an environment variable"
+    elif secret and not os.environ.get(secret):
+        yield f"secret_env: the environment variable {secret} is not set; set it for the service"
+    elif secret:
+        try:
+            key_of(os.environ[secret])
+        except ValueError:
+            yield f"secret_env: what stands in {secret} behind {_PREFIX} is no base64"
+    mail = _texts(row.get("mail", []))
+    if mail is None or not all(map(_ADDRESS.fullmatch, mail)):
+        yield f"mail: {row.get('mail')!r} is no list of addresses such as ['team@example.org']"
+    if not webhook and not mail:
+        yield "webhook: give one, or addresses as mail"
+    on = _texts(row.get("on", []))
+    if on is None or not set(on) <= set(_EVERYTHING) or ("on" in row and not on):
+        yield f"on: {row.get('on')!r} is no list of some of {', '.join(_EVERYTHING)}"
+    if row.get("jobs", "named") not in ("named", "all"):
+        yield f"jobs: {row['jobs']!r} is not one of named, all"
+
+
+def _texts(value: Any) -> list[str] | None:
+    """None for anything but a list of texts."""
+    if not isinstance(value, list):
+        return None
+    items = cast("list[Any]", value)
+    return items if all(isinstance(item, str) for item in items) else None
+
+
+def _is_url(text: Any) -> bool:
+    if not isinstance(text, str):
+        return False
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0

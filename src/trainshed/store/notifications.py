@@ -1,0 +1,39 @@
+"""The store's door for notifications that are to be sent: an outbox. They are put into it by the commit that
+they tell of (`store.port.Commit`). Contract suite: tests/contract/store."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainshed.core.notifications import Notification
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A notification that was not delivered yet."""
+
+    id: int
+    notification: Notification
+    #: Not to be tried before; ns since the epoch.
+    due: int
+    #: How often it was tried in vain.
+    tries: int = 0
+
+
+class Notifications(Protocol):
+    """Every write is durable when its call returns; one that was removed meanwhile is fine."""
+
+    async def waiting(self, limit: int) -> tuple[Outgoing, ...]:
+        """Those that are to be tried next, by `due`."""
+        ...
+
+    async def count(self) -> tuple[int, int]:
+        """How many wait, and how many of them were tried in vain."""
+        ...
+
+    async def put_off(self, id_: int, due: int) -> None:
+        """It was tried in vain, and is tried again at `due`."""
+        ...
+
+    async def remove(self, id_: int) -> None:
+        """It was delivered, or is given up."""
+        ...

@@ -1,0 +1,16 @@
+-- name: insert
+INSERT INTO notifications (job_uid, target, occasion, created, content, due, tries)
+VALUES (:job_uid, :target, :occasion, :created, :content, :created, 0);
+
+-- name: waiting
+SELECT id, job_uid, target, occasion, created, content, due, tries FROM notifications
+ORDER BY due, id LIMIT :limit;
+
+-- name: count
+SELECT count(*), coalesce(sum(tries > 0), 0) FROM notifications;
+
+-- name: put_off
+UPDATE notifications SET due = :due, tries = tries + 1 WHERE id = :id;
+
+-- name: remove
+DELETE FROM notifications WHERE id = :id;

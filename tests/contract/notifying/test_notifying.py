@@ -1,0 +1,234 @@
+"""Somebody is told how a job ends: over a real store, a real web server and a real mail server
+(docs/notifications.md)."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import ssl
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import HOSTS, LOCATION, House
+from tests.contract.notifying.receivers import Hook, hook, mailbox
+from tests.unit.specs_requests import custom_job, ml_job
+from trainshed.api.rest import ApiApplication
+from trainshed.controller.outbox import OutboxWorker
+from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.states import JobState
+from trainshed.notifying.sending import Senders
+from trainshed.notifying.targets import NotifyTable, Smtp
+from trainshed.serve import certificates
+from trainshed.store.port import Commit, LiveJob
+
+pytestmark = pytest.mark.anyio
+SECRET = "whsec_" + base64.b64encode(b"k" * 24).decode()
+ENVIRON = {"HOOK": SECRET}
+MINUTE = 60 * 10**9
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    built = House(tmp_path)
+    built.services = replace(
+        built.services, settings=replace(built.services.settings, notify=("ops", "team"))
+    )
+    built.app = ApiApplication(built.services, built.tokens.authenticate, hosts=HOSTS)
+    yield built
+    built.close()
+
+
+@pytest.fixture
+def ops() -> Iterator[Hook]:
+    with hook() as told:
+        yield told
+
+
+def worker(house: House, *tables: NotifyTable, **more: Any) -> OutboxWorker:
+    senders = Senders(tables, more.pop("smtp", None), house.now, ENVIRON, more.pop("trust", None))
+    return OutboxWorker(
+        senders,
+        house.store.notifications,
+        house.store.intake,
+        house.now,
+        house.services.meters,
+        page="https://train.example.org",
+    )
+
+
+@asynccontextmanager
+async def at_work(told: OutboxWorker) -> AsyncGenerator[OutboxWorker]:
+    told.start()
+    try:
+        yield told
+    finally:
+        await told.close()
+
+
+async def failed(house: House, told: OutboxWorker, **labels: str) -> str:
+    """The uid of a new job that fails, and whose end is committed as the controller commits it."""
+    body = custom_job() | {"labels": labels}
+    answer = await house.call("POST", f"{LOCATION}/customJobs", body)
+    assert answer.status == 200, answer.body
+    uid = answer.json["name"].rpartition("/")[2]
+    live = await house.store.ledger.load(int(uid))  # pyright: ignore[reportArgumentType] # a uid
+    assert isinstance(live, LiveJob)
+    over = replace(
+        live.job,
+        state=JobState.FAILED,
+        ended=house.clock,
+        error=JobError(3, "The replica workerpool0-0 exited with a non-zero status of 1. ✗"),
+    )
+    commit = Commit(over, live.generation)  # pyright: ignore[reportArgumentType] # one of the kinds
+    epoch = await house.store.ledger.acquire("test")
+    await house.store.ledger.commit(epoch, replace(commit, notifications=told.of(commit)))
+    told.wake()
+    return uid
+
+
+async def until(house: House, uid: str, kind: str) -> str:
+    """The message of the timeline's entry of this kind, when it is there."""
+    async with asyncio.timeout(10):
+        while True:
+            for entry in await house.store.reader.timeline(int(uid)):  # pyright: ignore[reportArgumentType] # a uid
+                if entry.kind == kind:
+                    return entry.message
+            await asyncio.sleep(0.01)
+
+
+async def until_tried(house: House, tries: int) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            (waiting,) = await house.store.notifications.waiting(2)
+            if waiting.tries == tries:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_webhook_is_told_with_a_signature_that_can_be_checked(
+    house: House, ops: Hook
+) -> None:
+    told = worker(house, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
+    async with at_work(told):
+        uid = await failed(house, told, **{"trainshed-notify": "ops"})
+        assert await until(house, uid, "notified") == "ops was told that the job has failed."
+    ((path, headers, body),) = ops.taken
+    assert (path, headers["content-type"]) == ("/train?a=1", "application/json")
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    right = base64.b64encode(hmac.new(b"k" * 24, signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{right}"
+    assert int(headers["webhook-timestamp"]) == house.clock // 10**9
+    content = json.loads(body)
+    assert (content["type"], content["data"]["state"]) == ("job.failed", "FAILED")
+    assert content["data"]["page"] == f"https://train.example.org/jobs/{uid}"
+    assert content["data"]["error"]["message"].endswith("✗")
+    assert await house.store.notifications.count() == (0, 0)
+
+
+async def test_who_does_not_take_it_is_tried_again_and_the_job_says_so(
+    house: House, ops: Hook
+) -> None:
+    """Also across a restart of the service."""
+    ops.answers = [503, 302]
+    table = NotifyTable("ops", ops.url)
+    told = worker(house, table)
+    async with at_work(told):
+        uid = await failed(house, told, **{"trainshed-notify": "ops"})
+        delayed = await until(house, uid, "notify_delayed")
+        assert f"{ops.url} answers 503 Service Unavailable" in delayed
+    house.clock += MINUTE
+    async with at_work(worker(house, table)):
+        await until_tried(house, 2)
+    assert {path for path, _, _ in ops.taken} == {"/"}, "a redirect is not followed"
+    house.clock += MINUTE
+    async with at_work(worker(house, table)):
+        await until(house, uid, "notified")
+    ids = [headers["webhook-id"] for _, headers, _ in ops.taken]
+    assert len(ids) == 3 and len(set(ids)) == 1
+    assert len({body for _, _, body in ops.taken}) == 1
+    assert all("webhook-signature" not in headers for _, headers, _ in ops.taken)
+
+
+async def test_it_is_given_up_after_a_day(house: House) -> None:
+    with hook() as gone:
+        url = gone.url
+    told = worker(house, NotifyTable("ops", url))
+    async with at_work(told):
+        uid = await failed(house, told, **{"trainshed-notify": "ops"})
+        assert "Connection refused" in await until(house, uid, "notify_delayed")
+    house.clock += 24 * 60 * MINUTE
+    async with at_work(worker(house, NotifyTable("ops", url))):
+        assert "Given up after 2 tries" in await until(house, uid, "notify_failed")
+    assert await house.store.notifications.count() == (0, 0)
+
+
+async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
+    house: House, tmp_path: Path
+) -> None:
+    made = certificates.own(tmp_path / "tls", "127.0.0.1", time.time())
+    shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    shows.load_cert_chain(made.chain, made.key)
+    trusts = ssl.create_default_context(cafile=str(made.ca))
+    async with mailbox(shows, b"geheim") as box:
+        smtp = Smtp("127.0.0.1", box.port, "starttls", "trainshed", "geheim", "train@example.org")
+        table = NotifyTable("team", mail=("a@example.org", "b@example.org"))
+        told = worker(house, table, smtp=smtp, trust=trusts)
+        async with at_work(told):
+            uid = await failed(house, told, **{"trainshed-notify": "team"})
+            await until(house, uid, "notified")
+        (mail,) = box.mails
+        assert box.how == [(True, ["a@example.org", "b@example.org"])]
+        assert (mail["subject"], mail["from"]) == ("job failed", "Trainshed <train@example.org>")
+        assert isinstance(mail, EmailMessage)
+        text = str(mail.get_content())
+        assert "exited with a non-zero status of 1. ✗" in text
+        assert f"trainshed jobs logs {uid}" in text
+        # A server that nobody vouches for is not told the password.
+        careful = worker(house, table, smtp=smtp)
+        async with at_work(careful):
+            other = await failed(house, careful, **{"trainshed-notify": "team"})
+            assert "certificate" in await until(house, other, "notify_delayed")
+    assert len(box.mails) == 1
+
+
+async def test_a_target_that_hangs_holds_up_neither_others_nor_jobs(
+    house: House, ops: Hook
+) -> None:
+    held: list[asyncio.StreamWriter] = []
+    listener = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    tables = NotifyTable("hangs", f"http://127.0.0.1:{port}"), NotifyTable("ops", ops.url)
+    told = worker(house, *(replace(table, jobs="all") for table in tables))
+    async with at_work(told):
+        uid = await failed(house, told)
+        assert await until(house, uid, "notified") == "ops was told that the job has failed."
+        # Lets its thread go.
+        listener.close()
+        for writer in held:
+            writer.close()
+
+
+async def test_jobs_name_targets_that_there_are(house: House) -> None:
+    for label in ("nobody", "ops_nobody", "_"):
+        for path, body in (
+            (f"{LOCATION}/customJobs", custom_job()),
+            ("/v1/projects/p1/jobs", ml_job()),
+        ):
+            answer = await house.call("POST", path, body | {"labels": {"trainshed-notify": label}})
+            assert answer.status == 400, answer.body
+            assert "there are ops, team" in str(answer.body, "utf-8")
+    body = ml_job() | {"labels": {"trainshed-notify": "ops_team"}}
+    assert (await house.call("POST", "/v1/projects/p1/jobs", body)).status == 200

@@ -1,0 +1,101 @@
+"""Who is told of a job, what, and when it is tried again (docs/notifications.md)."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.jobs import CREATED, SECOND, WORKER, Life, job
+from trainshed.core.lifecycle.records import Parent
+from trainshed.core.names import JobUid
+from trainshed.core.notifications import (
+    GIVEN_UP_AFTER,
+    LABEL,
+    Occasion,
+    Target,
+    mail_of,
+    next_try,
+    notifications,
+)
+from trainshed.notifying.targets import key_of, notify_tables
+
+ALL = frozenset(Occasion)
+OPS = Target("ops", ALL)
+EVERYBODY = Target("all", ALL, every_job=True)
+LABELLED = replace(job(), labels=((LABEL, "ops"),))
+
+
+def told(life: Life, *targets: Target) -> list[tuple[str, str]]:
+    found = notifications(life.job, life.told, targets, life.now)
+    return [(each.target, each.occasion.value) for each in found]
+
+
+def test_who_is_named_is_told_of_the_end_and_who_wants_all_of_every_job() -> None:
+    over = Life(LABELLED).up().exits(code=1).up()
+    assert told(over, OPS, EVERYBODY) == [("ops", "failed"), ("all", "failed")]
+    assert told(Life(job()).up().exits(code=0).up(), OPS, EVERYBODY) == [("all", "succeeded")]
+    assert told(Life(LABELLED).up(), OPS, EVERYBODY) == [], "it runs"
+    assert told(over, replace(OPS, on=frozenset({Occasion.SUCCEEDED}))) == []
+
+
+def test_a_stall_is_told_while_the_job_goes_on() -> None:
+    stalled = Life(replace(job(1, 1), labels=LABELLED.labels)).up()
+    stalled.exits(WORKER, signal=9, stalled=True)
+    assert told(stalled, OPS)[0] == ("ops", "stalled")
+
+
+def test_what_made_a_job_is_told_of_and_not_the_job() -> None:
+    over = Life(LABELLED).up().exits(code=1).up()
+    over.job = replace(over.job, parent=Parent(JobUid(1), over.job.name, 1))
+    assert told(over, OPS, EVERYBODY) == []
+
+
+def test_a_mail_says_what_happened_in_one_line_of_subject() -> None:
+    named = replace(LABELLED, display_name="two\nlines")
+    over = Life(named).up().exits(code=1, tail="ValueError: no").up()
+    (notification,) = notifications(over.job, over.told, (OPS,), over.now, "https://t.example")
+    subject, text = mail_of(json.loads(notification.content))
+    assert subject == "two lines failed"
+    assert "ValueError: no" in text and f"https://t.example/jobs/{over.job.uid}" in text
+
+
+def test_pauses_grow_and_a_day_is_the_end() -> None:
+    at, tries, pauses = CREATED, 0, list[int]()
+    while (due := next_try(CREATED, tries := tries + 1, at)) is not None:
+        pauses.append((due - at) // SECOND)
+        at = due
+    assert pauses[:7] == [10, 30, 120, 600, 1800, 3600, 3600]
+    assert GIVEN_UP_AFTER - 3600 * SECOND < at - CREATED <= GIVEN_UP_AFTER
+
+
+def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAD", "whsec_!!")
+    rows = (
+        {"name": "ops", "webhook": "https://a.example/x"},
+        {"name": "Ops!", "webhook": "ftp://a", "colour": 1},
+        {"name": "x", "mail": ["nobody"], "on": ["ended"], "jobs": "some"},
+        {"name": "y", "webhook": "http://a", "secret_env": "NOT_SET_ANYWHERE"},
+        {"name": "z", "webhook": "http://a", "secret_env": "BAD"},
+        {"name": "n"},
+        {"name": "ops", "mail": ["a@b.example"]},
+    )
+    with pytest.raises(ValueError, match="colour") as wrong:
+        notify_tables(rows)
+    lines = str(wrong.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "notify[1].colour",
+        "notify[1].name",
+        "notify[1].webhook",
+        "notify[2].mail",
+        "notify[2].on",
+        "notify[2].jobs",
+        "notify[3].secret_env",
+        "notify[4].secret_env",
+        "notify[5].webhook",
+        "notify",
+    ]
+
+
+def test_the_key_of_a_signature() -> None:
+    assert key_of("whsec_a2V5") == b"key"
+    assert key_of("a2V5") == b"a2V5"
