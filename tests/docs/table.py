@@ -64,6 +64,10 @@ BLOCKS: dict[str, Runs | PartOf | File | Elsewhere] = {
     "docs/run.md#From data to a model 2": Runs(says="score 1.0"),
     "docs/run.md#From data to a model 3": Runs(says="epoch 3/3"),
     "README.md#Its own commands": Runs(),
+    "docs/notifications.md#Notifications": Elsewhere(
+        "needs targets in the service's settings",
+        "tests/contract/notifying/test_notifying.py::test_jobs_name_targets_that_there_are",
+    ),
     "docs/console.md#How far a job is": Elsewhere(
         "runs inside a job",
         "tests/e2e/test_progress.py::test_a_label_turns_the_variables_off_and_the_guides_function_reports",
