@@ -22,6 +22,7 @@ from bench import (
     control_plane,
     decision,
     experiments,
+    lists,
     loop,
     main_job,
     recovery,
@@ -58,6 +59,11 @@ def _control_plane(options: argparse.Namespace) -> list[Row]:
         return control_plane.rows(control_plane.measure(Path(directory), finished))
 
 
+def _list_rows(options: argparse.Namespace) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
+        return lists.measure(Path(directory), options.finished)
+
+
 PARTS = (
     Part(
         "main",
@@ -91,6 +97,15 @@ PARTS = (
         "store and scheduling pass beside 1,000,000 finished and 10,000 queued jobs",
         150,
         _control_plane,
+        ours="{finished:,} finished",
+        floor="1,000 finished",
+        disk=6,
+    ),
+    Part(
+        "lists",
+        "lists over REST, and the end of a service, beside 1,000,000 finished jobs",
+        150,
+        _list_rows,
         ours="{finished:,} finished",
         floor="1,000 finished",
         disk=6,

@@ -35,9 +35,11 @@ _TELL = """
 _WORKS = load_statements("trainshed.store.sqlite", "works.sql")
 
 
-def fill(directory: Path, finished: int, queued: int) -> None:
-    """A database with so many jobs, as the service would have left it."""
-    directory.mkdir(parents=True)
+def fill(directory: Path, finished: int, queued: int, over: Job | None = None) -> None:
+    """A database with so many more jobs, as the service would have left it. `over`: the one that all that are
+    over are like, None = one made here."""
+    over = over or _OVER
+    directory.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(directory / DATABASE_FILE, isolation_level=None)
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
@@ -45,10 +47,13 @@ def fill(directory: Path, finished: int, queued: int) -> None:
     connection.execute("BEGIN")
     for first in range(1, finished + queued + 1, 10_000):
         last = min(first + 9_999, finished + queued)
-        rows = [_row(uid, uid <= finished) for uid in range(first, last + 1)]
+        rows = [
+            work_parameters(_numbered(over if uid <= finished else _WAITS, uid))
+            for uid in range(first, last + 1)
+        ]
         for statement in ("reserve_name", "insert_job", "insert_work"):
             connection.executemany(_WORKS[statement], rows)
-        connection.executemany(_WORKS["insert_label"], _labels(range(first, last + 1)))
+        connection.executemany(_WORKS["insert_label"], _labels(range(first, last + 1), over))
     connection.execute(_TELL, (encode_details({}),))
     connection.execute("COMMIT")
     connection.close()
@@ -63,18 +68,17 @@ def name_of(uid: int) -> JobName:
 
 def job_of(uid: int, *, is_over: bool) -> Job:
     """The job with this number, waiting or over."""
-    example = _OVER if is_over else _WAITS
+    return _numbered(_OVER if is_over else _WAITS, uid)
+
+
+def _numbered(example: Job, uid: int) -> Job:
     at = T0 + uid * 10**9
     return replace(example, uid=JobUid(uid), name=name_of(uid), created=at, updated=at)
 
 
-def _row(uid: int, is_over: bool) -> dict[str, Any]:
-    return work_parameters(job_of(uid, is_over=is_over))
-
-
-def _labels(uids: range) -> Iterator[dict[str, Any]]:
+def _labels(uids: range, example: Job) -> Iterator[dict[str, Any]]:
     for uid in uids:
-        for key, value in _OVER.labels:
+        for key, value in example.labels:
             yield {"uid": uid, "key": key, "value": value}
 
 

@@ -1,0 +1,140 @@
+"""Lists over REST beside a long history, and the end of the service: 1,000,000 finished jobs stored against
+1,000, all like one that a service has really run.
+
+Both services are up at once and are asked in turn. Run it by itself: `python -m bench.lists [--finished N]`.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from tests.e2e.running import Service, container_job, down, start
+
+from bench.history import fill
+from bench.measures import Connection, Row
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
+from trainshed.store.port import open_store
+
+FINISHED = (1_000, 1_000_000)
+LIMIT = 1.2
+"""A list that finds nothing, beside the long history, may take so many times what it takes beside the short
+one."""
+DOWN = 2000.0
+"""Milliseconds in which a service without live jobs ends."""
+_JOBS = "/v1/projects/research/locations/us-central1/customJobs"
+
+
+def _filtered(text: str) -> str:
+    return f"{_JOBS}?filter={quote(text)}"
+
+
+CALLS = {
+    "list by a state that nobody has": _filtered('state="JOB_STATE_PAUSED"'),
+    "list by a name that nobody has": _filtered('displayName="nobody"'),
+    "list by a label that nobody has": _filtered('labels.team="nobody"'),
+    "all live jobs, by our own API": "/trainshed/v1/jobs?project=-&state=RUNNING",
+    "first page of 100": f"{_JOBS}?pageSize=100",
+}
+
+
+def measure(directory: Path, finished: int = FINISHED[1], rounds: int = 100) -> list[Row]:
+    """A row for each call: p50 beside the long history, with that beside the short one as its floor."""
+    over = _really_run(directory / "example")
+    counts = FINISHED[0], finished
+    services: list[Service] = []
+    try:
+        for count in counts:
+            data = directory / str(count)
+            fill(data, count, 0, over)
+            services.append(start(data))
+        rows = _lists(services, rounds)
+        rows.append(_ends(services))
+    finally:
+        for service in services:
+            if service.process.poll() is None:
+                service.kill()
+    return rows
+
+
+def _really_run(data: Path) -> Job:
+    """A job with a label, that ran and succeeded, as a service has stored it."""
+    service = start(data)
+    try:
+        connection = Connection(service)
+        body = {**container_job("print('hello')", name="daily"), "labels": {"team": "vision"}}
+        uid = connection.submit(body)
+        service.finish(uid)
+    finally:
+        down(data)
+    store = open_store("sqlite", data)
+    try:
+        work, _ = asyncio.run(store.reader.job_by_uid(JobUid(int(uid))))
+    finally:
+        store.close()
+    assert isinstance(work, Job) and work.state.is_final
+    return replace(work, labels=(("team", "vision"),))
+
+
+def _lists(services: list[Service], rounds: int) -> list[Row]:
+    connections = [Connection(service) for service in services]
+    rows: list[Row] = []
+    for name, path in CALLS.items():
+        times: list[list[float]] = [[] for _ in services]
+        for _ in range(rounds):
+            for spans, connection in zip(times, connections, strict=True):
+                begun = time.perf_counter()
+                connection.call("GET", path)
+                spans.append((time.perf_counter() - begun) * 1e3)
+        # What the first calls load does not count.
+        short, long = (statistics.median(spans[5:]) for spans in times)
+        ratio = long / short
+        rows.append(
+            Row(
+                f"{name}, p50",
+                f"{long:.2f} ms",
+                f"{short:.2f} ms",
+                ratio,
+                f"≤ {LIMIT:g}×",
+                ratio <= LIMIT,
+            )
+        )
+    return rows
+
+
+def _ends(services: list[Service]) -> Row:
+    spans: list[float] = []
+    for service in services:
+        begun = time.perf_counter()
+        down(service.data)
+        spans.append((time.perf_counter() - begun) * 1e3)
+        if service.process.poll() is None:
+            service.process.wait(timeout=60)
+    short, long = spans
+    held = long <= DOWN
+    return Row(
+        "`trainshed down`",
+        f"{long:.0f} ms",
+        f"{short:.0f} ms",
+        long / short,
+        f"≤ {DOWN:g} ms",
+        held,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.lists", description=__doc__)
+    parser.add_argument("--finished", type=int, default=FINISHED[1])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
+        for row in measure(Path(directory), options.finished):
+            print(f"{row.name:45} {row.value:>12} {row.floor:>12} {row.ratio or 0:5.2f}")
+
+
+if __name__ == "__main__":
+    main()
