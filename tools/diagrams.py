@@ -156,7 +156,7 @@ def _then(rule: Rule) -> str:
     if rule.retries:
         pauses = ", ".join(str(pause // _SECOND) for pause in rule.back_off)
         after = f" after {pauses} s" if pauses else ""
-        room = ", in new room" if rule.gives_room else ""
+        room = ", with new capacity" if rule.gives_room else ""
         steps.append(f"the job is retried, {rule.retries} times{after}{room}")
     last = {
         Action.SUCCEED: "the job succeeds",
