@@ -1,14 +1,24 @@
 """Whose name jobs run in on a Slurm cluster (docs/slurm.md, "Whose identity jobs run as"). The users are
 real, and known to the lab's machines alone."""
 
-from collections.abc import Iterator
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from tests.e2e.running import Service, common_place, container_job
-from tests.e2e.stories import timeline
+from tests.e2e.stories import at, make_pipe, timeline
 from tests.slurm.lab import USERS, SlurmLab
-from tests.slurm.whole import configure, service_on_login_node
+from tests.slurm.nodes import HUB, until
+from tests.slurm.whole import (
+    cache_for_users,
+    configure,
+    on_login_node,
+    service_on_login_node,
+)
 
 _TOP = """
 capacity = "relaxed"
@@ -34,13 +44,15 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
         yield started
 
 
-def submitted(service: Service, project: str, script: str) -> str:
-    jobs = f"/v1/projects/{project}/locations/us-central1/customJobs"
-    return service.call("POST", jobs, container_job(script))["name"].rpartition("/")[2]
+def submitted(service: Service, project: str, script: str, **variables: str) -> str:
+    jobs, body = f"/v1/projects/{project}/locations/us-central1/customJobs", container_job(script)
+    given = [{"name": name, "value": value} for name, value in variables.items()]
+    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["env"] = given
+    return service.call("POST", jobs, body)["name"].rpartition("/")[2]
 
 
 def test_a_projects_job_runs_as_its_user(service: Service) -> None:
-    script = "import os; print(os.getuid(), os.getgid(), os.getgroups())"
+    script = "import os, sklearn; print(os.getuid(), os.getgid(), os.getgroups())"
     for project, user in (("vision", "lab-ada"), ("speech", "lab-bob")):
         job_id = submitted(service, project, script)
         assert service.finish(job_id)["state"] == "SUCCEEDED", timeline(service, job_id)
@@ -56,3 +68,118 @@ def test_a_project_that_nobody_can_run_is_told_so(service: Service) -> None:
     for job_id, reason in [(submitted(service, p, "pass"), told) for p, told in told.items()]:
         assert service.finish(job_id)["state"] == "FAILED"
         assert reason in "\n".join(entry["message"] for entry in timeline(service, job_id))
+
+
+def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
+    slurm_lab: SlurmLab, service: Service
+) -> None:
+    slurm_lab.slurm("scontrol", "update", "partition=hi", "allowgroups=lab-bob")
+    config = service.data.parent / "doctor.toml"
+    config.write_text(
+        f'engine = "slurm"\n[engines.slurm]\naddress = "{slurm_lab.outside}"\nshared = true\n'
+        f'partition = "hi"\n{_USERS}'
+    )
+    command = ["doctor", "--format", "json", "--config", str(config), "--data", str(service.data)]
+    try:
+        argv, environment = on_login_node(slurm_lab, command)
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        slurm_lab.slurm("scontrol", "update", "partition=hi", "allowgroups=ALL")
+    findings = {one["about"]: one for one in json.loads(done.stdout)}
+    told = findings["users of projects"]
+    assert told["verdict"] == "bad"
+    assert "run as lab-eve" in told["told"]
+    assert "jobs of user lab-ada in hi: " in told["told"] and "not permitted" in told["told"]
+    assert "lab-bob" not in told["told"]
+
+
+_SPY = """
+import json, os, stat, sys
+theirs, places, word = json.load(sys.stdin)
+got, seen = [], 0
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        if os.stat("/proc/" + pid).st_uid != theirs:
+            continue
+        seen += 1
+        with open("/proc/%s/cmdline" % pid) as file:
+            if word in file.read():
+                got.append("command line of " + pid)
+    except OSError:
+        continue
+    for what in ("environ", "maps", "mem", "fd", "cwd/.", "root/."):
+        try:
+            path = "/proc/%s/%s" % (pid, what)
+            if os.listdir(path) if "/." in what or what == "fd" else open(path, "rb").read(1):
+                got.append(path)
+        except OSError:
+            pass
+for place in places:
+    for directory, _, names in os.walk(place):
+        for path in [directory, *(os.path.join(directory, name) for name in names)]:
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode) and os.access(path, os.R_OK):
+                with open(path, "rb") as file:
+                    if word.encode() in file.read(1 << 20):
+                        got.append("word in " + path)
+            is_ours = status.st_uid == os.getuid() or status.st_mode & stat.S_ISVTX
+            is_pipe = stat.S_ISLNK(status.st_mode) or stat.S_ISFIFO(status.st_mode)
+            if not is_pipe and not is_ours and os.access(path, os.W_OK):
+                got.append("may write " + path)
+print(json.dumps([seen, got]))
+"""
+
+
+def as_bob(lab: SlurmLab, machine: str, argv: Sequence[str], given: Any = None) -> tuple[int, str]:
+    """What a process of lab-bob's does on a machine, outside of any job."""
+    number = USERS["lab-bob"]
+    own = ["setpriv", f"--reuid={number}", f"--regid={number}", "--init-groups", "--", *argv]
+    done = subprocess.run(
+        lab.argv(machine, own),
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_user_gets_nothing_of_another_ones_job(slurm_lab: SlurmLab, service: Service) -> None:
+    """The strongest that he can be: a process of his own on the job's node and on the service's machine,
+    held by nothing but Unix and Slurm."""
+    word, place = secrets.token_hex(16), service.data.parent
+    gate = make_pipe(common_place() / f"gate-{secrets.token_hex(8)}")
+    script = f"import os\nprint('up', os.environ['WORD'], flush=True)\n{at(gate)}"
+    job_id = submitted(service, "vision", script, WORD=word)
+    lines = service.follow(job_id)
+    assert next(lines) == f"up {word}"
+    [replica] = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
+    node = replica["node"]
+    # --- what he reads, and where he writes
+    spying = ["/usr/bin/python3", "-I", "-S", "-c", _SPY]
+    cache = str(cache_for_users())
+    for machine, places, least in ((node, ["/tmp", "/dev/shm", cache], 3), (HUB, [str(place)], 0)):
+        code, told = as_bob(slurm_lab, machine, spying, (USERS["lab-ada"], places, word))
+        assert code == 0, told
+        seen, got = json.loads(told)
+        # The spy sees that agent, shim and program are there.
+        assert seen >= least and not got, (machine, seen, got)
+    # --- what he asks of Slurm
+    name, number = slurm_lab.slurm("squeue", "-h", "-u", "lab-ada", "-o", "%j %i").split()
+    assert f"-{job_id}-" in name
+    assert as_bob(slurm_lab, HUB, ["scancel", number])[0] != 0
+    code, told = as_bob(slurm_lab, HUB, ["srun", f"--jobid={number}", "--overlap", "id"])
+    assert code != 0, told
+    # --- a job that he calls like hers is none of the service's: what she has stays what it is
+    forged = ["salloc", "--no-shell", f"--job-name={name}", f"--nodelist={node}", "--mem=100"]
+    assert as_bob(slurm_lab, HUB, forged)[0] == 0
+    assert service.call("GET", f"/trainshed/v1/jobs/{job_id}")["state"] == "RUNNING"
+    gate.open("w").close()
+    assert service.finish(job_id)["state"] == "SUCCEEDED"
+    assert service.lines(job_id) == [f"up {word}"]
+    for _ in until("the end of her allocation"):
+        if not slurm_lab.slurm("squeue", "-h", "-u", "lab-ada"):
+            break
+    assert name in slurm_lab.slurm("squeue", "-h", "-u", "lab-bob", "-o", "%j")
+    slurm_lab.slurm("scancel", "-u", "lab-bob")

@@ -5,13 +5,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.contract.ordinary_user import interpreter_of_nobody
-from tests.e2e.running import CACHE, ROOT, Service, cache_of, down, running, start
+from tests.e2e.running import (
+    CACHE,
+    ROOT,
+    Service,
+    cache_of,
+    common_place,
+    down,
+    running,
+    start,
+)
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
 
@@ -60,30 +69,38 @@ def cache_for_users() -> Path:
     return CACHE.with_name(f"{CACHE.name}-users")
 
 
-@contextlib.contextmanager
-def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Generator[Service]:
-    """The service where there is nothing but Slurm's own commands, as root or as another user. Skips where
-    no interpreter can be run by other users."""
+def on_login_node(
+    lab: SlurmLab, words: Sequence[str], uid: int = 0
+) -> tuple[list[str], dict[str, str]]:
+    """What runs our command where there is nothing but Slurm's own commands, as root or as another user, and
+    its environment. Skips where no interpreter can be run by other users."""
     python = interpreter_of_nobody()
     if not python:
         pytest.skip("no interpreter of this version that another user may run")
-    cache = cache_of(uid) if uid else cache_for_users()
     kept = ("PIP_", "UV_", "SSL_", "REQUESTS_", "HTTP", "NO_PROXY", "http", "no_proxy")
     environment = {
         **{name: text for name, text in os.environ.items() if name.startswith(kept)},
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "PYTHONPATH": f"{ROOT}/src:{Path(pytest.__file__).parents[1]}",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "TRAINSHED_CACHE": str(cache),
+        "TRAINSHED_CACHE": str(cache_of(uid) if uid else cache_for_users()),
+        "TRAINSHED_VISIBLE_PATHS": str(common_place()),
     }
     as_user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
+    return [*lab.on_login_node(), *as_user, python, "-m", "trainshed", *words], environment
+
+
+@contextlib.contextmanager
+def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Generator[Service]:
+    """The service there, from a directory that `configure` made, and that user may write."""
     reader, writer = os.pipe()
     words = ["up", "--port", "0", "--data", str(directory / "data"), "--ready-fd", str(writer)]
     words += ["--config", str(directory / "config.toml")]
+    argv, environment = on_login_node(lab, words, uid)
     said = directory / "service.log"
     with said.open("ab") as log:
         process = subprocess.Popen(
-            [*lab.on_login_node(), *as_user, python, "-m", "trainshed", *words],
+            argv,
             env=environment,
             pass_fds=(writer,),
             stdout=log,

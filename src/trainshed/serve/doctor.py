@@ -63,7 +63,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     if settings.engine == "slurm":
         from trainshed.serve.slurm_doctor import examine_slurm
 
-        yield from examine_slurm(engine_settings(settings))
+        yield from examine_slurm(engine_settings(settings), settings.cache)
         # No job runs here; packages are built here, curves shown, and what failed is looked at.
         yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
     else:

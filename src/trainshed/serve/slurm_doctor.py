@@ -6,16 +6,21 @@ import errno
 import ipaddress
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
+import trainshed
 from trainshed.engines.port import NodeState
-from trainshed.engines.remote.cluster import ClusterUnavailable
+from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import SlurmClient
 from trainshed.engines.slurm.routes import Routes
 from trainshed.engines.slurm.settings import SlurmSettings, parse
+from trainshed.engines.slurm.users import Users
 from trainshed.serve.findings import Finding, bad, good, less
 
 _TOLD_NODES = 5
@@ -30,11 +35,17 @@ _CONTROLLER = (
     "Look whether slurmctld runs, munge runs here with the cluster's key, and `sinfo` works as this "
     "user."
 )
+_NOT_LET = "The site does not let them, or not in, as far as programs need it."
+_LET = (
+    "docs/slurm.md says what each user needs: the same on all nodes, allowed in partition and account, "
+    "and let to what programs run in."
+)
 _VERSIONS = "Use Slurm 22.05 or newer, the same version of the commands here as of the controller."
 
 
-def examine_slurm(table: Mapping[str, Any]) -> Iterator[Finding]:
-    """`table`: `[engines.slurm]` of the configuration. Blocks until Slurm has answered, or has not."""
+def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:
+    """`table`: `[engines.slurm]` of the configuration. `cache`: what programs run in; None = it is not looked
+    at. Blocks until Slurm has answered, or has not."""
     try:
         settings = parse(table)
     except ValueError as failure:
@@ -42,14 +53,14 @@ def examine_slurm(table: Mapping[str, Any]) -> Iterator[Finding]:
         yield bad("Slurm settings", told, cause=_IN_FILE, remedy=_SETTINGS)
         return
     if not settings.clusters:
-        yield from _examine(settings)
+        yield from _examine(settings, cache)
     for name in settings.clusters:
-        for found in _examine(settings.of_cluster(name)):
+        for found in _examine(settings.of_cluster(name), cache):
             yield replace(found, about=f"{found.about} ({name})")
     yield _port(settings)
 
 
-def _examine(settings: SlurmSettings) -> Iterator[Finding]:
+def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
     """One cluster, and where its nodes call."""
     missing = _missing_command(settings)
     if missing:
@@ -58,6 +69,8 @@ def _examine(settings: SlurmSettings) -> Iterator[Finding]:
         where = settings.commands or "on the PATH"
         yield good("Slurm commands", f"all there ({where}).")
         yield from asyncio.run(_cluster(settings))
+        if settings.users:
+            yield from asyncio.run(_users(settings, cache))
     yield _address(settings)
 
 
@@ -115,7 +128,7 @@ async def _what_holds(
     asked = [*settings.extra, *(one for route in settings.machines for one in route.extra or ())]
     has_limit = any(argument.startswith("--time=") for argument in asked)
     return [
-        *on_nodes(config, has_gpus=has_gpus),
+        *on_nodes(config, has_gpus=has_gpus, has_users=bool(settings.users)),
         *(
             []
             if has_limit
@@ -124,13 +137,70 @@ async def _what_holds(
     ]
 
 
+async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
+    """As whom projects' jobs run: whether there is such a user, whether Slurm takes his jobs, and whether he
+    can read what they run in."""
+    users, client, wrong = Users(settings), SlurmClient(settings), list[str]()
+    seen: set[Owner] = set()
+    partitions = Routes(settings).named_partitions
+    for project in settings.users:
+        try:
+            owner = await users.owner(project)
+            person = await users.person(owner.user)
+        except ClusterRefused as failure:
+            wrong.append(str(failure))
+            continue
+        if person is None or owner in seen:
+            continue
+        seen.add(owner)
+        for place in _places(cache):
+            try:
+                await client.answer(
+                    ["/bin/sh", "-c", f"{place.test} {quote(str(place.path))}"], person
+                )
+            except ClusterUnavailable:
+                wrong.append(f"user {owner.user} cannot {place.what} {place.path}")
+        for partition in partitions:
+            account = owner.account or settings.account
+            try:
+                await client.answer(commands.try_job(partition, account, settings.qos), person)
+            except ClusterUnavailable as failure:
+                where = f" in {partition}" if partition else ""
+                charged = f" on account {account}" if account else ""
+                wrong.append(f"jobs of user {owner.user}{where}{charged}: {failure}")
+    if not wrong:
+        names = ", ".join(sorted({owner.user for owner in seen})) or "the service's own"
+        return [good("users of projects", f"{names}: jobs of theirs would start.")]
+    told = f"{'; '.join(dict.fromkeys(wrong))}."
+    return [bad("users of projects", told, cause=_NOT_LET, remedy=_LET)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a user has to get at."""
+
+    path: Path
+    test: str
+    what: str
+
+
+def _places(cache: Path | None) -> Iterator[_Place]:
+    yield _Place(Path(sys.executable), "test -x", "run")
+    yield _Place(Path(trainshed.__file__), "test -r", "read")
+    if cache and cache.parent.exists():
+        # The cache itself is opened by the service.
+        yield _Place(cache.parent, "test -x", "enter")
+
+
 def _have_gpus(lines: Sequence[commands.NodeLine]) -> bool:
     return any(gres.name == "gpu" for line in lines for gres in line.gres)
 
 
-def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:
+def on_nodes(
+    config: Mapping[str, str], *, has_gpus: bool, has_users: bool = False
+) -> Iterator[Finding]:
     """`config`: as `commands.parse_config` has it. Pure."""
-    as_root = os.geteuid() == 0
+    as_root = os.geteuid() == 0 and not has_users
     yield good(
         "isolation on nodes",
         "each node's own: "

@@ -266,6 +266,7 @@ class Agent:
             case messages.Provide(content=content):
                 await self._fetch(content)
             case messages.Launch(plans=plans, masked=masked, lines=lines):
+                await asyncio.to_thread(_require_software, plans, self._document.node)
                 await asyncio.to_thread(self._begin_logs, plans, lines)
                 await engine.launch_by(plans, _as_given(plans, masked))
             case messages.Stop(grace=grace):
@@ -592,6 +593,22 @@ def main(zygote: int, connection: socket.socket) -> None:
         asyncio.run(_serve(document, directory, ZygoteHandle(zygote, connection)))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:
+    """No program runs in something else than what was prepared for it. Raises LaunchRejected."""
+    for plan in plans:
+        software = plan.software
+        if software.image is None:
+            for path in filter(None, (software.template, *software.path)):
+                try:
+                    Path(path).stat()
+                except OSError as error:
+                    raise LaunchRejected(
+                        f"{path}, which the program runs in, is not to be had on node {node} by user "
+                        f"{os.geteuid()}: {error.strerror}. The service's cache has to be seen there at the "
+                        "same path, and be open to that user"
+                    ) from error
 
 
 def _is_open(path: Path) -> bool:

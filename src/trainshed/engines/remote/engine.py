@@ -407,6 +407,12 @@ class RemoteEngine:
             # Buckets are directories of this machine and of the service's user: elsewhere, and by others, gs://
             # is the only way to them.
             starting = [replace(plan, buckets=()) for plan in starting]
+        if gang.record.owner.user and any(plan.software.image for plan in starting):
+            # An image may hold programs that make whoever runs them root.
+            raise LaunchRejected(
+                f"jobs of this project run as user {gang.record.owner.user}, and container images are open "
+                "to the service's own user alone; take one of the prebuilt runtimes"
+            )
         shown = await revealed(starting, self._options.secrets)
         copies = StreamCopies(self._streams, *gang.key)
         lines = await asyncio.to_thread(

@@ -25,7 +25,7 @@ from trainshed.engines.remote.joined import JoinedClusters, Member, cluster_of
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.options import RemoteOptions, module_command
 from trainshed.engines.slurm.cluster import SlurmCluster
-from trainshed.engines.slurm.settings import SlurmSettings, parse
+from trainshed.engines.slurm.settings import SlurmSettings, is_own, parse
 from trainshed.engines.slurm.users import look_up, node_directory
 from trainshed.engines.streams import FileStreams
 
@@ -33,6 +33,8 @@ from trainshed.engines.streams import FileStreams
 def new_engine(context: EngineContext) -> RemoteEngine:
     """Raises ValueError: what is wrong with the settings."""
     settings = parse(context.settings)
+    if _has_users(settings):
+        _open(context.cache)
     directory = context.data / "engines" / "slurm"
     identity = machine.identity(context.data)
     doors = {
@@ -101,6 +103,31 @@ def _cluster(settings: SlurmSettings, identity: str) -> Cluster:
         cluster = SlurmCluster(settings.of_cluster(name), service)
         members[name] = Member(cluster, settings.regions_of(name), service)
     return JoinedClusters(members, identity)
+
+
+def _has_users(settings: SlurmSettings) -> bool:
+    """Some jobs run as others than the service."""
+    each = [settings.of_cluster(name) for name in settings.clusters] or [settings]
+    return any(not is_own(name) for one in each for name in one.users.values())
+
+
+_OPENED = ("", "environments", "layers", "reduction")
+"""Directories of the cache that others may pass through, to what they know the name of. Never images: those
+hold programs that make whoever runs them root."""
+
+
+def _open(cache: Path) -> None:
+    """Raises ValueError: it cannot be opened to users."""
+    try:
+        for name in _OPENED:
+            place = cache / name
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o711)
+    except OSError as error:
+        raise ValueError(
+            f"[engines.slurm] users: the cache {cache} cannot be opened to them ({error}); name one that "
+            "root may change here (--cache)"
+        ) from error
 
 
 def _here(settings: SlurmSettings, node: str) -> SlurmSettings:

@@ -53,9 +53,10 @@ class SlurmClient:
                 os.killpg(process.pid, signal.SIGKILL)
         await asyncio.gather(*(waiting for _, waiting in sruns.values()))
 
-    async def answer(self, command: Sequence[str]) -> str:
-        """What a command prints. Raises ClusterUnavailable: it failed."""
-        process = await self._spawn(command)
+    async def answer(self, command: Sequence[str], person: Person | None = None) -> str:
+        """What a command prints. `person`: whom it is run as; None = the service's user. Raises
+        ClusterUnavailable: it failed."""
+        process = await self._spawn(command, person=person)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 output = await _communicate(process)

@@ -304,6 +304,13 @@ def terminate(name: str, user: int) -> list[str]:
     return ["scancel", "--quiet", "--signal=TERM", f"--name={name}", f"--user={user}"]
 
 
+def try_job(partition: str, account: str, qos: str) -> list[str]:
+    """Arguments of srun, which says whether such a job would be taken, and starts none."""
+    given = {"partition": partition, "account": account, "qos": qos}
+    options = [f"--{key}={value}" for key, value in given.items() if value]
+    return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
+
+
 def list_jobs(users: Sequence[int], name: str = "") -> list[str]:
     """`users`: by their numbers. `name`: of the only ones that are asked for; "" = all of those users'."""
     which = [f"--user={_joined(users)}", *([f"--name={name}"] if name else [])]

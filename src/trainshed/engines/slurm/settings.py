@@ -223,7 +223,7 @@ def _wrong_users(settings: SlurmSettings) -> list[str]:
     wrong += [
         f"directory: {each} stands for nothing; there are {{user}} and {{uid}}" for each in strange
     ]
-    others = sorted({name for name in settings.users.values() if not _is_own(name)})
+    others = sorted({name for name in settings.users.values() if not is_own(name)})
     if not others:
         return wrong
     named = ", ".join(others[:5])
@@ -245,7 +245,7 @@ def _wrong_users(settings: SlurmSettings) -> list[str]:
     return wrong
 
 
-def _is_own(name: str) -> bool:
+def is_own(name: str) -> bool:
     """Whether that is the user who runs this process."""
     try:
         return pwd.getpwnam(name).pw_uid == os.geteuid()
