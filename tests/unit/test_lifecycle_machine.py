@@ -243,6 +243,7 @@ def test_a_clock_that_is_set_back_ends_no_job_before_its_last_change() -> None:
         (CancelCause.MAX_WAIT, "maximum wait time of 1800 seconds"),
         (CancelCause.TIMEOUT, "maximum running time of 604800 seconds"),
         (CancelCause.USER, "cancelled by the user"),
+        (CancelCause.IDLE, "did nothing for longer than this service allows"),
     ],
 )
 def test_a_cancel_says_its_reason(cause: CancelCause, words: str) -> None:

@@ -19,6 +19,7 @@ from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
 from trainshed.controller.data_exports import DataExporter
+from trainshed.controller.idling import IdleWatch
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.model_exports import ModelExporter
 from trainshed.controller.operation_worker import OperationWorker
@@ -28,6 +29,7 @@ from trainshed.controller.ports import Ports
 from trainshed.controller.retention import Removals, RetentionTimer
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.overrides import table_with
+from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.core.retention import Retention
@@ -95,6 +97,7 @@ class App:
     viewers: LocalViewers | None
     retention: RetentionTimer
     outbox: OutboxWorker
+    idling: IdleWatch
 
 
 def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
@@ -180,6 +183,16 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         meters=meters,
         outbox=outbox,
     )
+    idling = IdleWatch(
+        _idle_policy(settings),
+        running=controller.running,
+        usages=logs,
+        reader=bootstrap.store.reader,
+        intake=bootstrap.store.intake,
+        wake=controller.wake,
+        publish=notices.publish,
+        now=clock.now,
+    )
     viewers = _viewers(bootstrap, engine, runtimes, BucketDirectories(buckets), stopping)
     services = Services(
         intake=bootstrap.store.intake,
@@ -238,6 +251,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         viewers,
         retention,
         outbox,
+        idling,
     )
 
 
@@ -378,6 +392,11 @@ def _curve_stores(
         intake=store.intake,
         places=BucketSummaries(buckets),
     )
+
+
+def _idle_policy(settings: Settings) -> IdlePolicy:
+    gpus, jobs, stop = settings.idle_gpus, settings.idle_jobs, settings.idle_stop
+    return IdlePolicy(round(gpus * 1e9), round(jobs * 1e9), round(stop * 1e9))
 
 
 def _smtp(settings: Settings) -> Smtp | None:

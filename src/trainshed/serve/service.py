@@ -165,9 +165,11 @@ class Service:
         await self._app.exports.start()
         self._app.retention.start()
         self._app.outbox.start()
+        self._app.idling.start()
         self._app.runtimes.search()
 
     async def _end_work(self) -> None:
+        await self._app.idling.close()
         await self._app.retention.close()
         await self._app.suggesting.close()
         await self._app.exports.close()

@@ -185,6 +185,11 @@ class Settings:
     smtp_user: str = ""
     smtp_password_env: str = ""
     smtp_sender: str = ""
+    #: Seconds for which all GPUs of a job, or all of it, may do nothing before its timeline says so; and then
+    #: until it is stopped. 0 = for ever, and never.
+    idle_gpus: Amount = 0.0
+    idle_jobs: Amount = 0.0
+    idle_stop: Amount = 0.0
     #: How lines of the service's log are written.
     log_format: LogFormat = "text"
     #: The least level that is logged; each request is logged at info.
@@ -234,7 +239,7 @@ LOCAL_ENGINE = (
 """Settings of the local engine: they may stand in `[engines.local]` as well."""
 
 
-GROUPS = ("retention", "smtp")
+GROUPS = ("retention", "smtp", "idle")
 """Tables of the file that hold settings of this beginning: `[retention] jobs` is `retention_jobs`."""
 
 

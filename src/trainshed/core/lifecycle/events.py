@@ -128,13 +128,14 @@ class PauseOver:
 
 class CancelCause(enum.StrEnum):
     """EARLY_STOP: the job's trial was told to stop early. PARENT: the tuning job or pipeline that made it is
-    to end."""
+    to end. IDLE: it did nothing for longer than the operator allows."""
 
     USER = "user"
     MAX_WAIT = "max_wait"
     TIMEOUT = "timeout"
     EARLY_STOP = "early_stop"
     PARENT = "parent"
+    IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,6 +291,10 @@ def cancel_reason(cause: CancelCause, scheduling: Scheduling) -> str:
             return "The trial was stopped early."
         case CancelCause.PARENT:
             return "The job was cancelled together with the tuning job or pipeline that made it."
+        case CancelCause.IDLE:
+            return (
+                "The job was cancelled because it did nothing for longer than this service allows."
+            )
         case CancelCause.MAX_WAIT:
             return (
                 "The job was cancelled because it was not running within its maximum wait time of "

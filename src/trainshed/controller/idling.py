@@ -1,0 +1,108 @@
+"""Looks now and then whether running jobs do anything; warns those that do not, then stops them, as the
+settings say. What is idle, and what follows, `core.idling` decides.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, Protocol
+
+from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.idling import Action, IdlePolicy, Span, verdict, warning
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.names import JobUid
+from trainshed.eventloop.background import Crew
+from trainshed.store.logs.usage import Life, ReplicaUsage
+from trainshed.store.port import Intake, Reader
+
+IDLE: Final = "idle"
+"""The kind of the timeline's entry."""
+PAUSE: Final = 60.0
+"""Seconds between two looks."""
+
+
+class Usages(Protocol):
+    """What replicas use."""
+
+    async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
+        """Of those of an attempt that were looked at."""
+        ...
+
+
+@dataclass(slots=True)
+class IdleWatch:
+    """`running`: jobs that have processes. `wake`: tells the controller that a job has something to do,
+    `publish` whoever follows it that there is news. `now`: ns since the epoch."""
+
+    policy: IdlePolicy
+    running: Callable[[], Iterable[Job]]
+    usages: Usages
+    reader: Reader
+    intake: Intake
+    wake: Callable[[JobUid], None]
+    publish: Callable[[JobUid], None]
+    now: Callable[[], int]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _crew: Crew = field(init=False, default_factory=Crew)
+
+    def start(self) -> None:
+        """Begin to look, if there is anything to look for."""
+        if self.policy.is_set:
+            self._crew.keep(self._run, "looking for idle jobs")
+
+    async def close(self) -> None:
+        """Look no more."""
+        await self._crew.close()
+
+    async def _run(self) -> None:
+        while True:
+            await self.sleep(PAUSE)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look at each running job once."""
+        for job in [each for each in self.running() if each.state is JobState.RUNNING]:
+            await self._look_at(job)
+
+    async def _look_at(self, job: Job) -> None:
+        used = {each.replica: each for each in await self.usages.usage(job.uid, job.attempt)}
+        up = [each.id for each in job.replicas if each.state is ReplicaState.RUNNING]
+        spans = [_spans(used[each].lives[-1]) if each in used else () for each in up]
+        if verdict(self.policy, spans, (), self.now()) is None:
+            return
+        told = await self.reader.timeline(job.uid)
+        warned = [entry.at for entry in told if entry.kind == IDLE]
+        found = verdict(self.policy, spans, warned, self.now())
+        if found is None:
+            return
+        try:
+            if found.action is Action.WARN:
+                details = {"idling": found.idling.value, "since": found.since}
+                message = warning(found, self.policy)
+                entry = TimelineEntry(self.now(), IDLE, message, details)
+                await self.intake.tell(job.uid, (entry,))
+                self.publish(job.uid)
+            else:
+                stop = CancelRequested(CancelCause.IDLE, self.now())
+                self.wake(await self.intake.request_cancel(job.name, stop))
+        except (FailedPrecondition, NotFound):
+            # It has ended in this moment.
+            return
+
+
+def _spans(life: Life) -> Sequence[Span]:
+    points = life.points()
+    ends = [life.started, *(point.at for point in points)]
+    return [
+        Span(
+            begin,
+            end,
+            point.cpus,
+            point.gpus,
+            sum(point.moved) if point.moved is not None else None,
+        )
+        for (begin, end), point in zip(pairwise(ends), points, strict=True)
+    ]

@@ -1,0 +1,130 @@
+"""Jobs that hold machines and do nothing: since when nothing of a job has worked, and whether to warn or to
+stop it. Pure.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+BUSY_GPU: Final = 0.02
+"""Part of the time that a GPU is at work, from which on it counts as busy."""
+BUSY_CPUS: Final = 0.05
+"""Processors at work, from which on a replica counts as busy."""
+BUSY_BYTES: Final = 10_000
+"""Bytes a second that a replica sends and receives, from which on it counts as busy: it may load data."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePolicy:
+    """How long a job may idle, in nanoseconds; 0 = for ever."""
+
+    #: Its GPUs, all of them.
+    gpus: int = 0
+    #: All of it.
+    jobs: int = 0
+    #: After the warning, before it is stopped; 0 = it is only warned.
+    stop: int = 0
+
+    @property
+    def is_set(self) -> bool:
+        """Whether anybody is ever warned."""
+        return bool(self.gpus or self.jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a replica used between two looks at it (ns since the epoch)."""
+
+    begin: int
+    end: int
+    #: Processors at work on average.
+    cpus: float
+    #: Of each GPU the part of the time that it was at work; None = it does not tell.
+    gpus: tuple[float | None, ...] = ()
+    #: Bytes a second that were sent and received; None = nobody tells.
+    moved: float | None = None
+
+    @property
+    def gpus_idle(self) -> bool:
+        """Whether all of its GPUs told that they did nothing."""
+        return all(busy is not None and busy < BUSY_GPU for busy in self.gpus)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was at work."""
+        return self.gpus_idle and self.cpus < BUSY_CPUS and (self.moved or 0) < BUSY_BYTES
+
+
+class Idling(enum.StrEnum):
+    """What has not worked."""
+
+    GPUS = "gpus"
+    JOB = "job"
+
+
+class Action(enum.StrEnum):
+    """What follows."""
+
+    WARN = "warn"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A job idles for too long."""
+
+    idling: Idling
+    #: ns since the epoch, as is `until`, up to which it is known.
+    since: int
+    until: int
+    action: Action
+
+
+def verdict(
+    policy: IdlePolicy, replicas: Sequence[Sequence[Span]], warned: Iterable[int], now: int
+) -> Verdict | None:
+    """What follows for a job. `replicas`: the spans of each that runs, oldest first; of one that was not
+    looked at nothing is known, and then nothing follows. `warned`: when its timeline was told before."""
+    if not replicas or not all(replicas):
+        return None
+    until = min(spans[-1].end for spans in replicas)
+    found: list[tuple[Idling, int]] = []
+    if policy.gpus and any(span.gpus for spans in replicas for span in spans[-1:]):
+        with_gpus = [spans for spans in replicas if spans[-1].gpus]
+        found.append((Idling.GPUS, max(_since(spans, Idling.GPUS) for spans in with_gpus)))
+    if policy.jobs:
+        found.append((Idling.JOB, max(_since(spans, Idling.JOB) for spans in replicas)))
+    for idling, since in found:
+        allowed = policy.gpus if idling is Idling.GPUS else policy.jobs
+        if until - since < allowed:
+            continue
+        told = [at for at in warned if at > since]
+        if not told:
+            return Verdict(idling, since, until, Action.WARN)
+        if policy.stop and now - min(told) >= policy.stop:
+            return Verdict(idling, since, until, Action.STOP)
+    return None
+
+
+def _since(spans: Sequence[Span], idling: Idling) -> int:
+    """The end of the last span in which it worked; the beginning if it never did."""
+    for span in reversed(spans):
+        if not (span.gpus_idle if idling is Idling.GPUS else span.is_idle):
+            return span.end
+    return spans[0].begin
+
+
+def warning(found: Verdict, policy: IdlePolicy) -> str:
+    """What the job's timeline is told."""
+    what = "The GPUs of the job have" if found.idling is Idling.GPUS else "The job has"
+    minutes = (found.until - found.since) // (60 * 10**9)
+    text = f"{what} done nothing for {minutes} minutes."
+    if not policy.stop:
+        return text
+    return f"{text} The job is stopped in {_span(policy.stop)} unless it goes to work."
+
+
+def _span(length: int) -> str:
+    minutes = length // (60 * 10**9)
+    return f"{minutes} minutes" if minutes else f"{length // 10**9} seconds"

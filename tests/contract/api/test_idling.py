@@ -1,0 +1,95 @@
+"""Idle jobs are warned, then stopped: over a real store, by what replicas wrote down (docs/operate.md)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.unit.specs_requests import custom_job
+from trainshed.controller.idling import IdleWatch
+from trainshed.core.idling import IdlePolicy
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
+from trainshed.core.names import JobUid, ReplicaId
+
+pytestmark = pytest.mark.anyio
+UID = JobUid(1000)
+NAME = "projects/p1/locations/us-central1/customJobs/1000"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    built = House(tmp_path)
+    yield built
+    built.close()
+
+
+async def running(house: House) -> Job:
+    await house.call("POST", f"{LOCATION}/customJobs", custom_job())
+    started = ReplicaStarted(1, ReplicaId(0, 0), 1, START)
+    return await house.happen(NAME, JobAdmitted(()), RuntimePrepared(1), started)
+
+
+def used(house: House, seconds: int, cpu: float) -> None:
+    """Write down that the replica used processor time, and move the clock."""
+    directory = house.log_root / str(UID) / "1" / "workerpool0-0"
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "usage.jsonl"
+    entries: list[dict[str, float]] = (
+        [] if file.exists() else [{"started": START, "incarnation": 1, "cpus": 4}]
+    )
+    house.clock += seconds * SECOND
+    entries.append({"at": house.clock, "cpu": cpu, "memory": 1, "peak": 1, "processes": 1})
+    with file.open("a") as usage:
+        usage.writelines(json.dumps(entry) + "\n" for entry in entries)
+
+
+async def kinds(house: House) -> list[str]:
+    return [entry.kind for entry in await house.store.reader.timeline(UID)]
+
+
+async def test_a_job_that_does_nothing_is_warned_then_stopped(house: House) -> None:
+    job = await running(house)
+    watch = IdleWatch(
+        IdlePolicy(jobs=600 * SECOND, stop=300 * SECOND),
+        running=lambda: (job,),
+        usages=house.services.logs,
+        reader=house.store.reader,
+        intake=house.store.intake,
+        wake=house.woken.append,
+        publish=house.notices.publish,
+        now=house.now,
+    )
+    await watch.look()
+    for seconds, cpu in ((60, 50.0), (590, 50.1)):
+        used(house, seconds, cpu)
+        await watch.look()
+    assert "idle" not in await kinds(house)
+    used(house, 20, 50.1)
+    for _ in range(2):
+        await watch.look()
+    assert (await kinds(house)).count("idle") == 1
+    used(house, 30, 80.0)
+    used(house, 599, 80.1)
+    await watch.look()
+    assert (await kinds(house)).count("idle") == 1, "it worked meanwhile"
+    used(house, 2, 80.1)
+    await watch.look()
+    assert (await kinds(house)).count("idle") == 2
+    used(house, 290, 80.2)
+    await watch.look()
+    live = await house.store.ledger.load(UID)
+    assert live is not None and live.intents == ()
+    used(house, 11, 80.2)
+    await watch.look()
+    live = await house.store.ledger.load(UID)
+    assert live is not None
+    ((intent,),) = (live.intents,)
+    over = await house.happen(NAME, intent.event)
+    assert over.outcome is not None and over.outcome.rule == "cancelled_idle"
+    assert over.outcome.error is not None
+    assert "did nothing for longer than this service allows" in over.outcome.error.message
+    assert house.woken[-1] == UID
