@@ -98,6 +98,10 @@ class Traffic:
             }
         return self._sent, self._received
 
+    def fileno(self) -> int:
+        """Readable when a connection has ended that nobody has been told of yet."""
+        return self._notices.fileno()
+
     def close(self) -> None:
         """Nobody asks any more."""
         self._notices.close()
