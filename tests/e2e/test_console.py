@@ -3,6 +3,7 @@ with the long tests a picture of each in light, in dark and as a phone shows it 
 
 import re
 import shutil
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -196,7 +197,8 @@ def test_a_healthy_job_is_drilled(
     expect(page.locator("#story")).to_contain_text(
         re.compile("drill", re.IGNORECASE), timeout=30_000
     )
-    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator("#head")).to_contain_text("Cancelled", timeout=60_000)
 
 
@@ -368,6 +370,69 @@ def test_the_keyboard_leads_everywhere(service: Service, enter: Callable[..., Pa
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+EVIL = "<img/src=x/onerror=alert(1)>\"'`{{7*7}}</script><svg/onload=alert(2)>"
+HOSTILE = f"""
+import json, os, sys
+evil = {EVIL!r}
+print("line " + evil, flush=True)
+print("Epoch 1/2 " + evil, flush=True)
+print(json.dumps(dict(message=evil, severity="ERROR")), flush=True)
+place = os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/")
+os.makedirs(place, exist_ok=True)
+open(os.path.join(place, evil.replace("/", "_")), "w").write(evil)
+raise ValueError(evil)
+"""
+
+
+def test_what_jobs_and_clients_name_things_is_never_html(
+    service: Service, enter: Callable[..., Page], told: Told
+) -> None:
+    """Names of jobs, labels, variables, lines, errors, objects, runs, metrics and parameters: no element is
+    made of them, and no script runs, on any page that shows them."""
+    bucket = service.extra["bucket"]
+    body = container_job(HOSTILE, name=EVIL[:120])
+    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://{bucket}/evil"}
+    container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
+    container["env"] = [{"name": "EVIL", "value": EVIL}]
+    container["args"] = [EVIL]
+    uid = finished(service, body)
+    place = f"/v1/projects/{PROJECT}/locations/{REGION}"
+    spec = {
+        "metrics": [{"metricId": EVIL, "goal": "MINIMIZE"}, {"metricId": "b", "goal": "MINIMIZE"}],
+        "parameters": [{"parameterId": EVIL, "categoricalValueSpec": {"values": [EVIL, "x"]}}],
+    }
+    study = service.call("POST", f"{place}/studies", {"displayName": EVIL, "studySpec": spec})
+    for value in (EVIL, "x"):
+        given = {"parameters": [{"parameterId": EVIL, "value": value}]}
+        trial = service.call("POST", f"/v1/{study['name']}/trials", given)["name"]
+        metrics = [{"metricId": EVIL, "value": len(value)}, {"metricId": "b", "value": 1}]
+        measured = {"measurement": {"stepCount": "1", "metrics": metrics}}
+        service.call("POST", f"/v1/{trial}:addTrialMeasurement", measured)
+        service.call("POST", f"/v1/{trial}:complete", {})
+    page = enter()
+    page.on("dialog", lambda dialog: told.texts.append(f"a script ran: {dialog.message}"))
+    here = f"project={PROJECT}"
+    paths = [
+        *("/", "/?search=img", f"/?{urllib.parse.urlencode({'search': EVIL})}"),
+        *(f"/jobs/{uid}{tab}" for tab in ("", "/logs", "/usage", "/drills", "/spec", "/outputs")),
+        f"/jobs/{uid}/outputs?prefix=evil/model/",
+        *(f"/submit?from={uid}", f"/studies?{here}"),
+        f"/studies/{study['name'].rpartition('/')[2]}?{here}&trial=1",
+    ]
+    shown = 0
+    for path in paths:
+        page.goto(service.rest + path)
+        if path.endswith("/logs"):
+            expect(page.locator("[data-log]")).to_contain_text("line <img/src=x")
+        if "/studies/" in path:
+            expect(page.locator(".u-legend").first).to_contain_text("<img/src=x")
+        shown += "<img/src=x" in page.locator("main").inner_text()
+        made = "[onerror], [onload], main img, script:not([src])"
+        assert page.locator(made).count() == 0, path
+        assert "49" not in page.locator("h1").inner_text(), path
+    assert shown >= 8, "it is shown as the text that it is"
 
 
 def test_objects_are_downloads(service: Service, enter: Callable[..., Page]) -> None:

@@ -1,5 +1,6 @@
 """What charts of the console are drawn from: bars of attempts, parallel coordinates, fronts."""
 
+from trainshed.console.pages.jobs import telling
 from trainshed.console.pages.searches import Metric, Search, best_so_far, front, parallel
 from trainshed.console.pages.studies import search_of
 from trainshed.console.pages.timelines import WIDTH, chart
@@ -17,6 +18,7 @@ from trainshed.wire.trainshed_v1.timeline import (
     IncarnationExit,
     ReplicaHistory,
     Timeline,
+    TimelineEntry,
     Verdict,
 )
 
@@ -59,6 +61,48 @@ def test_bars_are_to_scale_and_say_how_each_life_ended() -> None:
     assert row.bars[0].title.endswith("exit code 1")
     assert [(mark.x, mark.is_drill) for mark in row.marks] == [(600.0, True)]
     assert found.ticks[0] == (0.0, "0.0s")
+
+
+def test_a_drill_is_marked_on_the_row_of_its_replica() -> None:
+    story = Timeline(
+        entries=(
+            TimelineEntry(at=at(5), kind="drill_ordered", message="ordered"),
+            TimelineEntry(
+                at=at(50), kind="drill_fired", message="killed", details={"replica": "b"}
+            ),
+        ),
+        attempts=(
+            Attempt(
+                attempt=1,
+                start_time=at(1),
+                replicas=(
+                    ReplicaHistory(
+                        id="b", task="ps-0", incarnations=(Incarnation(start_time=at(1)),)
+                    ),
+                ),
+            ),
+            Attempt(
+                attempt=2,
+                start_time=at(60),
+                verdicts=(Verdict(at=at(60), message="retried"),),
+            ),
+        ),
+    )
+    job = JobDescription(create_time=at(0), start_time=at(1), end_time=at(60))
+    found = chart(story, job, 0)
+    whole, row = found.rows
+    assert [(mark.title, mark.is_drill) for mark in row.marks] == [("killed", True)]
+    assert [mark.title for mark in whole.marks] == ["retried"]
+    assert [(mark.after, mark.task) for mark in found.marks] == [("50s", "ps-0"), ("1m 00s", "")]
+    assert [number for _, number in found.attempts] == [1, 2]
+
+
+def test_of_the_last_lines_those_are_shown_that_tell_why() -> None:
+    steps = [f"step {n}" for n in range(50)]
+    traced = [*steps, "Traceback (most recent call last):", '  File "x"', "KeyError: 1"]
+    assert telling("\n".join(traced)).splitlines() == traced[47:]
+    assert telling("\n".join(steps)).splitlines() == steps[-20:]
+    assert telling("") == ""
 
 
 def test_the_best_so_far_follows_the_goal() -> None:

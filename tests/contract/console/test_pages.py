@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -212,4 +213,14 @@ async def test_what_was_submitted_stands_beside_what_ran(
     assert "Environment: 2 variables" in text_of(page)
     assert "Started attempt 1, start 1" in text_of(page)
     assert EVIL.encode() not in page.body
+    assert b"<script>alert" not in page.body
+
+
+async def test_what_is_refused_is_no_html_either(house: ConsoleHouse, browser: Browser) -> None:
+    for path in ("/queue", "/models", "/studies/7", "/nothing", "/buckets/b"):
+        page = await browser.get(f"{path}?{urlencode({'project': EVIL, 'search': EVIL})}")
+        assert b"<script>alert" not in page.body, path
+        assert b"<img src=x" not in page.body, path
+    page = await browser.get(f"/jobs/{quote(EVIL, safe='')}")
+    assert page.status == 400
     assert b"<script>alert" not in page.body

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from trainshed.console.pages.jobs import first_line, lasted
+from trainshed.console.pages.jobs import first_line, lasted, telling
 from trainshed.console.pages.requested import requested
 from trainshed.console.pages.timelines import Chart, chart
 from trainshed.console.rendering import epoch
@@ -70,7 +70,12 @@ async def overview(visit: Visit) -> View:
         "head": head(visit, job, "overview"),
         "notice": Part(
             "_job_notice.html",
-            {**values, "error": error, "summary": first_line(error.message) if error else ""},
+            {
+                **values,
+                "error": error,
+                "summary": first_line(error.message) if error else "",
+                "tail": telling(job.failure.tail) if job.failure else "",
+            },
         ),
         "progress": Part(
             "_job_progress.html",
@@ -79,7 +84,14 @@ async def overview(visit: Visit) -> View:
         ),
         "facts": Part("_job_facts.html", {**values, "asked": requested(job.resource or {})}),
         "replicas": Part("_job_replicas.html", values),
-        "chart": Part("_job_chart.html", {**values, "chart": shape}),
+        "chart": Part(
+            "_job_chart.html",
+            {
+                **values,
+                "chart": shape,
+                "tones": {bar.tone for row in shape.rows for bar in row.bars} if shape else (),
+            },
+        ),
         "tail": Part("_job_tail.html", {**values, "lines": tail.lines}),
         "story": Part(
             "_job_story.html",

@@ -71,6 +71,19 @@ def lasted(job: JobSummary) -> float | None:
     return epoch(job.end_time) - epoch(job.start_time)
 
 
+_BEFORE = 3
+_LAST: Final = 20
+"""Lines."""
+
+
+def telling(tail: str) -> str:
+    """Of a program's last lines those that tell why it ended: from its traceback on, with what it printed
+    right before; without one the very last."""
+    lines = tail.splitlines()
+    found = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+    return "\n".join(lines[max(0, found[0] - _BEFORE) :] if found else lines[-_LAST:])
+
+
 def first_line(text: str) -> str:
     """The line of an error that tells most: of a traceback the last one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -5,10 +5,12 @@ from typing import Final
 
 from trainshed.console.rendering import epoch, seconds_text
 from trainshed.wire.trainshed_v1.jobs import JobDescription
-from trainshed.wire.trainshed_v1.timeline import Incarnation, Timeline
+from trainshed.wire.trainshed_v1.timeline import Incarnation, Timeline, Verdict
 
 WIDTH: Final = 1000.0
 _MOST_ROWS: Final = 64
+_MOST_MARKS: Final = 12
+_DRILL: Final = "drill_fired"
 _TICKS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _FEWEST: Final = 4
 
@@ -27,11 +29,15 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at a moment."""
+    """Something that was decided at a moment."""
 
     x: float
     title: str
     is_drill: bool = False
+    #: Since the job was created, in words.
+    after: str = ""
+    #: Whose it was; "" = the attempt's.
+    task: str = ""
 
 
 @dataclass(slots=True)
@@ -54,6 +60,8 @@ class Chart:
     attempts: tuple[tuple[float, int], ...]
     #: Rows that are not shown.
     left_out: int = 0
+    #: Of all rows, in their order in time, the last ones.
+    marks: tuple[Mark, ...] = ()
 
 
 def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
@@ -64,6 +72,11 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
 
     def place(moment: float) -> float:
         return round(min(max((moment - began) / span, 0.0), 1.0) * WIDTH, 1)
+
+    def mark(verdict: Verdict, task: str) -> Mark:
+        at = epoch(verdict.at)
+        after = seconds_text(at - began)
+        return Mark(place(at), verdict.message, bool(verdict.drill), after, task)
 
     rows: dict[str, Row] = {}
     whole = rows.setdefault("job", Row("job"))
@@ -77,8 +90,7 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
         whole.bars.append(Bar(place(started), max(WIDTH - place(started), 2), tone, text))
     for attempt in story.attempts:
         for verdict in attempt.verdicts:
-            mark = Mark(place(epoch(verdict.at)), verdict.message, bool(verdict.drill))
-            whole.marks.append(mark)
+            whole.marks.append(mark(verdict, ""))
         for replica in attempt.replicas:
             row = rows.setdefault(replica.task, Row(replica.task))
             for life in replica.incarnations:
@@ -89,8 +101,14 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
                 title = f"attempt {attempt.attempt}, start {life.incarnation}: {_ending(life)}"
                 row.bars.append(Bar(left, max(right - left, 2), _tone(life), title))
                 if life.verdict is not None:
-                    at = place(epoch(life.verdict.at))
-                    row.marks.append(Mark(at, life.verdict.message, bool(life.verdict.drill)))
+                    row.marks.append(mark(life.verdict, replica.task))
+    tasks = {replica.id: replica.task for attempt in story.attempts for replica in attempt.replicas}
+    for entry in story.entries:
+        if entry.kind == _DRILL:
+            task = tasks.get(str(entry.details.get("replica", "")), "")
+            at = epoch(entry.at)
+            fired = Mark(place(at), entry.message, True, seconds_text(at - began), task)
+            rows.get(task, whole).marks.append(fired)
     shown = tuple(rows.values())
     return Chart(
         shown[:_MOST_ROWS],
@@ -101,6 +119,7 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
             if each.start_time and each.attempt
         ),
         max(0, len(shown) - _MOST_ROWS),
+        tuple(sorted((m for row in shown for m in row.marks), key=lambda m: m.x)[-_MOST_MARKS:]),
     )
 
 
