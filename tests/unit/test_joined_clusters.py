@@ -10,6 +10,7 @@ from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.names import JobUid
 from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node, NodeState
+from trainshed.engines.remote import joined as module
 from trainshed.engines.remote.cluster import (
     ClusterRefused,
     ClusterReport,
@@ -134,11 +135,44 @@ async def test_after_a_restart_what_is_held_is_found_where_it_is_or_asked_for_ev
     assert (len(east.asked), len(west.asked)) == (1, 1)
 
 
-async def test_a_cluster_that_does_not_answer_at_the_start_is_named() -> None:
-    joined, east, _ = two(down=True)
-    with pytest.raises(ClusterUnavailable, match="cluster west: no answer"):
+async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.001)
+    joined, _, west = two(down=True)
+    await joined.start()
+    stand_in = joined.report().nodes[1]
+    assert (stand_in.node.name, stand_in.node.unreached) == ("west", "no answer")
+    assert stand_in.node.accepts == Acceptance(regions=("us-west1",))
+    assert (stand_in.state, stand_in.cause) == (
+        NodeState.GONE,
+        "cluster west does not answer: no answer",
+    )
+    # What it may hold, nobody knows.
+    for asked in (joined.acquire(HOLD, [NodeNeed("west.n1", 1, 1, 1)]), joined.give_back(HOLD)):
+        with pytest.raises(ClusterUnavailable, match="cluster west does not answer: no answer"):
+            await asked
+    assert not west.asked
+    west.down = False
+    async for report in joined.watch():
+        assert [one.node.name for one in report.nodes] == ["east.n1", "west.n1"]
+        break
+    west.found = a_report("n2", 9.0)
+    west.changes.put_nowait(west.found)
+    async for report in joined.watch():
+        assert report.nodes[1].node.name == "west.n2"
+        break
+    await joined.close()
+
+
+async def test_where_no_cluster_answers_at_the_start_each_is_named() -> None:
+    joined, east, west = two(down=True)
+    east.down = True
+    with pytest.raises(
+        ClusterUnavailable, match="cluster east: no answer; cluster west: no answer"
+    ):
         await joined.start()
-    assert east.asked == ["start", "close"]
+    assert (east.asked, west.asked) == (["close"], ["close"])
 
 
 async def test_news_of_any_cluster_are_told_with_all_that_is_known() -> None:

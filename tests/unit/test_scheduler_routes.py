@@ -1,9 +1,12 @@
 """Where machines of some types, and jobs of some regions, may go: the scheduler places them nowhere else, and
 says why one can go nowhere."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.clusters import NOW, T4, World, gang, node
+from trainshed.core.capacity import NodeCondition
 from trainshed.core.names import JobUid
 from trainshed.core.routes import Acceptance, Route
 from trainshed.scheduler import explaining
@@ -84,3 +87,18 @@ def test_a_replica_that_lost_its_place_keeps_to_its_way() -> None:
     primary, worker = (replica for replica, _ in job.replicas)
     world.put(GangState(job, places=((primary, "a"),), unplaced=((worker, "a"),)))
     assert plan(world.snapshot, NOW).decisions == (Place(job.uid, worker, "a"),)
+
+
+def test_what_a_cluster_might_take_that_does_not_answer_waits_for_it() -> None:
+    """No stock-out: nobody knows how large its nodes are."""
+    here, there = Acceptance(regions=("us-central1",)), Acceptance(regions=("us-east1",))
+    silent = replace(
+        node("east", 0, 0, condition=NodeCondition.GONE, accepts=there), unreached="no slurmctld"
+    )
+    world = World([node("west.a", accepts=here), silent])
+    world.wait(gang(1, 64, region="us-east1"), gang(2, 64))
+    (refused,) = plan(world.snapshot, NOW).decisions
+    assert isinstance(refused, StockOut) and refused.uid == 2
+    assert why(world, 1) == "cluster east does not answer: no slurmctld"
+    world.set_nodes([node("west.a", accepts=here), node("east.a", 64, accepts=there)])
+    assert admitted(world) == {1: {"east.a"}}

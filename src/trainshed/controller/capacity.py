@@ -287,6 +287,7 @@ class CapacityTracker:
             condition,
             node.others,
             node.accepts,
+            node.unreached,
         )
 
 

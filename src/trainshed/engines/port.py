@@ -81,6 +81,8 @@ class Node:
     others: OthersUse = NOBODY_ELSE
     #: Which replicas may be placed there.
     accepts: Acceptance = ANYBODY
+    #: Why nothing is known of the nodes of a whole cluster, for which this stands; "" = it is a node.
+    unreached: str = ""
 
 
 class NodeState(enum.StrEnum):

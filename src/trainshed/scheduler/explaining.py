@@ -25,6 +25,7 @@ from trainshed.scheduler.feasibility import (
     described,
     memory,
     nodes_that_hold,
+    unreached,
 )
 from trainshed.scheduler.model import Admit, Demand, Gang, GangState, Preempt
 from trainshed.scheduler.planning import plan
@@ -137,6 +138,8 @@ def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
 def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
     if not snapshot.nodes or all(node.capacity is None for node in snapshot.nodes.values()):
         return "no node is known yet"
+    if silent := unreached(snapshot, kinds):
+        return "; ".join(f"cluster {one.name} does not answer: {one.unreached}" for one in silent)
     away = _away(snapshot, kinds)
     said = ", ".join(f"{name} {_condition(snapshot, name)}" for name in away[:_NAMED])
     more = f" and {len(away) - _NAMED} more" if len(away) > _NAMED else ""

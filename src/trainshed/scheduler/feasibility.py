@@ -1,12 +1,14 @@
 """Feasibility check: can this gang ever fit on the known nodes, and on those that take work now?
 
 It looks at capacities only, whatever is used now. A drained node and one that does not answer may come back:
-what would fit with them waits, and is no stock-out. While no node is known at all, everything waits.
+what would fit with them waits, and is no stock-out. While no node is known at all, everything waits; while
+none of a cluster is, all that it might take does.
 """
 
 from collections.abc import Iterable
 
 from trainshed.scheduler.entries import ResourceRequest
+from trainshed.scheduler.model import NodeCapacity
 from trainshed.scheduler.resources import (
     Kind,
     Kinds,
@@ -39,9 +41,21 @@ def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
         return "", False
     if find_placements(snapshot.ready, kinds) is not None:
         return "", True
-    if find_placements(snapshot.known, kinds) is not None:
+    if find_placements(snapshot.known, kinds) is not None or unreached(snapshot, kinds):
         return "", False
     return shortage(snapshot.known, kinds), False
+
+
+def unreached(snapshot: Snapshot, kinds: Kinds) -> list[NodeCapacity]:
+    """Clusters of which nothing is known, and which serve the region of such replicas."""
+    regions = {kind.demand.region for kind, _ in kinds}
+    return [
+        node.capacity
+        for _, node in sorted(snapshot.nodes.items())
+        if node.capacity is not None
+        and node.capacity.unreached
+        and any(node.capacity.accepts.serves(region) for region in regions)
+    ]
 
 
 def shortage(nodes: NodeResources, kinds: Kinds) -> str:

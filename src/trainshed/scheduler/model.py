@@ -93,6 +93,8 @@ class NodeCapacity:
     others: OthersUse = NOBODY_ELSE
     #: Of no account where nodes have no bounds (`Policy.strict`).
     accepts: Acceptance = ANYBODY
+    #: Why nothing is known of the nodes of a whole cluster, for which this stands; "" = it is a node.
+    unreached: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -583,7 +582,7 @@ def main(zygote: int, connection: socket.socket) -> None:
     `connection`."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     document = messages.read_document(sys.stdin.buffer.read())
-    require_user(document.user)
+    node_directory.require_user(document.user)
     parent = Path(document.directory)
     node_directory.make_ours(parent)
     name = f"{document.credential.name.replace('/', '-')}-{os.getpid()}"
@@ -621,17 +620,3 @@ def _is_open(path: Path) -> bool:
     except OSError:
         pass
     return True
-
-
-def require_user(name: str) -> None:
-    """Nobody's programs run as somebody else's. Raises OSError."""
-    if not name:
-        return
-    try:
-        wanted = pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise OSError(f"this node knows no user {name}, as whom its programs are to run") from None
-    if wanted != os.geteuid():
-        raise OSError(
-            f"user {name} has number {wanted} here, and this is a process of {os.geteuid()}"
-        )

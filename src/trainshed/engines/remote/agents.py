@@ -21,7 +21,7 @@ from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle, Connection
 from trainshed.engines.remote.attempts import Attempts, never_started
 from trainshed.engines.remote.channel import ChannelClosed
-from trainshed.engines.remote.cluster import Cluster
+from trainshed.engines.remote.cluster import Cluster, is_of
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.content.progress import Sending
 from trainshed.engines.remote.gang import Gang, hold_name
@@ -334,6 +334,8 @@ class Agents:
                 "its programs by then"
             )
         report = self._cluster.report()
+        if any(one.node.unreached and is_of(agent.node, one.node.name) for one in report.nodes):
+            return ""  # Nothing is known of any node there.
         node = next((one for one in report.nodes if one.node.name == agent.node), None)
         looked = report.looked if node is None or node.looked is None else node.looked
         if looked < agent.silent_since + _SETTLED:

@@ -120,6 +120,11 @@ class ClusterReport:
     delays: Mapping[HoldName, Delay] = field(default_factory=dict[HoldName, Delay])
 
 
+def is_of(node: str, cluster: str) -> bool:
+    """Whether a node is one of that cluster, of several."""
+    return node.startswith(f"{cluster}.")
+
+
 class Cluster(Protocol):
     """All methods but `watch` are idempotent and may be called again after a restart of the service. None of
     them blocks the loop."""

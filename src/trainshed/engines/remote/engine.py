@@ -40,6 +40,7 @@ from trainshed.engines.remote.gang import AGENT_MEMORY, Gang, new_record
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.messages import News, Order
 from trainshed.engines.remote.mirror import StreamCopies
+from trainshed.engines.remote.nodes import ClusterNodes
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.records import place
 from trainshed.engines.remote.slots import SlotMaker
@@ -84,7 +85,8 @@ class RemoteEngine:
             now=options.now,
             new_hub=new_hub,
         )
-        self._slots = SlotMaker(self._attempts, self._agents, cluster, options)
+        self._nodes = ClusterNodes(self._attempts, cluster, options)
+        self._slots = SlotMaker(self._attempts, self._agents, cluster, self._nodes, options)
         self._autopsies = (
             AutopsyCollector(here, self._agents.hub, options.directory, options.autopsies)
             if here is not None and here.keeps_autopsies
@@ -108,7 +110,7 @@ class RemoteEngine:
 
     async def start(self) -> None:
         await self._attempts.load()
-        await self._slots.load()
+        await self._nodes.load()
         try:
             await self._cluster.start()
         except ClusterUnavailable as failure:
@@ -119,7 +121,8 @@ class RemoteEngine:
             self._agents.capabilities = self._here.capabilities()
         if self._autopsies is not None:
             await self._autopsies.start()
-        self._agents.begin(self._slots.leave_alone)
+        self._agents.begin(self._nodes.leave_alone)
+        self._nodes.begin()
         self._slots.begin()
         await self._listen()
 
@@ -129,6 +132,7 @@ class RemoteEngine:
             # The place in the cluster's queue is kept.
             self._cluster.detach()
         await self._slots.close()
+        await self._nodes.close()
         await self._agents.close()
         await self._attempts.close()
         await self._cluster.close()
@@ -136,7 +140,7 @@ class RemoteEngine:
             await self._here.close()
 
     async def capacity(self) -> tuple[Node, ...]:
-        return self._slots.capacity
+        return self._nodes.capacity
 
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
@@ -147,8 +151,8 @@ class RemoteEngine:
             if gang is None:
                 anywhere = self._options.anywhere
                 if not anywhere:
-                    self._slots.require_nodes(requests, refuse=True)
-                nodes = self._slots.by_name()
+                    self._nodes.require(requests, refuse=True)
+                nodes = self._nodes.by_name()
                 owner = await self._slots.owner(requests)
                 gang = Gang(
                     new_record(job_uid, attempt, requests, nodes, owner=owner, anywhere=anywhere)
@@ -281,8 +285,7 @@ class RemoteEngine:
                 return  # Another call has given it back meanwhile.
             # From here on nobody has to ask agents any more whether all is over.
             await self._attempts.write(gang, msgspec.structs.replace(gang.record, released=True))
-            if not await self._slots.keep(gang):
-                await self._slots.give_back_all(gang)
+            await self._slots.let_go(gang)
         self._attempts.forget_lock(gang)
         if self._autopsies is not None:
             await self._autopsies.forget(*gang.key)
@@ -301,7 +304,7 @@ class RemoteEngine:
 
     async def readmit(self, node: str) -> None:
         """As `engines.port.KeepsQuarantine` says."""
-        await self._slots.readmit(node)
+        await self._nodes.readmit(node)
 
     @property
     def memory_beside(self) -> int:

@@ -1,10 +1,13 @@
 """Several clusters as one, each for regions of its own: a `Cluster` whose nodes are called CLUSTER.NODE."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trainshed.core.capacity import Delay
+from trainshed.core.routes import Acceptance
+from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
     Cluster,
     ClusterRefused,
@@ -16,7 +19,14 @@ from trainshed.engines.remote.cluster import (
     NodeReport,
     Owner,
 )
-from trainshed.eventloop.background import Crew
+from trainshed.eventloop.background import Crew, joined
+
+log = logging.getLogger(__name__)
+
+_START_SECONDS = 10.0
+"""That the service waits for clusters when it starts, if one answers."""
+_AGAIN_SECONDS = 5.0
+"""Between two tries to reach one that did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +47,41 @@ class JoinedClusters:
     def __init__(self, members: Mapping[str, Member], service: str) -> None:
         self._members = dict(members)
         self._service = service
+        #: Those that have not answered since the start, and why. Nothing is asked of them.
+        self._unreached: dict[str, str] = {}
         self._tasks = Crew()
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
         #: Where each hold was asked for.
         self._asked: dict[HoldName, str] = {}
 
     async def start(self) -> None:
-        started: list[Cluster] = []
+        """Those that do not answer are taken up when they do. Raises ClusterUnavailable: none answers."""
+        self._unreached = dict.fromkeys(self._members, "it has not answered yet")
+        trying = {name: joined(self._reach(name)) for name in self._members}
         try:
-            for name, member in self._members.items():
-                try:
-                    await member.cluster.start()
-                except ClusterUnavailable as failure:
-                    raise ClusterUnavailable(f"cluster {name}: {failure}") from failure
-                started.append(member.cluster)
+            _, pending = await asyncio.wait(trying.values(), timeout=_START_SECONDS)
+            while pending and len(self._unreached) == len(self._members):
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in trying.values():
+                if task.done():
+                    task.result()
+            if len(self._unreached) == len(self._members):
+                told = (f"cluster {name}: {why}" for name, why in self._unreached.items())
+                raise ClusterUnavailable("; ".join(told))
         except BaseException:
-            for cluster in started:
-                await cluster.close()
+            for task in trying.values():
+                task.cancel()
+            await asyncio.gather(*trying.values(), return_exceptions=True)
+            await self._close_members()
             raise
-        for name in self._members:
-            self._tasks.keep(lambda name=name: self._follow(name), f"hearing cluster {name}")
+        for name, why in self._unreached.items():
+            log.warning("cluster %s does not answer; its jobs wait until it does: %s", name, why)
+        for name, task in trying.items():
+            self._tasks.begin(self._take_up(name, task), f"hearing cluster {name}")
 
     async def close(self) -> None:
         await self._tasks.close()
-        for member in self._members.values():
-            await member.cluster.close()
+        await self._close_members()
         self._reader.put_nowait(None)
 
     def report(self) -> ClusterReport:
@@ -70,6 +90,9 @@ class JoinedClusters:
         delays: dict[HoldName, Delay] = {}
         looked = 0.0
         for name, member in self._members.items():
+            if why := self._unreached.get(name):
+                nodes.append(_stand_in(name, member, why))
+                continue
             found = member.cluster.report()
             looked = max(looked, found.looked)
             nodes += [self._named(name, member, one, found.looked) for one in found.nodes]
@@ -102,6 +125,7 @@ class JoinedClusters:
         (where,) = places
         if where not in self._members:
             raise ClusterUnavailable(f"there is no cluster {where} any more, of which the node is")
+        self._require(where)
         self._asked[name] = where
         member = self._members[where]
         inner = [replace(need, node=_split(need.node)[1]) for need in needs]
@@ -114,6 +138,7 @@ class JoinedClusters:
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
         where, own = _split(node)
+        self._require(where)
         member = self._members[where]
         nodes = tuple(_split(one)[1] for one in hold.nodes)
         inner = Hold(replace(hold.name, service=member.service), hold.cluster_id, nodes)
@@ -125,11 +150,13 @@ class JoinedClusters:
             (
                 one
                 for one, member in self._members.items()
-                if replace(name, service=member.service) in member.cluster.report().agents
+                if one not in self._unreached
+                and replace(name, service=member.service) in member.cluster.report().agents
             ),
             "",
         )
         for one in [where] if where else self._members:
+            self._require(one)
             member = self._members[one]
             await member.cluster.give_back(replace(name, service=member.service))
         self._asked.pop(name, None)
@@ -148,9 +175,47 @@ class JoinedClusters:
             looked=looked,
         )
 
-    async def _follow(self, name: str) -> None:
+    def _require(self, name: str) -> None:
+        """Raises ClusterUnavailable: it does not answer."""
+        if why := self._unreached.get(name):
+            raise ClusterUnavailable(f"cluster {name} does not answer: {why}")
+
+    async def _reach(self, name: str) -> None:
+        """One try; why it failed is noted."""
+        try:
+            await self._members[name].cluster.start()
+        except ClusterUnavailable as failure:
+            self._unreached[name] = str(failure)
+        else:
+            del self._unreached[name]
+
+    async def _take_up(self, name: str, first: asyncio.Task[None]) -> None:
+        """Once it answers, hear what it has to tell."""
+        was_away = name in self._unreached
+        try:
+            await asyncio.shield(first)
+        finally:
+            first.cancel()
+        while why := self._unreached.get(name):
+            await asyncio.sleep(_AGAIN_SECONDS)
+            await self._reach(name)
+            if self._unreached.get(name, why) != why:
+                self._reader.put_nowait(self.report())
+        if was_away:
+            log.info("cluster %s answers", name)
+            self._reader.put_nowait(self.report())
         async for _ in self._members[name].cluster.watch():
             self._reader.put_nowait(self.report())
+
+    async def _close_members(self) -> None:
+        for member in self._members.values():
+            await member.cluster.close()
+
+
+def _stand_in(name: str, member: Member, why: str) -> NodeReport:
+    """What is told of a cluster of which no node is known."""
+    node = Node(name, 0, 0, accepts=Acceptance(regions=member.regions), unreached=why)
+    return NodeReport(node, NodeState.GONE, f"cluster {name} does not answer: {why}")
 
 
 def cluster_of(node: str) -> str:

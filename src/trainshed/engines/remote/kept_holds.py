@@ -2,15 +2,32 @@
 the same nodes goes on with them, and waits neither for the cluster nor for an agent's start."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import contextlib
+import logging
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from trainshed.engines.port import EngineUnavailable
+import msgspec
+
+from trainshed.core.lifecycle.replica_events import ReplicaExited
+from trainshed.engines.port import EngineUnavailable, Node
 from trainshed.engines.remote.agent_handle import AgentHandle
-from trainshed.engines.remote.cluster import HoldName, NodeNeed
-from trainshed.engines.remote.gang import Gang
+from trainshed.engines.remote.agents import Agents
+from trainshed.engines.remote.attempts import Attempts
+from trainshed.engines.remote.cluster import Cluster, ClusterUnavailable, HoldName, NodeNeed
+from trainshed.engines.remote.gang import Gang, hold_name
+from trainshed.engines.remote.nodes import ClusterNodes
+from trainshed.engines.remote.options import RemoteOptions
+from trainshed.engines.remote.records import place
 from trainshed.eventloop.background import Crew, joined
 
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 2.0
+"""For which the nodes of an attempt that failed are kept for the next one, whatever is kept else."""
+_NEXT_SECONDS = 1.0
+"""For which those of any other attempt are: the job that is next in the queue is placed within that."""
 _PAUSE = 5.0
 """Seconds after which a hold is given back again that could not be."""
 
@@ -26,30 +43,106 @@ class KeptHold:
     #: Of which attempt it was kept, as the record's owner: a restart gives back what that one names.
     owner: Gang
 
+    def is_on(self, nodes: Collection[str]) -> bool:
+        return any(need.node in nodes for need in self.needs)
+
 
 class KeptHolds:
-    """`give_back`: lets the agents of one end, and gives its nodes back; raises EngineUnavailable. `forget`:
-    nothing of that owner is kept any more."""
+    """All that no attempt has now."""
 
     def __init__(
         self,
-        give_back: Callable[[KeptHold], Awaitable[None]],
-        forget: Callable[[Gang], Awaitable[None]],
+        attempts: Attempts,
+        agents: Agents,
+        cluster: Cluster,
+        nodes: ClusterNodes,
+        options: RemoteOptions,
     ) -> None:
-        self._give_back = give_back
-        self._forget = forget
+        self._attempts = attempts
+        self._agents = agents
+        self._cluster = cluster
+        self._nodes = nodes
+        self._options = options
         self._holds: list[KeptHold] = []
         #: Being given back, and whatever waits for that.
         self._leaving: dict[KeptHold, asyncio.Task[None]] = {}
         self._tasks = Crew()
 
-    def keep(self, holds: Sequence[KeptHold], seconds: float) -> None:
-        """Have them ready for so long."""
-        self._holds += holds
-        for hold in holds:
-            self._tasks.begin(self._expire(hold, seconds), f"keeping {hold.name}")
+    async def keep(self, gang: Gang) -> bool:
+        """Keep what an attempt held that is over, and is written down as such, for one after it. False: it is
+        to be given back."""
+        if self._options.anywhere:
+            return False  # The cluster chooses the nodes of each attempt.
+        wanted = {
+            place(part, need.node) for part, some in gang.record.parts.items() for need in some
+        }
+        if gang.agents.keys() != wanted or not await self._agents.rest(gang):
+            return False
+        del self._attempts.gangs[gang.key]
+        # A job whose program failed may be tried again at once.
+        exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
+        failed = any(not one.stopped and one.exit_code != 0 for one in exits)
+        seconds = max(self._options.keep, _RETRY_SECONDS if failed else _NEXT_SECONDS)
+        for part, some in gang.record.parts.items():
+            agents = tuple(gang.agents[place(part, need.node)] for need in some)
+            name = hold_name(self._options.identity, gang.record, part)
+            self._hold(KeptHold(name, some, agents, gang), seconds)
+        return True
 
-    def take(self, needs: Collection[NodeNeed]) -> KeptHold | None:
+    async def adopt(self, gang: Gang) -> None:
+        """Have an attempt go on with what was kept, and give back what is in the way of the rest. Raises
+        EngineUnavailable."""
+        for part, some in gang.record.parts.items():
+            if any(agent.part == part for agent in gang.agents.values()):
+                continue
+            kept = self._take(some)
+            if kept is None:
+                continue
+            starts = {
+                place(part, agent.node): agent.name.rpartition("/")[2] for agent in kept.agents
+            }
+            try:
+                async with self._attempts.lock(gang.key):
+                    record = msgspec.structs.replace(
+                        gang.record,
+                        holds=gang.record.holds | {part: kept.name},
+                        agents=gang.record.agents | starts,
+                    )
+                    await self._attempts.write(gang, record)
+            except BaseException:
+                self._hold(kept, 0.0)
+                raise
+            await asyncio.gather(*(self._agents.adopt(gang, agent, part) for agent in kept.agents))
+            await self._settle(kept)
+        fresh = (
+            need.node
+            for part, some in gang.record.parts.items()
+            if part not in gang.record.holds
+            for need in some
+        )
+        for node in dict.fromkeys(fresh):
+            await self._make_room(node)
+
+    async def make_way(self, nodes: Collection[str]) -> None:
+        """Give back all that is kept on any of those nodes, as far as the cluster takes it."""
+        for hold in (*self._holds, *self._leaving):
+            if hold.is_on(nodes):
+                with contextlib.suppress(EngineUnavailable):
+                    await self._leave(hold)
+
+    async def close(self) -> None:
+        """Give all back, as far as the cluster takes it."""
+        await asyncio.gather(
+            *(self._leave(hold) for hold in (*self._holds, *self._leaving)), return_exceptions=True
+        )
+        await self._tasks.close()
+
+    def _hold(self, hold: KeptHold, seconds: float) -> None:
+        """Have it ready for so long."""
+        self._holds.append(hold)
+        self._tasks.begin(self._expire(hold, seconds), f"keeping {hold.name}")
+
+    def _take(self, needs: Collection[NodeNeed]) -> KeptHold | None:
         """One of nodes that have just that, with its agents connected; it is the caller's then."""
         wanted = frozenset(needs)
         for hold in self._holds:
@@ -58,27 +151,26 @@ class KeptHolds:
                 return hold
         return None
 
-    async def settle(self, hold: KeptHold) -> None:
+    async def _settle(self, hold: KeptHold) -> None:
         """An attempt that is written down has it, or nobody."""
-        if not any(one.owner is hold.owner for one in (*self._holds, *self._leaving)):
-            await self._forget(hold.owner)
+        if any(one.owner is hold.owner for one in (*self._holds, *self._leaving)):
+            return
+        try:
+            await self._attempts.delete(hold.owner)
+        except OSError as failure:
+            # It is found, and given back again, at the next start.
+            log.warning("job %s: its record is not removed: %s", hold.name.job_uid, failure)
 
-    async def make_way(self, nodes: Collection[str]) -> None:
-        """Give back what is kept on any of those nodes. Raises EngineUnavailable."""
-        in_way = [
-            hold
-            for hold in (*self._holds, *self._leaving)
-            if any(need.node in nodes for need in hold.needs)
-        ]
-        for hold in in_way:
-            await self._leave(hold)
-
-    async def close(self) -> None:
-        """Give all back, as far as the cluster takes it."""
-        await asyncio.gather(
-            *(self._leave(hold) for hold in (*self._holds, *self._leaving)), return_exceptions=True
-        )
-        await self._tasks.close()
+    async def _make_room(self, node: str) -> None:
+        """Give back as much as it takes until what attempts have and want there fits beside what is kept."""
+        here = self._nodes.by_name().get(node)
+        while kept := [hold for hold in (*self._leaving, *self._holds) if hold.is_on((node,))]:
+            parts = (gang.record.parts for gang in self._attempts.gangs.values())
+            wanted = [some for held in parts for some in held.values()]
+            needs = [need for some in (*wanted, *(hold.needs for hold in kept)) for need in some]
+            if here is not None and fits(here, [need for need in needs if need.node == node]):
+                return
+            await self._leave(kept[0])
 
     async def _expire(self, hold: KeptHold, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -100,6 +192,30 @@ class KeptHolds:
         await asyncio.shield(task)
 
     async def _let_go(self, hold: KeptHold) -> None:
-        await self._give_back(hold)
+        await asyncio.gather(*(self._agents.dismiss(agent) for agent in hold.agents))
+        try:
+            await self._cluster.give_back(hold.name)
+        except ClusterUnavailable as failure:
+            raise EngineUnavailable(str(failure)) from failure
         del self._leaving[hold]
-        await self.settle(hold)
+        await self._settle(hold)
+
+
+def fits(node: Node, needs: Sequence[NodeNeed]) -> bool:
+    """Whether a node has all of that at once, besides what others have there. Pure."""
+    others = node.others
+    theirs = dict(others.accelerators)
+    free = {kind: count - theirs.get(kind, 0) for kind, count in node.accelerators}
+    wanted: dict[str, int] = {}
+    for need in needs:
+        if need.accelerators:
+            wanted[need.accelerator] = wanted.get(need.accelerator, 0) + need.accelerators
+    return (
+        _sum(math.ceil(need.vcpus) for need in needs) <= node.vcpus - others.vcpus
+        and _sum(need.memory_bytes for need in needs) <= node.memory_bytes - others.memory_bytes
+        and all(count <= free.get(kind, 0) for kind, count in wanted.items())
+    )
+
+
+def _sum(amounts: Iterable[float]) -> float:
+    return sum(max(1, amount) for amount in amounts)

@@ -1,9 +1,10 @@
-"""Where an agent writes on its node: a directory of its own in one that all agents there share, and what
-killed agents have left in it."""
+"""Where an agent writes on its node, and as whom: a directory of its own in one that all agents of its user
+share there, and what killed agents have left in it."""
 
 import contextlib
 import fcntl
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -12,6 +13,20 @@ from pathlib import Path
 
 _OWN = re.compile(r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+-\d+")
 """Names of agents' directories."""
+
+
+def require_user(name: str) -> None:
+    """Nobody's programs run as somebody else's. Raises OSError."""
+    if not name:
+        return
+    try:
+        wanted = pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise OSError(f"this node knows no user {name}, as whom its programs are to run") from None
+    if wanted != os.geteuid():
+        raise OSError(
+            f"user {name} has number {wanted} here, and this is a process of {os.geteuid()}"
+        )
 
 
 def make_ours(directory: Path) -> None:

@@ -1,10 +1,8 @@
 """Slots on a cluster's nodes: nodes are held, agents started on them, and those give out the slots."""
 
 import asyncio
-import contextlib
 import itertools
 import logging
-import math
 import secrets
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
@@ -15,17 +13,11 @@ from typing import Any
 
 import msgspec
 
-from trainshed.core.capacity import DelayCause
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid
 from trainshed.engines.port import (
-    CapacityChanged,
     EngineUnavailable,
     LaunchRejected,
-    Node,
-    NodeChanged,
-    NodeState,
     Slot,
     SlotRequest,
     StillWaiting,
@@ -37,38 +29,32 @@ from trainshed.engines.remote.attempts import Attempts
 from trainshed.engines.remote.cluster import (
     Cluster,
     ClusterRefused,
-    ClusterReport,
     ClusterUnavailable,
     Hold,
-    NodeReport,
     Owner,
 )
 from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.content.progress import delay_of_sending
 from trainshed.engines.remote.gang import Gang, given, has_to_move, hold_name, moved
-from trainshed.engines.remote.kept_holds import KeptHold, KeptHolds
+from trainshed.engines.remote.kept_holds import KeptHolds
+from trainshed.engines.remote.nodes import ClusterNodes
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.preflight import PreflightFailed
-from trainshed.engines.remote.quarantine import Quarantine
 from trainshed.engines.remote.reachability import Break, judge
 from trainshed.engines.remote.records import GangRecord, place
 from trainshed.eventloop.background import Crew, joined
 
 log = logging.getLogger(__name__)
 
-QUARANTINE = "quarantine.json"
-"""File in the engine's directory: nodes that were found unfit."""
-_LONGEST_WAIT = 60.0
-"""Seconds after which the clock is looked at again: it may have been set."""
 _PATIENCE = 5.0
 """Seconds that one `allocate` waits; the next one goes on waiting for the same."""
 _REST_SECONDS = 600.0
 """For which nodes of one kind are held while those of another are waited for."""
 _TOLD_AFTER = (2.0, 10.0, 25.0)
 """Seconds after which it is told how much a node was sent; then after each double minute."""
-_RETRY_SECONDS = 2.0
-"""For which the nodes of an attempt that failed are kept for the next one, whatever is kept else."""
+_IN_WAY_SECONDS = 0.5
+"""After which what waits for nodes gets what is kept there, whether that seemed to be in its way or not."""
 _STARTS = 3
 """Agents that are started on a node until one stays."""
 _VALID = 400 * 86400.0
@@ -80,34 +66,24 @@ class SlotMaker:
     same."""
 
     def __init__(
-        self, attempts: Attempts, agents: Agents, cluster: Cluster, options: RemoteOptions
+        self,
+        attempts: Attempts,
+        agents: Agents,
+        cluster: Cluster,
+        nodes: ClusterNodes,
+        options: RemoteOptions,
     ) -> None:
-        self.capacity: tuple[Node, ...] = ()
         self._attempts = attempts
         self._agents = agents
         self._cluster = cluster
+        self._nodes = nodes
         self._options = options
-        self._nodes: dict[str, NodeState] = {}
-        self._quarantine = Quarantine(options.directory / QUARANTINE, options.quarantine)
-        self._quarantining = asyncio.Lock()
-        #: A node was quarantined.
-        self._quarantined = asyncio.Event()
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
-        self._kept = KeptHolds(self._let_go, self._forget)
+        self._kept = KeptHolds(attempts, agents, cluster, nodes, options)
         self._tasks = Crew()
-
-    async def load(self) -> None:
-        """What was found of nodes before. Raises EngineUnavailable."""
-        try:
-            await asyncio.to_thread(self._quarantine.load)
-        except (OSError, ValueError) as error:
-            raise EngineUnavailable(f"it is not known which nodes are unfit: {error}") from error
 
     def begin(self) -> None:
         """The cluster has been looked at for the first time, and agents may connect."""
-        self._take(self._cluster.report(), told=False)
-        self._tasks.keep(self._follow, "hearing the cluster")
-        self._tasks.keep(self._end_quarantines, "taking back nodes that were unfit")
         for gang in self._attempts.gangs.values():
             if gang.record.released:
                 self._tasks.begin(self._give_back_released(gang), "giving back what was kept")
@@ -120,34 +96,11 @@ class SlotMaker:
         await self._kept.close()
         await self._tasks.close()
 
-    async def readmit(self, node: str) -> None:
-        """Let a node that was found unfit take work again. Raises EngineUnavailable."""
-        async with self._quarantining:
-            if self._quarantine.remove(node):
-                await self._save_quarantine()
-
     async def stop_preparing(self, gang: Gang) -> None:
         """Nothing more is begun for it."""
         if (preparing := self._preparing.get(gang.key)) is not None:
             preparing.cancel()
             await asyncio.gather(preparing, return_exceptions=True)
-
-    def by_name(self) -> dict[str, Node]:
-        """The nodes there are."""
-        return {node.name: node for node in self.capacity}
-
-    def require_nodes(self, requests: Iterable[SlotRequest], *, refuse: bool) -> None:
-        """Raises LaunchRejected if a node is none of the cluster's, and EngineUnavailable if it is gone."""
-        for request in requests:
-            if refuse and request.node not in self._nodes:
-                raise LaunchRejected(
-                    f"there is no node {request.node!r}; this cluster's are "
-                    f"{', '.join(sorted(self._nodes)[:10]) or 'not known'}"
-                )
-            if self._nodes.get(request.node) is NodeState.GONE:
-                raise EngineUnavailable(
-                    f"node {request.node} does not answer; name another one, or wait until it is back"
-                )
 
     async def owner(self, requests: Sequence[SlotRequest]) -> Owner:
         """In whose name a gang is to be held. Raises LaunchRejected."""
@@ -167,7 +120,7 @@ class SlotMaker:
         if not moving:
             return
         if not self._options.anywhere:
-            self.require_nodes(moving, refuse=True)
+            self._nodes.require(moving, refuse=True)
         seats = [gang.record.seat(request.replica) for request in moving]
         if live := [str(seat.replica) for seat in seats if seat and gang.is_live(seat)]:
             raise EngineUnavailable(
@@ -176,7 +129,7 @@ class SlotMaker:
         await self.stop_preparing(gang)
         before = gang.record
         await self._attempts.write(
-            gang, moved(before, moving, self.by_name(), anywhere=self._options.anywhere)
+            gang, moved(before, moving, self._nodes.by_name(), anywhere=self._options.anywhere)
         )
         for part in before.parts.keys() - gang.record.parts.keys():
             left = [agent for agent in gang.agents.values() if agent.part == part]
@@ -256,55 +209,18 @@ class SlotMaker:
         except ClusterUnavailable as failure:
             raise EngineUnavailable(str(failure)) from failure
 
+    async def let_go(self, gang: Gang) -> None:
+        """Of what is over, and written down as such: keep for others what it held, or give it back. Raises
+        EngineUnavailable."""
+        if not await self._kept.keep(gang):
+            await self.give_back_all(gang)
+
     async def give_back_all(self, gang: Gang) -> None:
         """Of what is over: end its agents, give its nodes back, forget it. Raises EngineUnavailable."""
         await asyncio.gather(*(self._agents.dismiss(agent) for agent in gang.agents.values()))
         for part in gang.record.parts:
             await self.give_back(gang.record, part)
         await self._attempts.delete(gang)
-
-    async def keep(self, gang: Gang) -> bool:
-        """Keep what an attempt held that is over, and is written down as such, for one after it. False: it is
-        to be given back."""
-        # A job whose program failed may be tried again at once.
-        exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
-        failed = any(not one.stopped and one.exit_code != 0 for one in exits)
-        seconds = max(self._options.keep, _RETRY_SECONDS if failed else 0.0)
-        if self._options.anywhere:
-            seconds = 0.0  # The cluster chooses the nodes of each attempt.
-        wanted = {
-            place(part, need.node) for part, some in gang.record.parts.items() for need in some
-        }
-        if not seconds or gang.agents.keys() != wanted or not await self._agents.rest(gang):
-            return False
-        del self._attempts.gangs[gang.key]
-        self._kept.keep(
-            [
-                KeptHold(
-                    hold_name(self._options.identity, gang.record, part),
-                    some,
-                    tuple(gang.agents[place(part, need.node)] for need in some),
-                    gang,
-                )
-                for part, some in gang.record.parts.items()
-            ],
-            seconds,
-        )
-        return True
-
-    async def _let_go(self, hold: KeptHold) -> None:
-        await asyncio.gather(*(self._agents.dismiss(agent) for agent in hold.agents))
-        try:
-            await self._cluster.give_back(hold.name)
-        except ClusterUnavailable as failure:
-            raise EngineUnavailable(str(failure)) from failure
-
-    async def _forget(self, owner: Gang) -> None:
-        try:
-            await self._attempts.delete(owner)
-        except OSError as failure:
-            # It is found, and given back again, at the next start.
-            log.warning("job %s: its record is not removed: %s", owner.record.job_uid, failure)
 
     async def _give_back_released(self, gang: Gang) -> None:
         """What an earlier service kept, or was about to give back."""
@@ -317,38 +233,6 @@ class SlotMaker:
                 except EngineUnavailable as failure:
                     log.info("job %s: nodes not given back yet: %s", gang.record.job_uid, failure)
             await asyncio.sleep(_PATIENCE)
-
-    async def _adopt(self, gang: Gang) -> None:
-        """Go on with what was kept, and have given back what is in the way. Raises EngineUnavailable."""
-        for part, some in gang.record.parts.items():
-            if any(agent.part == part for agent in gang.agents.values()):
-                continue
-            kept = self._kept.take(some)
-            if kept is None:
-                continue
-            starts = {
-                place(part, agent.node): agent.name.rpartition("/")[2] for agent in kept.agents
-            }
-            try:
-                async with self._attempts.lock(gang.key):
-                    record = msgspec.structs.replace(
-                        gang.record,
-                        holds=gang.record.holds | {part: kept.name},
-                        agents=gang.record.agents | starts,
-                    )
-                    await self._attempts.write(gang, record)
-            except BaseException:
-                self._kept.keep([kept], 0.0)
-                raise
-            await asyncio.gather(*(self._agents.adopt(gang, agent, part) for agent in kept.agents))
-            await self._kept.settle(kept)
-        fresh = {
-            need.node
-            for part, some in gang.record.parts.items()
-            if part not in gang.record.holds
-            for need in some
-        }
-        await self._kept.make_way(fresh)
 
     def _no_longer(self, key: tuple[JobUid, int], task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
@@ -373,7 +257,7 @@ class SlotMaker:
                 if self._options.anywhere:
                     holds = await self._hold_anywhere(gang)
                 else:
-                    await self._adopt(gang)
+                    await self._kept.adopt(gang)
                 agents = await self._with_agents(gang, holds)
                 if self._options.preflight:
                     await self._require_links(agents)
@@ -392,7 +276,7 @@ class SlotMaker:
         """Parts one after the other, on nodes that the cluster chooses. What is held waits for the rest for a
         while, and is given back then: two jobs of several parts must not wait for each other."""
         holds: dict[int, Hold] = {}
-        avoid = [name for name, state in self._nodes.items() if state is not NodeState.UP]
+        avoid = self._nodes.not_up()
         for part, some in gang.record.parts.items():
             name = hold_name(self._options.identity, gang.record, part)
             try:
@@ -490,8 +374,16 @@ class SlotMaker:
         )
 
     async def _acquired(self, gang: Gang, part: int) -> Hold:
-        name = hold_name(self._options.identity, gang.record, part)
-        return await self._cluster.acquire(name, gang.record.parts[part])
+        name, needs = hold_name(self._options.identity, gang.record, part), gang.record.parts[part]
+        acquiring = joined(self._cluster.acquire(name, needs))
+        try:
+            await asyncio.wait([acquiring], timeout=_IN_WAY_SECONDS)
+            if not acquiring.done():
+                await self._kept.make_way({need.node for need in needs})
+            return await asyncio.shield(acquiring)
+        finally:
+            acquiring.cancel()
+            await asyncio.gather(acquiring, return_exceptions=True)
 
     def _commands(
         self, record: GangRecord, agents: Sequence[AgentHandle]
@@ -550,7 +442,7 @@ class SlotMaker:
         if judgement.network:
             raise LaunchRejected(judgement.network)
         for node, cause in judgement.unfit.items():
-            await self.leave_alone(node, cause)
+            await self._nodes.leave_alone(node, cause)
         if judgement.unfit:
             node, cause = next(iter(judgement.unfit.items()))
             raise PreflightFailed(f"node {node}: {cause}")
@@ -586,7 +478,7 @@ class SlotMaker:
             )
         except PreflightFailed as failure:
             cause = str(failure).removeprefix(f"node {agent.node}: ")
-            await self.leave_alone(agent.node, cause)
+            await self._nodes.leave_alone(agent.node, cause)
             raise
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
@@ -600,81 +492,6 @@ class SlotMaker:
                 await asyncio.sleep(_PATIENCE)
             else:
                 return
-
-    # --- the cluster ---
-
-    async def _follow(self) -> None:
-        async for report in self._cluster.watch():
-            self._take(report, told=True)
-
-    def _take(self, report: ClusterReport, *, told: bool) -> None:
-        capacity = tuple(one.node for one in report.nodes)
-        if capacity != self.capacity:
-            self.capacity = capacity
-            if told:
-                self._attempts.emit(CapacityChanged(capacity))
-        states = {one.node.name: self._judged(one) for one in report.nodes}
-        for name, one in states.items():
-            if self._nodes.get(name, NodeState.UP) is not one.state:
-                self._attempts.emit(NodeChanged(name, one.state, one.cause))
-        for name in self._nodes.keys() - states.keys():
-            self._attempts.emit(
-                NodeChanged(name, NodeState.GONE, "the cluster does not list it any more")
-            )
-        self._nodes = {name: one.state for name, one in states.items()}
-        for gang in self._attempts.gangs.values():
-            self._tell_delay(gang, report)
-
-    def _tell_delay(self, gang: Gang, report: ClusterReport) -> None:
-        """That the cluster has it wait, or no longer."""
-        names = (hold_name(self._options.identity, gang.record, part) for part in gang.record.parts)
-        delay = next((report.delays[name] for name in names if name in report.delays), None)
-        if delay is not None or (gang.delay and gang.delay.cause is DelayCause.CLUSTER):
-            self._attempts.report_delay(gang, delay)
-
-    # --- nodes that are unfit ---
-
-    def _judged(self, one: NodeReport) -> NodeReport:
-        """What the cluster says of a node, and what was found there."""
-        cause = self._quarantine.cause(one.node.name)
-        if one.state is NodeState.UP and cause:
-            return replace(one, state=NodeState.DRAINING, cause=f"{one.node.name} is {cause}")
-        return one
-
-    async def leave_alone(self, node: str, cause: str, seconds: float | None = None) -> None:
-        """Start nothing more there, for so many seconds; None = as long as on a node that is unfit. What runs
-        there leaves. Raises EngineUnavailable."""
-        log.warning("node %s: left alone: %s", node, cause)
-        async with self._quarantining:
-            self._quarantine.add(node, cause, self._options.now(), seconds=seconds)
-            self._quarantined.set()
-            await self._save_quarantine()
-
-    async def _end_quarantines(self) -> None:
-        while True:
-            self._quarantined.clear()
-            soonest = self._quarantine.soonest()
-            left = soonest - self._options.now() if soonest else math.inf
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(max(left, 0), _LONGEST_WAIT)):
-                    await self._quarantined.wait()
-            async with self._quarantining:
-                if over := self._quarantine.end(self._options.now()):
-                    log.info("nodes taken back: %s", ", ".join(over))
-                    with contextlib.suppress(
-                        EngineUnavailable
-                    ):  # They are over after a restart, too.
-                        await self._save_quarantine()
-
-    async def _save_quarantine(self) -> None:
-        """Tell what it is now, and write it down. Raises EngineUnavailable."""
-        self._take(self._cluster.report(), told=True)
-        try:
-            await asyncio.to_thread(self._quarantine.save)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"it cannot be written down which nodes are unfit ({error}); make room and try again"
-            ) from error
 
 
 async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -86,7 +86,9 @@ class SlurmClient:
         if waiting:
             _, staying = await asyncio.wait(waiting, timeout=_BY_ITSELF_SECONDS)
             if staying:
-                await self.answer(commands.terminate(name, user))
+                # They may just have ended, which Slurm calls an error.
+                with contextlib.suppress(ClusterUnavailable):
+                    await self.answer(commands.terminate(name, user))
                 await asyncio.wait(staying, timeout=_LEAVE_SECONDS)
 
     async def hand_over(
