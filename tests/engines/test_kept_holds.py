@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,13 @@ import pytest
 from tests.engines.remote_lab import RemoteLab
 from trainshed.core.names import JobUid
 from trainshed.engines.conformance.lab import Program
-from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
+from trainshed.engines.conformance.stage import (
+    PRIMARY,
+    SECOND_REPLICA,
+    Stage,
+    requests_for,
+    staged,
+)
 from trainshed.engines.remote.cluster import HoldName, NodeNeed
 from trainshed.engines.remote.gang import without_adopted
 from trainshed.engines.remote.records import GangRecord
@@ -68,7 +75,7 @@ class TestARetry:
         await stage.until(lambda: bool(stage.ends(uid, attempt=2)), "its end")
         await stage.engine.release(uid, 2)
         stage.forget(uid, 2)
-        assert _held(stage) == {}
+        await stage.until(lambda: not _held(stage), "that it is given back")
 
     @staged
     async def test_that_does_not_come_leaves_nothing_held(self, stage: Stage) -> None:
@@ -84,9 +91,16 @@ class TestARetry:
         assert await stage.engine.allocations() == ()
 
     @staged
-    async def test_is_not_waited_for_after_success(self, stage: Stage) -> None:
-        await _over(stage, stage.job(), Program())
-        assert _held(stage) == {}
+    async def test_and_the_next_job_in_the_queue_are_not_waited_for_long(
+        self, stage: Stage
+    ) -> None:
+        first, second = stage.job(), stage.job()
+        await _over(stage, first, Program(prints=1))
+        before = _held(stage)
+        await _over(stage, second, Program(prints=2))
+        assert before and _held(stage) == before
+        await stage.until(lambda: not _held(stage), "that it is given back")
+        assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
@@ -106,12 +120,17 @@ class TestKeeping:
         assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
 
     @staged
-    async def test_makes_way_for_jobs_that_need_something_else(self, stage: Stage) -> None:
-        first, second = stage.job(), stage.job()
+    async def test_makes_way_for_jobs_that_do_not_fit_beside_it(self, stage: Stage) -> None:
+        first, second, third = stage.job(), stage.job(), stage.job()
         await _over(stage, first, Program())
         before = _held(stage)
         await stage.allocate(second, PRIMARY, SECOND_REPLICA)
+        assert before.keys() < _held(stage).keys()
+        node = next(one for one in await stage.engine.capacity() if one.name == "alder")
+        (request,) = requests_for(third, node.name, PRIMARY)
+        await stage.engine.allocate(third, 1, [replace(request, vcpus=node.vcpus - 1)])
         assert not before.keys() & _held(stage).keys()
+        await stage.engine.release(third, 1)
 
     @staged
     async def test_goes_on_when_the_agent_has_died(self, stage: Stage) -> None:
