@@ -7,6 +7,7 @@ builds nothing.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from trainshed.core.catalog.images import (
@@ -176,6 +177,8 @@ class LocalCatalog:
         self._images = images
         #: Whether this machine has a GPU; asked only for images that are for GPUs.
         self._has_gpu = has_gpu
+        # Nearly all jobs ask for one of a few images, and the releases and the Pythons stay what they are.
+        self._nearest = lru_cache(maxsize=256)(self._look_for_nearest)
 
     def default(self, family: str = "") -> RuntimeChoice | RuntimeRefusal:
         """The newest release of a family ("" = the default family) on the Python it is most at home on."""
@@ -235,7 +238,7 @@ class LocalCatalog:
         sheets = [each for each in self._families if each.runtime_versions]
         # None of those on any Python that is here: the default is better than nothing.
         for sheet in (*sheets, self._families[0]):
-            found = nearest(sheet, self._pythons, runtime_version, python, for_gpu=False)
+            found = self._nearest(sheet.family, runtime_version, python)
             if found:
                 return self._runtime_version(sheet, found, runtime_version, python_version)
         return RuntimeRefusal(_no_interpreter(sheets[0] if sheets else self._families[0]))
@@ -314,9 +317,7 @@ class LocalCatalog:
         # Where no release is built for GPUs in particular, there is nothing to choose and nothing to tell.
         wants_gpu = image.device == "gpu" and any(each.for_gpu for each in sheet.releases)
         has_gpu = wants_gpu and self._has_gpu()
-        found = nearest(
-            sheet, self._pythons, image.version, python, for_gpu=has_gpu, slim=image.slim
-        )
+        found = self._nearest(sheet.family, image.version, python, for_gpu=has_gpu, slim=image.slim)
         if found is None:
             return RuntimeRefusal(_no_interpreter(sheet))
         choice = _choice(sheet, found)
@@ -340,6 +341,19 @@ class LocalCatalog:
                 f"Packages of that image that are not installed here: {named}. {_NAME_THEM}"
             )
         return _with_notices(choice, *notices)
+
+    def _look_for_nearest(
+        self,
+        family: str,
+        version: str,
+        python: Minor,
+        *,
+        for_gpu: bool = False,
+        slim: bool = False,
+    ) -> Candidate | None:
+        """`nearest`, whose sheet is named by its family, as the key of a cache."""
+        sheet = next(each for each in self._families if each.family == family)
+        return nearest(sheet, self._pythons, version, python, for_gpu=for_gpu, slim=slim)
 
     def _offers(self) -> str:
         """The newest listed image of every framework that is served."""
