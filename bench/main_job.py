@@ -1,5 +1,6 @@
 """The main job's rows: start-up, throughput, submit cost and memory, as ratios to floors of the same run."""
 
+import os
 import shutil
 import sys
 import tempfile
@@ -37,16 +38,12 @@ def warm(service: Service) -> None:
         measures.first_line(connection)
 
 
-def bounded(name: str, value: float, floor: float, target: float, unit: str = "ms") -> Row:
+def start(name: str, value: float, floor: float, target: float | None = None) -> Row:
+    """Milliseconds. Targets are for the sterner floor: the interpreter that the runtime brings may start
+    faster than the service's, whose row stands beside it."""
     ratio = value / floor
-    return Row(
-        name, f"{value:.1f} {unit}", f"{floor:.1f} {unit}", ratio, f"≤ {target:g}×", ratio <= target
-    )
-
-
-def against_own(name: str, value: float, floor: float) -> Row:
-    """The sterner floor: the interpreter that the runtime brings may start faster than the service's."""
-    return Row(name, f"{value:.1f} ms", f"{floor:.1f} ms", value / floor)
+    told, held = ("", None) if target is None else (f"≤ {target:g}×", ratio <= target)
+    return Row(name, f"{value:.1f} ms", f"{floor:.1f} ms", ratio, told, held)
 
 
 def start_up(service: Service, rounds: int) -> list[Row]:
@@ -75,7 +72,7 @@ def start_up(service: Service, rounds: int) -> list[Row]:
     )
     first, followed = ours[FORGIVEN:], seen[FORGIVEN:]
     rows = [
-        bounded("submit → first line, p50", median(first), median(bare), 3),
+        start("submit → first line, p50", median(first), median(bare)),
         Row(
             "submit → first line, p95",
             f"{percentile(first, 0.95):.1f} ms",
@@ -88,12 +85,12 @@ def start_up(service: Service, rounds: int) -> list[Row]:
             f"{median(bare):.1f} ms",
             median(followed) / median(bare),
         ),
-        bounded("8 replicas all started, p50", median(ours8), median(bare8), 1.5),
-        against_own(
-            "first line, against the job's own interpreter, p50", median(first), median(own)
+        start("8 replicas all started, p50", median(ours8), median(bare8)),
+        start(
+            "first line, against the job's own interpreter, p50", median(first), median(own), 1.7
         ),
-        against_own(
-            "8 replicas, against the job's own interpreter, p50", median(ours8), median(own8)
+        start(
+            "8 replicas, against the job's own interpreter, p50", median(ours8), median(own8), 1.3
         ),
     ]
     if shutil.which("gcloud") is None:
@@ -116,16 +113,16 @@ def throughput(service: Service, jobs: int) -> Row:
     ours: list[float] = []
     bare: list[float] = []
     for _ in range(3):
-        bare.append(measures.bare_per_second(jobs // 3))
+        bare.append(measures.bare_per_second(jobs // 3, os.cpu_count() or 1))
         ours.append(measures.jobs_per_second(service, jobs, 6))
     ratio = median(ours) / median(bare)
     return Row(
-        "trivial jobs end to end per second",
+        "trivial jobs end to end per second, against as many starts at once as processors",
         f"{median(ours):.1f}/s",
         f"{median(bare):.1f}/s",
         ratio,
-        "≥ 0.5×",
-        ratio >= 0.5,
+        "≥ 0.6×",
+        ratio >= 0.6,
     )
 
 
@@ -133,15 +130,22 @@ def submit_cost(service: Service, seconds: int) -> list[Row]:
     connection = Connection(service)
     warm(service)
     connection.submit(container_job("import signal; signal.pause()"))
-    measured = measures.submit_cpu(service, seconds)
-    if measured is None:
-        print("NOTE: wrk is not installed here; the submit row is SKIPPED.", file=sys.stderr)
-        return []
-    cpu, rate = measured
-    return [
-        Row("CPU of the service per submit", f"{cpu:.2f} ms", "–", None, "≤ 1 ms", cpu <= 1),
-        Row("durable submits per second, 16 connections", f"{rate:.0f}/s", "–"),
-    ]
+    rows: list[Row] = []
+    for connections, most in ((16, 0.6), (1, 1.0)):
+        cpu, rate = measures.submit_cpu(service, connections, seconds)
+        by = f"{connections} connection{'s' if connections > 1 else ''}"
+        rows += [
+            Row(
+                f"CPU of the service per submit, {by}",
+                f"{cpu:.2f} ms",
+                "–",
+                None,
+                f"≤ {most:g} ms",
+                cpu <= most,
+            ),
+            Row(f"durable submits per second, {by}", f"{rate:.0f}/s", "–"),
+        ]
+    return rows
 
 
 def idle_memory(service: Service) -> Row:
@@ -154,6 +158,6 @@ def idle_memory(service: Service) -> Row:
         f"{megabytes:.0f} MB",
         "–",
         None,
-        "≤ 80 MB",
-        megabytes <= 80,
+        "≤ 60 MB",
+        megabytes <= 60,
     )

@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -165,41 +164,38 @@ def jobs_per_second(service: Service, count: int, callers: int) -> float:
     return count / (time.perf_counter() - begun)
 
 
-def bare_per_second(count: int) -> float:
-    """Interpreters started one after another, each waited for."""
-    begun = time.perf_counter()
-    for _ in range(count):
+def bare_per_second(count: int, callers: int = 1) -> float:
+    """Interpreters started by so many callers, each of which waits for one before the next."""
+
+    def one(_: int) -> None:
         subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(callers) as pool:
+        list(pool.map(one, range(count)))
     return count / (time.perf_counter() - begun)
 
 
-def submit_cpu(service: Service, seconds: int) -> tuple[float, float] | None:
-    """(CPU milliseconds of the service per submit, submits per second) under wrk; None without wrk.
+def submit_cpu(service: Service, connections: int, seconds: int) -> tuple[float, float]:
+    """(CPU milliseconds of the service per submit, submits per second), by callers that submit one job after
+    another, each over a connection of its own.
 
     The jobs wait behind a running one, so that nothing but the submit is paid for.
     """
-    if shutil.which("wrk") is None:
-        return None
-    body = json.dumps(container_job("pass"))
-    with tempfile.TemporaryDirectory() as directory:
-        script = Path(directory, "post.lua")
-        script.write_text(
-            'wrk.method = "POST"\n'
-            f"wrk.body = [==[{body}]==]\n"
-            f'wrk.headers["Authorization"] = "Bearer {service.token}"\n'
-            'wrk.headers["Content-Type"] = "application/json"\n'
-        )
-        before = cpu_seconds(service.pid)
-        output = subprocess.run(
-            ["wrk", "-t1", "-c16", f"-d{seconds}s", "-s", str(script), service.rest + CUSTOM_JOBS],
-            stdout=subprocess.PIPE,
-            check=True,
-        ).stdout.decode()
-        used = cpu_seconds(service.pid) - before
-    if "Non-2xx" in output:
-        raise RuntimeError(f"some submits were refused:\n{output}")
-    requests = int(output.split(" requests in")[0].split()[-1])
-    return used * 1000 / requests, requests / seconds
+    body = container_job("pass")
+    deadline = time.perf_counter() + seconds
+
+    def caller(connection: Connection) -> int:
+        count = 0
+        while time.perf_counter() < deadline:
+            connection.submit(body)
+            count += 1
+        return count
+
+    before = cpu_seconds(service.pid)
+    with ThreadPoolExecutor(connections) as pool:
+        count = sum(pool.map(caller, [Connection(service) for _ in range(connections)]))
+    return (cpu_seconds(service.pid) - before) * 1000 / count, count / seconds
 
 
 def cpu_seconds(pid: int) -> float:
