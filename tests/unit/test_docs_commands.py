@@ -94,6 +94,8 @@ def test_a_command_that_a_page_names_has_these_options(where: str, line: str) ->
         for parameter in [*command.params, click.Option(["-h", "--help"])]
         for name in (*parameter.opts, *parameter.secondary_opts)
     }
+    if isinstance(command, click.Group) and rest:
+        assert not re.fullmatch(r"[a-z][a-z-]*", rest[0]), f"{where}: there is no `{line}`"
     if isinstance(command, click.Group) and "list" in command.commands:
         options |= {
             name for parameter in command.commands["list"].params for name in parameter.opts
