@@ -206,6 +206,18 @@ def answering(endpoint: Endpoint) -> Endpoint:
     )
 
 
+def takes_place(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """The options `--project` and `--region` of a command. `what`: what it is that lies there."""
+
+    def take(command: Callable[..., R]) -> Callable[..., R]:
+        for name in ("region", "project"):
+            told = f"{name.capitalize()} of the {what}. Default: the service's."
+            command = click.option(f"--{name}", metavar=name.upper(), help=told)(command)
+        return command
+
+    return take
+
+
 def place_of(endpoint: Endpoint, project: str | None, region: str | None) -> dict[str, str]:
     """The project and region that are meant; the service's own where neither the command nor the environment
     says."""

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.client import Client, Refused
-from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint
@@ -27,12 +27,7 @@ _PAGE: Final = 1000
 _SHOWN: Final = 10
 """Files of a dataset, and pipelines, that are shown."""
 
-_project = click.option(
-    "--project", metavar="PROJECT", help="Project of the datasets. Default: the service's."
-)
-_region = click.option(
-    "--region", metavar="REGION", help="Region of the datasets. Default: the service's."
-)
+_in_a_place = takes_place("datasets")
 
 
 @click.group(cls=ListGroup)
@@ -41,8 +36,7 @@ def command() -> None:
 
 
 @command.command("list")
-@_project
-@_region
+@_in_a_place
 @takes_form
 @takes_endpoint
 def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: str) -> None:
@@ -61,8 +55,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
 
 @command.command(short_help="Show a dataset: its kind, files and labels.")
 @click.argument("dataset")
-@_project
-@_region
+@_in_a_place
 @takes_form
 @takes_endpoint
 def describe(
@@ -82,8 +75,7 @@ def describe(
 
 @command.command(short_help="Show the rows, bytes and files of each split.")
 @click.argument("name", metavar="DATASET|PIPELINE")
-@_project
-@_region
+@_in_a_place
 @takes_form
 @takes_endpoint
 def splits(

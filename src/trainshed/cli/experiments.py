@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.client import Client
-from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint
@@ -41,12 +41,7 @@ _HIGHER: Final = frozenset(
 )
 """Words in a metric's name that tell which values are better."""
 
-_project = click.option(
-    "--project", metavar="PROJECT", help="Project of the experiments. Default: the service's."
-)
-_region = click.option(
-    "--region", metavar="REGION", help="Region of the experiments. Default: the service's."
-)
+_in_a_place = takes_place("experiments")
 
 
 @click.group(cls=ListGroup)
@@ -55,8 +50,7 @@ def command() -> None:
 
 
 @command.command("list")
-@_project
-@_region
+@_in_a_place
 @takes_form
 @takes_endpoint
 def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: str) -> None:
@@ -84,8 +78,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
     metavar="N",
     help="Show the newest N runs.",
 )
-@_project
-@_region
+@_in_a_place
 @takes_form
 @takes_endpoint
 def describe(
@@ -117,8 +110,7 @@ def describe(
     help="With --by: whether the largest or the smallest value is best. Default: as its name tells.",
 )
 @click.option("--all", "every", is_flag=True, help="Show parameters that do not differ, too.")
-@_project
-@_region
+@_in_a_place
 @takes_form
 @takes_endpoint
 def compare(

@@ -14,7 +14,7 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
-from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint, study_colour
@@ -27,12 +27,7 @@ from trainshed.core.study.spec import Algorithm, Goal, Value
 
 _PAGE = 1000
 
-_project = click.option(
-    "--project", metavar="PROJECT", help="Project of the studies. Default: the service's."
-)
-_region = click.option(
-    "--region", metavar="REGION", help="Region of the studies. Default: the service's."
-)
+_in_a_place = takes_place("studies")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +83,7 @@ def command() -> None:
 
 
 @command.command("list")
-@_project
-@_region
+@_in_a_place
 @takes_form
 @takes_endpoint
 def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: str) -> None:
@@ -108,8 +102,7 @@ def list_(endpoint: Endpoint, *, project: str | None, region: str | None, form: 
 
 @command.command(short_help="Show a study and its trials, best first.")
 @click.argument("study")
-@_project
-@_region
+@_in_a_place
 @takes_form
 @takes_endpoint
 @click.pass_obj

@@ -9,7 +9,7 @@ from trainshed.core.errors import AlreadyExists, NotFound
 from trainshed.store.codec import decode_dataset, encode_dataset
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
+from trainshed.store.sqlite.rows import Parameters, rows_after
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("trainshed.store.sqlite", "datasets.sql")
@@ -39,14 +39,8 @@ class SqliteDatasets:
         place = {"project_id": project_id, "location": location, "dataset_id": after}
 
         def read(connection: sqlite3.Connection) -> tuple[Dataset, ...]:
-            made = ABOVE_ALL_UIDS
-            if after:
-                row = connection.execute(_SQL["place"], place).fetchone()
-                if row is None:
-                    return ()
-                (made,) = row
-            rows = connection.execute(_SQL["datasets"], place | {"made": made, "limit": limit})
-            return tuple([decode_dataset(record) for (record,) in rows.fetchall()])
+            rows = rows_after(connection, _SQL, "datasets", place, after=after, limit=limit)
+            return tuple([decode_dataset(record) for (record,) in rows])
 
         return await self._snapshots.aside(read)
 

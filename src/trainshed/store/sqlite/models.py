@@ -16,7 +16,7 @@ from trainshed.store.models import PersistentResource
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.evaluations import forget_model, forget_version
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters, model_parameters
+from trainshed.store.sqlite.rows import Parameters, model_parameters, rows_after
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("trainshed.store.sqlite", "models.sql")
@@ -40,17 +40,11 @@ class SqliteModels:
         place = {"project_id": project_id, "location": location, "model_id": after}
 
         def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
-            made = ABOVE_ALL_UIDS
-            if after:
-                row = connection.execute(_SQL["place"], place).fetchone()
-                if row is None:
-                    return ()
-                (made,) = row
-            rows = connection.execute(_SQL["models"], place | {"made": made, "limit": limit})
+            rows = rows_after(connection, _SQL, "models", place, after=after, limit=limit)
             return tuple(
                 [
                     _numbered(connection, ModelName(project_id, location, model_id), number)
-                    for model_id, number in rows.fetchall()
+                    for model_id, number in rows
                 ]
             )
 

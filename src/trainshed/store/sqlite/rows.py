@@ -2,8 +2,9 @@
 
 import base64
 import enum
+import sqlite3
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainshed.core.capacity import QuotaKey
@@ -37,6 +38,28 @@ def model_parameters(name: ModelName) -> Parameters:
 
 ABOVE_ALL_UIDS = 2**63 - 1
 """Where a first page begins that goes down from the newest; also above all times."""
+
+
+def rows_after(
+    connection: sqlite3.Connection,
+    sql: Mapping[str, str],
+    page: str,
+    place: Parameters,
+    *,
+    after: str,
+    limit: int,
+) -> list[Any]:
+    """Rows of a list, newest first: those behind the one of which `place` has the id, none where that is
+    gone; all of them where its id, `after`, is "". Of `sql`, "place" finds when that one was made, `page`
+    the rows."""
+    made = ABOVE_ALL_UIDS
+    if after:
+        row = connection.execute(sql["place"], place).fetchone()
+        if row is None:
+            return []
+        (made,) = row
+    return connection.execute(sql[page], place | {"made": made, "limit": limit}).fetchall()
+
 
 KINDS = {
     Collection.CUSTOM_JOBS: WorkKind.JOB,
