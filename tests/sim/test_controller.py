@@ -456,14 +456,20 @@ def test_a_job_that_runs_too_long_is_cancelled_and_its_replicas_are_stopped(tmp_
     asyncio.run(story())
 
 
+async def over(w: World) -> JobUid:
+    """A job that has succeeded, and whose slots are given back."""
+    uid = await w.create(job(1))
+    await w.state(uid, JobState.RUNNING)
+    w.engine.exit(uid, 1, PRIMARY, 0)
+    await w.state(uid, JobState.SUCCEEDED)
+    assert await w.engine.released.get() == (uid, 1)
+    return uid
+
+
 def test_slots_of_a_job_that_ended_before_anything_started_are_given_back(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path) as w:
-            uid = await w.create(job(1))
-            await w.state(uid, JobState.RUNNING)
-            w.engine.exit(uid, 1, PRIMARY, 0)
-            await w.state(uid, JobState.SUCCEEDED)
-            assert await w.engine.released.get() == (uid, 1)
+            uid = await over(w)
             await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
             await w.crash()
             assert await w.engine.released.get() == (uid, 1)
@@ -478,11 +484,7 @@ def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Path) ->
 
     async def story() -> None:
         async with world(tmp_path) as w:
-            uid = await w.create(job(1))
-            await w.state(uid, JobState.RUNNING)
-            w.engine.exit(uid, 1, PRIMARY, 0)
-            await w.state(uid, JobState.SUCCEEDED)
-            assert await w.engine.released.get() == (uid, 1)
+            uid = await over(w)
             await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
             w.engine.ended[uid, 1, PRIMARY] = (1, exited(0))
             await w.crash()
@@ -494,11 +496,7 @@ def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Path) ->
 def test_what_still_runs_of_a_job_that_is_over_is_stopped_and_released(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path) as w:
-            uid = await w.create(job(1))
-            await w.state(uid, JobState.RUNNING)
-            w.engine.exit(uid, 1, PRIMARY, 0)
-            await w.state(uid, JobState.SUCCEEDED)
-            assert await w.engine.released.get() == (uid, 1)
+            uid = await over(w)
             request = SlotRequest(WORKER, "host", "node-0")
             await w.engine.allocate(uid, 1, (request,))
             w.engine.alive[uid, 1, WORKER] = 1

@@ -11,30 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.e2e.programs.event_writer import EventWriter
+from tests.unit.summaries import Clock, Counted
 from trainshed.summaries import following
-from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import EventFile, Follower, Met, Point, representative
-
-
-class Clock:
-    """Seconds; one more at each look."""
-
-    def __init__(self, at: float = 1000.0) -> None:
-        self.at = at
-
-    def __call__(self) -> float:
-        self.at += 1
-        return self.at
-
-
-class Counted(LocalDirectory):
-    """Counts the bytes that are read."""
-
-    opened = 0
-
-    def open(self, file: EventFile) -> BinaryIO:
-        self.opened += 1
-        return super().open(file)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from hypothesis import given
@@ -11,33 +10,11 @@ from hypothesis import strategies as st
 
 from tests.e2e.programs.event_writer import EventWriter, field, framed
 from tests.summary_writers import GOLDEN, WRITERS
+from tests.unit.summaries import Clock, Counted
 from trainshed.summaries import reading
-from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import EventFile
 from trainshed.summaries.reading import FileProgress, read_on, run_of
 
 BEGUN = 1000.0
-
-
-class Clock:
-    """Seconds; one more at each look."""
-
-    def __init__(self, at: float = BEGUN) -> None:
-        self.at = at
-
-    def __call__(self) -> float:
-        self.at += 1
-        return self.at
-
-
-class Counted(LocalDirectory):
-    """Counts the files that are opened."""
-
-    opened = 0
-
-    def open(self, file: EventFile) -> BinaryIO:
-        self.opened += 1
-        return super().open(file)
 
 
 def ignore(handle: int, awaited: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,3 +68,31 @@ def serve(directory: Path) -> Generator[Served]:
         thread.join(15)
         house.close()
         loop.close()
+
+
+def credentials_of(served: Served) -> Any:
+    """Those of the client libraries: the token of the house's owner."""
+    anonymous: Any = import_module("google.auth.credentials").AnonymousCredentials
+
+    class Token(anonymous):
+        def apply(self, headers: Any, token: str | None = None) -> None:
+            headers["authorization"] = f"Bearer {served.house.token}"
+
+        def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
+            self.apply(headers)
+
+    return Token()
+
+
+def sdk_of(served: Served) -> Any:
+    """google.cloud.aiplatform, told where the service is."""
+    module: Any = import_module("google.cloud.aiplatform")
+    module.init(
+        project="p1",
+        location="us-central1",
+        staging_bucket="gs://bucket",
+        api_endpoint=served.url,
+        api_transport="rest",
+        credentials=credentials_of(served),
+    )
+    return module

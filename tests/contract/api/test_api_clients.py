@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.serving import Served, serve
+from tests.contract.api.serving import Served, sdk_of, serve
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import ml_job
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
@@ -50,25 +50,8 @@ def finish(served: Served, name: str, code: int = 0) -> None:
 
 def test_the_sdk_submits_reads_cancels_lists_and_deletes(served: Served) -> None:
     from google.api_core.exceptions import BadRequest
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import aiplatform
 
-    class Token(AnonymousCredentials):
-        def apply(self, headers: Any, token: str | None = None) -> None:
-            headers["authorization"] = f"Bearer {served.house.token}"
-
-        def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
-            self.apply(headers)
-
-    sdk: Any = aiplatform
-    sdk.init(
-        project="p1",
-        location="us-central1",
-        staging_bucket="gs://bucket",
-        api_endpoint=served.url,
-        api_transport="rest",
-        credentials=Token(),
-    )
+    sdk = sdk_of(served)
     pools = [
         {
             "machine_spec": {"machine_type": "n1-standard-4"},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.serving import Served, serve
+from tests.contract.api.serving import Served, sdk_of, serve
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobName, JobUid, ModelName
@@ -35,26 +35,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def sdk(served: Served) -> Any:
-    """google.cloud.aiplatform, told where the service is."""
-    anonymous: Any = import_module("google.auth.credentials").AnonymousCredentials
-
-    class Token(anonymous):
-        def apply(self, headers: Any, token: str | None = None) -> None:
-            headers["authorization"] = f"Bearer {served.house.token}"
-
-        def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
-            self.apply(headers)
-
-    module: Any = import_module("google.cloud.aiplatform")
-    module.init(
-        project="p1",
-        location="us-central1",
-        staging_bucket="gs://bucket",
-        api_endpoint=served.url,
-        api_transport="rest",
-        credentials=Token(),
-    )
-    return module
+    return sdk_of(served)
 
 
 def test_the_sdk_reads_a_tuning_job_and_its_trials(served: Served, sdk: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.serving import Served, serve
+from tests.contract.api.serving import Served, sdk_of, serve
 from tests.contract.api.test_api_clients import Gcloud, bearer, untyped
 from tests.unit.specs_requests import SKLEARN
 
@@ -26,26 +26,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def sdk(served: Served) -> Any:
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import aiplatform
-
-    class Token(AnonymousCredentials):
-        def apply(self, headers: Any, token: str | None = None) -> None:
-            headers["authorization"] = f"Bearer {served.house.token}"
-
-        def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
-            self.apply(headers)
-
-    module: Any = aiplatform
-    module.init(
-        project="p1",
-        location="us-central1",
-        staging_bucket="gs://bucket",
-        api_endpoint=served.url,
-        api_transport="rest",
-        credentials=Token(),
-    )
-    return module
+    return sdk_of(served)
 
 
 def scheduling_sent(strategy: str | None, wait: int | None) -> dict[str, Any]:
@@ -121,6 +102,8 @@ def test_what_is_not_served_is_told_at_once_by_apiclient(served: Served) -> None
 
 
 @pytest.mark.gcloud
+# What is answered: test_unserved.py; how gcloud shows a refusal: tests/e2e/test_gcloud_vertex.py.
+@pytest.mark.soak
 def test_what_is_not_served_is_told_by_gcloud(served: Served, tmp_path: Path) -> None:
     import shutil
 

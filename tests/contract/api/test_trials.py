@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, Answer, House
-from tests.contract.api.serving import Served, serve
+from tests.contract.api.serving import Served, credentials_of, serve
 from tests.contract.api.studying import OWN, SPEC, Adviser, advised, house_over
 from trainshed.api.resources import studies
 from trainshed.core.study.records import Measurement, StudyState, StudyUid, Trial
@@ -468,16 +468,11 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def test_the_gapic_client_tunes_over_rest(served: Served) -> None:
     """spec/clients#surface: the client loop of VizierService, operations polled by the client."""
     from google.api_core.client_options import ClientOptions
-    from google.auth.credentials import AnonymousCredentials
     from google.cloud import aiplatform_v1
-
-    class Token(AnonymousCredentials):
-        def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
-            headers["authorization"] = f"Bearer {served.house.token}"
 
     gapic: Any = aiplatform_v1
     client = gapic.VizierServiceClient(
-        credentials=Token(),
+        credentials=credentials_of(served),
         transport="rest",
         client_options=ClientOptions(api_endpoint=served.url),
     )
