@@ -47,8 +47,20 @@ TOGETHER = {
         "slurm/test_service_places.py",
         "slurm/test_service_rows.py",
     ),
+    "sdk": (
+        "e2e/test_datasets_sdk.py",
+        "e2e/test_experiments_sdk.py",
+        "e2e/test_grpc_clients.py",
+        "e2e/test_job_curves.py",
+        "e2e/test_job_retries.py",
+        "e2e/test_models_sdk.py",
+        "e2e/test_pipelines.py",
+        "e2e/test_sdk.py",
+        "e2e/test_tuning_sdk.py",
+    ),
 }
-"""Files that share what takes seconds to make, an environment or a cluster; one worker runs them."""
+"""Files that share what takes seconds to make, an environment, a cluster or a process that has loaded the
+Vertex SDK; one worker runs them."""
 
 
 # What collecting makes stays to the end, and looking through it again and again takes a quarter of the time.

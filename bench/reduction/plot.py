@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from bench.reduction.cases import MIB
 from bench.reduction.figures import Comparison
 
@@ -28,6 +25,9 @@ _STYLE = {
 
 def draw(ratios: Sequence[Comparison], sizes: Sequence[Comparison], path: Path) -> None:
     """An SVG. `ratios`: a bar for each; `sizes`: a point on the curves for each."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     drawing: Any = mpl  # its own types are incomplete
     with drawing.rc_context(_STYLE):
         figure: Any = Figure(figsize=(9, 0.9 + 0.34 * max(len(ratios), 9)), layout="constrained")

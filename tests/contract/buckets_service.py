@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
 
+from tests.e2e import nursery
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.authentication import Authenticator
@@ -60,15 +58,19 @@ class Service:
             rules=rules,
         )
         self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: nursery.Forked | None = None
         self.start()
 
     def start(self) -> None:
         """Start, or start again at the same address; returns when it listens."""
         read_end, write_end = os.pipe()
         setup = replace(self.setup, port=self.port).encode()
-        self.process = subprocess.Popen(
-            [*PROCESS, "--setup", setup, "--ready-fd", str(write_end)], pass_fds=[write_end]
+        self.process = nursery.buckets().fork(
+            [*PROCESS[1:], "--setup", setup, "--ready-fd", str(write_end)],
+            os.environ,
+            stdout=1,
+            stderr=2,
+            kept=[write_end],
         )
         os.close(write_end)
         with os.fdopen(read_end) as ready:
@@ -106,6 +108,9 @@ def serving(app: Any) -> Generator[int, None, None]:
 
 def client_at(address: str) -> Any:
     """The unmodified client; Any, since the library leaves most of its parameters untyped."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
+
     return storage.Client(
         project="p",
         credentials=AnonymousCredentials(),

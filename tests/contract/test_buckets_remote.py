@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import json
 import os
 import signal
@@ -33,8 +34,10 @@ from trainshed.core.pipelines.records import ModelExport
 from trainshed.serve.bucket_adapters import BucketCopies, BucketSummaries
 from trainshed.summaries.following import Follower
 
-pytest.importorskip("obstore", reason="the library for remote buckets is not installed: NOT TESTED")
-pytest.importorskip("moto.server", reason="no S3-compatible server is installed: NOT TESTED")
+# Looked for, and loaded by those alone who run it: every worker of a run reads this file.
+for _library, _what in (("obstore", "the library for remote buckets"), ("moto", "an S3 server")):
+    if importlib.util.find_spec(_library) is None:
+        pytest.skip(f"{_what} is not installed: NOT TESTED", allow_module_level=True)
 
 KEYS = {"TEST_STORE_KEY": "key-of-a-test", "TEST_STORE_SECRET": "canary-secret-of-a-test"}
 

@@ -46,6 +46,10 @@ SERVICE = (
     *("trainshed.cli.commands", "trainshed.cli.connection", "trainshed.cli.jobs"),
     *("uvicorn.protocols.http.httptools_impl", "uvloop", "multiprocessing.connection"),
 )
+BUCKETS = (
+    "trainshed.buckets.process",
+    *("uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl", "uvloop"),
+)
 SDK = ("google.cloud.aiplatform", "google.cloud.storage")
 _ROOT = Path(__file__).parents[2]
 _FREE = 100
@@ -184,6 +188,12 @@ class Nursery:
 @functools.cache
 def services() -> Nursery:
     return Nursery(SERVICE)
+
+
+@functools.cache
+def buckets() -> Nursery:
+    """Of bucket processes without a service, which are as small as those of a service."""
+    return Nursery(BUCKETS)
 
 
 @functools.cache

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import nursery
+
 
 def doctor(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"TRAINSHED_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "trainshed", "doctor", "--data", str(tmp_path / "data")]
-    return subprocess.run(
-        [*command, *arguments], env=environ, capture_output=True, text=True, check=False, timeout=60
+    words = ["-m", "trainshed", "doctor", "--data", str(tmp_path / "data"), *arguments]
+    done = nursery.services().run(words, environ)
+    return subprocess.CompletedProcess(
+        words, done.returncode, done.stdout.decode(), done.stderr.decode()
     )
 
 

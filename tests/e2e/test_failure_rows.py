@@ -44,6 +44,7 @@ from tests.e2e.stories import (
     verdicts,
 )
 from tests.e2e.test_apiclient import built, image_job
+from tests.soaks import SOAKS
 from trainshed.core.failure.table import RULES
 from trainshed.core.reduction import LISTEN
 
@@ -223,7 +224,9 @@ THREE_RETRIES = [
 def test_crashes_are_tried_three_times_more(service: Service) -> None:
     """spec/failures#crashes: exit codes 6, 134, 11, 139 and deaths by SIGABRT and SIGSEGV, in a container's
     spelling."""
-    jobs = {run(service, script): status for script, status in TRANSIENT.items()}
+    scripts = list(TRANSIENT.items())
+    # Exits and deaths by turns; each code: tests/unit/test_failure_table.py.
+    jobs = {run(service, text): status for text, status in (scripts if SOAKS else scripts[::2])}
     for job_id, status in jobs.items():
         told = story(service, job_id)
         user_code(told, status)
@@ -233,6 +236,7 @@ def test_crashes_are_tried_three_times_more(service: Service) -> None:
         assert told.view["retries"] == {"transient_exit": 3}
 
 
+@pytest.mark.soak  # Of the whole gang, in any order: tests/sim/test_traces.py.
 def test_a_gang_that_crashes_together_is_retried_once_for_all(service: Service) -> None:
     """spec/failures#retries: counters are the job's; whichever replica is heard of first, an attempt costs
     one retry."""
@@ -254,11 +258,12 @@ signal.pause()
 """
 
 
+@pytest.mark.soak  # A package that aborts: test_failures.py.
 def test_crashes_of_packages_are_published_as_bare_signals(service: Service) -> None:
     """spec/failures#crashes: published as 6 and 11 for package jobs."""
     uri = upload(service, "rows/pkg-1.0.tar.gz", source_package(BY_ARGUMENT))
     jobs: dict[str, int] = {}
-    for number in (signal.SIGABRT, signal.SIGSEGV):
+    for number in (signal.SIGABRT, signal.SIGSEGV)[: 2 if SOAKS else 1]:
         body = package_job(uri)
         body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["args"] = [str(int(number))]
         jobs[submit(service, body)] = number
@@ -323,7 +328,7 @@ def test_any_other_end_of_the_program_s_own_is_final(service: Service) -> None:
         user_code(told, status)
         assert told.verdicts == [Verdict("user_code_failed", "job_fails")], status
         assert told.begun == {PRIMARY: 1}
-        assert "please check the logs: https://" in told.message
+        assert f"please check the logs: {service.rest}/jobs/{job_id}" in told.message
 
 
 def test_a_worker_s_failure_is_the_job_s(service: Service) -> None:
@@ -434,6 +439,7 @@ def test_a_replica_killed_from_outside_is_restarted_in_its_place(
     assert (first["rule"], second["rule"]) == ("replica_lost", "primary_succeeded")
 
 
+@pytest.mark.soak  # Exact budgets: tests/sim/test_traces.py; the last loss: test_job_retries.py.
 def test_what_is_lost_again_and_again_fails_the_job_in_the_end(service: Service) -> None:
     """spec/failures#budgets: five restarts in each attempt, three retries of the job, then FAILED with code
     3. A program that sends itself SIGKILL cannot be told from one that somebody else killed."""

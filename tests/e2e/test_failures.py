@@ -94,6 +94,7 @@ EXITS = {
 }
 
 
+@pytest.mark.soak  # Each exit: test_failure_rows.py.
 def test_a_container_s_signals_are_published_as_128_and_more(frail: Service) -> None:
     """spec/failures#crashes: SIGABRT and SIGSEGV of custom containers are 134 and 139."""
     jobs = {run(frail, script): status for script, status in EXITS.items()}
@@ -103,6 +104,7 @@ def test_a_container_s_signals_are_published_as_128_and_more(frail: Service) -> 
         assert f"exited with a non-zero status of {status}." in view["error"]["message"]
 
 
+@pytest.mark.soak  # test_failure_rows.py has a worker that fails; what is shut down: below.
 def test_a_failing_worker_fails_the_job_and_everything_is_shut_down(frail: Service) -> None:
     mark = new_mark()
     script = by_role("import time; time.sleep(600)", "import sys; sys.exit('worker is sad')")
@@ -115,6 +117,7 @@ def test_a_failing_worker_fails_the_job_and_everything_is_shut_down(frail: Servi
     assert not marked(mark)
 
 
+@pytest.mark.soak  # The row: test_failure_rows.py.
 def test_a_worker_that_is_done_early_does_not_end_the_job(frail: Service) -> None:
     """spec/failures#rules, "non-primary exits 0"."""
     waiting = by_role(
@@ -139,6 +142,7 @@ def test_the_primary_s_success_ends_workers_that_ignore_sigterm(frail: Service) 
     assert not marked(mark)
 
 
+@pytest.mark.soak  # The row: test_failure_rows.py.
 def test_out_of_memory_has_its_own_message(frail: Service) -> None:
     """spec/failures#out-of-memory; spec/machines#memory: the limit is enforced."""
     hog = f"print('filling', flush=True); x = bytearray({MEMORY_MIB * 3} << 20); print(len(x))"
@@ -151,6 +155,7 @@ def test_out_of_memory_has_its_own_message(frail: Service) -> None:
     assert view["rule"] == "out_of_memory"
 
 
+@pytest.mark.soak  # The same by exit codes: test_failure_rows.py.
 def test_a_child_that_runs_out_of_memory_does_not_decide(frail: Service) -> None:
     """spec/failures#out-of-memory: an OOM of a child alone; the main process's own exit then decides."""
     child = f"x = bytearray({MEMORY_MIB * 3} << 20)"
@@ -230,6 +235,7 @@ def test_cancel_lets_a_program_checkpoint_within_its_grace(frail: Service) -> No
     assert "checkpointed" in frail.lines(job_id)
 
 
+@pytest.mark.soak  # Over all attempts: test_failure_rows.py.
 def test_the_timeout_cancels_with_its_reason(frail: Service) -> None:
     """spec/lifecycle#time-limits."""
     body = container_job("import time; time.sleep(600)")

@@ -20,11 +20,10 @@ from tests.e2e.processes import marked, new_mark
 from tests.e2e.running import (
     CUSTOM_JOBS,
     Service,
-    command,
     container_job,
-    environment,
     running,
     submit,
+    trainshed,
 )
 from tests.e2e.stories import at, make_pipe, timeline, until
 from trainshed.replica.observe import disk
@@ -173,15 +172,8 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Place, commons: Path) -> N
         until_blocked(mark)
         service.kill()
     for data in (place.data, place.data.with_name("fresh")):
-        refused = subprocess.run(
-            command("up", "--port", "0", "--data", str(data)),
-            env=environment(data),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert refused.returncode == 1
+        words = ("up", "--port", "0", "--data", str(data))
+        refused = trainshed(*words, data=data, status=1)
         assert refused.stderr.splitlines() == [
             f"Error: The disk that holds the data directory {data} is full, so nothing can be stored "
             "there. Make room on it and start again; programs that run wait for room as well and lose "

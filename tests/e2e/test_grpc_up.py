@@ -4,7 +4,6 @@ item 1)."""
 import importlib
 import json
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import Service, command, environment, running, start
+from tests.e2e.running import Service, running, start, trainshed
 from tests.ports import free_ports
 from trainshed.access.authority import Authority
 
@@ -115,14 +114,8 @@ def test_without_grpc_there_is_none(data: Path, tmp_path: Path) -> None:
 
 def up(data: Path, *args: str) -> str:
     """What `trainshed up` says when it cannot start."""
-    done = subprocess.run(
-        command("up", "--port", "0", "--data", str(data), *args),
-        env=environment(data),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = ("up", "--port", "0", "--data", str(data), *args)
+    done = trainshed(*words, data=data, status=None)
     assert done.returncode not in (0, None)
     assert "Traceback" not in done.stderr, done.stderr
     return done.stderr

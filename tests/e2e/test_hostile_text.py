@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.e2e.running import (
     PROJECT,
     REGION,
     Service,
-    command,
     container_job,
     environment,
     running,
@@ -72,25 +70,25 @@ def on_a_terminal(data: Path, words: list[str], directory: Path | None = None) -
     """What comes to a terminal, as bytes turned to text."""
     ours, theirs = pty.openpty()
     surroundings = environment(data) | {"GCLOUD_PROJECT": PROJECT, "TERM": "xterm-256color"}
-    with subprocess.Popen(
-        command(*words),
-        cwd=directory,
-        env=surroundings,
+    process = nursery.services().fork(
+        ["-m", "trainshed", *words],
+        surroundings,
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-    ) as process:
-        os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                data_read = os.read(ours, 1 << 16)
-            except OSError:  # Linux says so that nobody writes any more.
-                break
-            if not data_read:
-                break
-            seen += data_read
-        process.wait(60)
+        cwd=directory,
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            data_read = os.read(ours, 1 << 16)
+        except OSError:  # Linux says so that nobody writes any more.
+            break
+        if not data_read:
+            break
+        seen += data_read
+    process.wait(60)
     os.close(ours)
     return seen.decode()
 

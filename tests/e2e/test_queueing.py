@@ -264,6 +264,7 @@ def test_a_job_that_waits_says_why_and_what_would_help(strict: Service, tmp_path
     cancel(strict, job_id)
 
 
+@pytest.mark.soak  # In every plan: tests/unit/test_scheduler_properties.py.
 def test_a_gang_is_placed_whole_or_not_at_all(strict: Service) -> None:
     """spec/lifecycle#start: two gangs of three, of which only one has room, cannot block each other."""
     holder = hold(strict, 2)

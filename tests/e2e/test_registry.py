@@ -165,6 +165,7 @@ def test_a_pull_is_watched_and_is_gone_at_once_with_the_job_that_wanted_it(house
     assert list((house.place / "cache" / "images" / ".pulls").iterdir()) == []
 
 
+@pytest.mark.soak  # Many at once: tests/contract/runtimes/test_images.py.
 def test_a_gang_and_another_job_at_once_pull_once(house: House) -> None:
     """spec/runtimes#images: once, however many wait for it."""
     ballast = layer(3)
@@ -195,6 +196,7 @@ def test_latest_is_asked_about_and_another_tag_is_not(house: House) -> None:
     }
 
 
+@pytest.mark.soak  # A name that means another image: tests/contract/runtimes/test_images.py.
 def test_a_digest_is_that_image_wherever_its_tag_went(house: House) -> None:
     """spec/program, spec/runtimes#builds: it never changes, and its registry is not asked again."""
     house.image("moved", "first")

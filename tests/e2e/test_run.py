@@ -6,6 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tests.e2e import running
 from tests.e2e.running import SKLEARN, Service, command, environment
 
 PROGRAM = """\
@@ -48,12 +49,9 @@ def test_a_script_becomes_a_job_with_its_files_its_words_and_its_model(
 
 def test_a_service_in_the_background_says_what_it_took_over(data: Path, gate: Path) -> None:
     """Killed, and started again: the job ran on, and its timeline says that nobody was there."""
-    environ = environment(data)
 
     def trainshed(*words: str) -> str:
-        return subprocess.run(
-            command(*words), env=environ, capture_output=True, text=True, timeout=120, check=True
-        ).stdout
+        return running.trainshed(*words, data=data).stdout
 
     program = gate.parent / "wait.sh"
     program.write_text(f"cat {gate}\n")

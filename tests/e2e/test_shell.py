@@ -23,6 +23,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
+from tests.e2e import nursery
 from tests.e2e.running import (
     CUSTOM_JOBS,
     Service,
@@ -61,14 +62,8 @@ def waiting(service: Service) -> Iterator[str]:
 def run(
     service: Service, *arguments: str, typed: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        command("jobs", *arguments, "--data", str(service.data)),
-        env=environment(service.data),
-        input=typed,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    words = ["-m", "trainshed", "jobs", *arguments, "--data", str(service.data)]
+    return nursery.services().run(words, environment(service.data), given=typed)
 
 
 def link(service: Service, job: str) -> dict[str, str]:

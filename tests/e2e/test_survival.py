@@ -96,6 +96,7 @@ def test_a_job_survives_the_death_of_the_service(data: Path) -> None:
     assert not leftovers(data)
 
 
+@pytest.mark.soak  # A worker does above; ends of all sorts: tests/sim/test_worlds.py.
 def test_everything_ended_while_the_service_was_dead(data: Path) -> None:
     mark = new_mark()
     done, failed = (container_job(numbers(mark, 50) + f"\nraise SystemExit({n})") for n in (0, 9))
@@ -137,6 +138,8 @@ def test_a_cancel_that_was_acknowledged_is_never_lost(data: Path) -> None:
     assert not leftovers(data)
 
 
+# At each commit: tests/sim/test_worlds.py; by kill -9: tests/contract/store/test_store_sqlite.py.
+@pytest.mark.soak
 def test_a_submission_that_was_acknowledged_is_never_lost(data: Path) -> None:
     """Killed at once after each answer: each job runs, once."""
     mark = new_mark()

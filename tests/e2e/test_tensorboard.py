@@ -6,7 +6,6 @@ import json
 import os
 import re
 import select
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,11 +18,10 @@ import pytest
 from tests.e2e.running import (
     CUSTOM_JOBS,
     Service,
-    command,
     container_job,
-    environment,
     start,
     submit,
+    trainshed,
 )
 from tests.summary_writers import GOLDEN, WRITERS
 
@@ -85,15 +83,8 @@ def asked(
 
 def link_of(service: Service, *jobs: str) -> dict[str, str]:
     """What stands behind the # of the link that the command prints, once TensorBoard serves."""
-    done = subprocess.run(
-        command("tensorboard", *jobs, "--wait", "--data", str(service.data)),
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("tensorboard", *jobs, "--wait", "--data", str(service.data))
+    done = trainshed(*words, data=service.data)
     assert "Starting TensorBoard." in done.stderr
     address, _, fragment = done.stdout.strip().partition("#")
     assert address == f"{service.rest}/tensorboard/"

@@ -192,6 +192,8 @@ def test_cancel(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
     assert {each["state"] for each in jobs} <= {"JOB_STATE_CANCELLED"}
 
 
+# How gcloud shows them: test_gcloud_vertex.py; which there are: tests/contract/api/test_tuning_jobs.py.
+@pytest.mark.soak
 def test_a_wrong_config_names_every_field(gcloud: Gcloud, tmp_path: Path) -> None:
     """spec/submit#refusals."""
     file = config(tmp_path, "never")

@@ -77,6 +77,7 @@ while trial == 6:
     assert not marked(mark)
 
 
+@pytest.mark.soak  # A trial that reports is, above; which: tests/unit/test_studies_stopping.py.
 def test_a_silent_trial_is_stopped_when_enough_others_are_over(service: Service) -> None:
     """spec/tuning#measurements: what it is compared with comes after its own last measurement."""
     script = """
@@ -135,6 +136,7 @@ raise SystemExit(3)
     assert not marked(mark)
 
 
+@pytest.mark.soak  # Below, the first one; counts: tests/unit/test_tuning_walk.py.
 def test_failed_trials_count_up_to_their_limit(service: Service) -> None:
     """facts/tuning#failing-trials: with maxFailedTrialCount the job ends after so many, the first trial among
     them or not."""

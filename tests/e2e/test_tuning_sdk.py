@@ -102,7 +102,7 @@ seen["listed"] = [each.display_name for each in found]
 print("SEEN " + json.dumps(seen))
 """
 
-TRIALS = 6
+TRIALS = 5
 """More than are tried at once."""
 _CONDITIONAL = {"svm": {"c", "tolerance"}, "neighbours": {"neighbours", "leaf"}}
 _BOUNDS = {

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.remote_lab import RemoteLab, new_engine
+from tests.slurm.lab import why_not
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed.engines.conformance.lab import Lab, Program
@@ -18,6 +19,11 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.port import NodeChanged, NodesChosen, NodeState, ReplicaReport, StartWaits
 from trainshed.engines.remote.engine import RemoteEngine
 
+_OWN = (
+    *("gang", "exit_codes", "grace", "moves_once", "lost_node", "across_a_restart"),
+    *("nothing_is_left", "outlive_the_service", "killed_at_any_step"),
+)
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -27,6 +33,9 @@ def free_port() -> int:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 class TestRemote(Conformance):
+    # Where there is Slurm, tests/slurm has the same engine go through all of it on a real cluster.
+    in_short = _OWN if not why_not() else None
+
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:
         return RemoteLab(tmp_path, free_port())

@@ -1,12 +1,11 @@
 """The demo program as a job runs it: one process per replica, talking over loopback addresses."""
 
+import functools
 import json
 import os
 import queue
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +14,18 @@ import numpy as np
 import pytest
 from trainshed_demo.digits import UNTRAINED, load_digits, train
 
+from tests.e2e.nursery import Nursery
 from trainshed.cli.sdist import demo_program_directory
 
 PATIENCE = 60.0
+
+
+@functools.cache
+def _nursery() -> Nursery:
+    """Has loaded what the program loads: scikit-learn takes three times as long as the training."""
+    places = os.pathsep.join([str(Path.cwd()), str(demo_program_directory())])
+    alone = os.environ | {"PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return Nursery(("numpy", "sklearn.datasets", "multiprocessing.managers"), environ=alone)
 
 
 class Replica:
@@ -26,28 +34,28 @@ class Replica:
     def __init__(self, job: "Job", pool: int, index: int) -> None:
         task = {"type": f"workerpool{pool}", "index": index}
         spec = {"cluster": job.cluster, "environment": "cloud", "task": task}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.demo.disk_storage", *job.arguments],
-            env=os.environ
+        output, told = os.pipe()
+        self.process = _nursery().fork(
+            ["-m", "tests.contract.demo.disk_storage", *job.arguments],
+            os.environ
             | {
                 "CLUSTER_SPEC": json.dumps(spec),
                 "AIP_CHECKPOINT_DIR": "gs://b/run/checkpoints/",
                 "AIP_MODEL_DIR": "gs://b/run/model/",
                 "BUCKETS": str(job.buckets),
-                "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(demo_program_directory())]),
             },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            stdout=told,
+            stderr=told,
         )
+        os.close(told)
+        self._output = os.fdopen(output)
         self.lines: list[str] = []
         self._fresh: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._output:
             self._fresh.put(line.rstrip("\n"))
         self._fresh.put(None)
 
@@ -71,8 +79,7 @@ class Replica:
         self.process.kill()
         self.process.wait()
         self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._output.close()
 
 
 class Job:

@@ -144,6 +144,20 @@ def zygote() -> Iterator[spawner.ZygoteHandle]:
     handle.close()
 
 
+WITHOUT_LEVELS = ("test_gpus", "test_metrics", "test_reduction", "test_room", "test_stall")
+"""Files whose subject is the same at every level: they are run at the strongest."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    strongest = protocol.LEVEL_OWN if os.geteuid() == 0 else protocol.LEVEL_USER
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.stem in WITHOUT_LEVELS:
+            called = getattr(item, "callspec", None)
+            if called is not None and called.params.get("place", strongest) != strongest:
+                item.add_marker(pytest.mark.soak)
+
+
 BETWEEN = (protocol.LEVEL_ROOT, protocol.LEVEL_USER) if os.geteuid() == 0 else ()
 
 

@@ -148,7 +148,7 @@ def test_what_a_package_leaves_is_never_read_whole_by_the_service(workshop: Work
         "heavy",
         "from setuptools import setup\n"
         "open('heavy-run', 'w').write('#!/usr/bin/python3\\nprint(1)\\n')\n"
-        "open('heavy-data', 'w').truncate(1 << 28)\n"
+        "open('heavy-data', 'w').truncate(160 << 20)\n"
         "setup(name='heavy', version='0.1', py_modules=['heavy'], scripts=['heavy-run', 'heavy-data'])\n",
         {"heavy.py": f"x = {uuid.uuid4().hex!r}\n"},
     )
@@ -156,4 +156,4 @@ def test_what_a_package_leaves_is_never_read_whole_by_the_service(workshop: Work
     layer = Path(workshop.prepare("gs://b/heavy.tar.gz").template).parent
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10
     assert (layer / "scripts" / "heavy-run").read_text().startswith("#!/usr/bin/env python3")
-    assert (layer / "scripts" / "heavy-data").stat().st_size == 1 << 28
+    assert (layer / "scripts" / "heavy-data").stat().st_size == 160 << 20
