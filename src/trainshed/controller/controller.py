@@ -18,6 +18,7 @@ from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.controller.carrier import JobCarrier, preparation_message, ready
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.job_meters import count_step
+from trainshed.controller.job_traces import JobTraces
 from trainshed.controller.leftovers import (
     lost_without_slots,
     settle_leftovers,
@@ -269,6 +270,7 @@ class Controller:
         self._tracked: dict[JobUid, _Tracked] = {}
         self._curves = curves
         self._meters = meters or Meters()
+        self._traces = JobTraces(self._meters.spans) if self._meters.spans else None
         self._outbox = outbox
         self._mailboxes = Mailboxes(self._apply, self._more_starts_to_come)
         self._watchers = Watchers(logs, self._ports.buckets, now, self.report)
@@ -467,6 +469,8 @@ class Controller:
             generation = await self._commit(commit)
             tracked.live = LiveJob(job, generation)
             count_step(self._meters, live.job, job, self._now())
+            if self._traces is not None:
+                self._traces.step(live.job, job, self._now())
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
         if self._curves is not None:

@@ -118,8 +118,7 @@ def _since(spans: Sequence[Span], idling: Idling) -> int:
 def warning(found: Verdict, policy: IdlePolicy) -> str:
     """What the job's timeline is told."""
     what = "The GPUs of the job have" if found.idling is Idling.GPUS else "The job has"
-    minutes = (found.until - found.since) // (60 * 10**9)
-    text = f"{what} done nothing for {minutes} minutes."
+    text = f"{what} done nothing for {_span(found.until - found.since)}."
     if not policy.stop:
         return text
     return f"{text} The job is stopped in {_span(policy.stop)} unless it goes to work."

@@ -75,6 +75,7 @@ from trainshed.store.records import OperationKind
 from trainshed.studies.advisor.client import ProcessAdvisor
 from trainshed.studies.port import Advisor, EngineName
 from trainshed.telemetry.meters import Meters
+from trainshed.telemetry.spans import SpanSink
 from trainshed.viewers.pool import ViewerPool
 from trainshed.viewers.service import LocalViewers
 
@@ -98,6 +99,7 @@ class App:
     retention: RetentionTimer
     outbox: OutboxWorker
     idling: IdleWatch
+    meters: Meters
 
 
 def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
@@ -108,7 +110,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
     adapter, notices = BucketAdapter(buckets), Notices()
-    new_uid, lag, meters = clock.JobUids(), LagMeter(clock.now), Meters()
+    new_uid, lag, meters = clock.JobUids(), LagMeter(clock.now), Meters(spans=_spans(settings))
     points = PointFiles(data / POINTS)
     engine = _engine(bootstrap)
     logs = LogReader(engine.streams, ServiceStreams(data / "logs"))
@@ -252,6 +254,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         retention,
         outbox,
         idling,
+        meters,
     )
 
 
@@ -397,6 +400,15 @@ def _curve_stores(
 def _idle_policy(settings: Settings) -> IdlePolicy:
     gpus, jobs, stop = settings.idle_gpus, settings.idle_jobs, settings.idle_stop
     return IdlePolicy(round(gpus * 1e9), round(jobs * 1e9), round(stop * 1e9))
+
+
+def _spans(settings: Settings) -> SpanSink | None:
+    if not settings.traces_endpoint:
+        return None
+    # Of an extra, and slow to load.
+    from trainshed.telemetry.otel import OtelSpans
+
+    return OtelSpans(settings.traces_endpoint, version("trainshed"))
 
 
 def _smtp(settings: Settings) -> Smtp | None:

@@ -175,6 +175,8 @@ class Service:
         await self._app.exports.close()
         await self._app.controller.close()
         await self._app.outbox.close()
+        if self._app.meters.spans is not None:
+            await asyncio.to_thread(self._app.meters.spans.close)
 
     def _ready(self) -> None:
         settings = self._bootstrap.settings

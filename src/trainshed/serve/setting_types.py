@@ -211,6 +211,22 @@ def _check_size(text: str) -> None:
     parse_size(text)
 
 
+def _check_traces(url: str) -> None:
+    """A library that is not installed is reported at the start."""
+    from importlib.util import find_spec
+
+    if not url:
+        return
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(
+            f"{url!r} is no address of a collector, such as http://127.0.0.1:4318/v1/traces"
+        )
+    if find_spec("opentelemetry.exporter") is None or find_spec("opentelemetry.sdk") is None:
+        raise ValueError(
+            "traces need a library that is not installed; install trainshed[otel], or leave this out"
+        )
+
+
 def _check_web_url(url: str) -> None:
     if url and not url.startswith(("http://", "https://")):
         raise ValueError(
@@ -281,6 +297,7 @@ Directories = Annotated[str, Checked(_check_paths)]
 NodeAccelerators = Annotated[str, Checked(accelerators_of)]
 Age = Annotated[str, Checked(_check_age)]
 Size = Annotated[str, Checked(_check_size)]
+Collector = Annotated[str, Checked(_check_traces)]
 WebUrl = Annotated[str, Checked(_check_web_url)]
 HostNames = Annotated[str, Checked(_check_hosts)]
 Origins = Annotated[str, Checked(_check_origins)]

@@ -15,6 +15,7 @@ from trainshed.serve.setting_types import (
     BucketNames,
     BucketTables,
     Capacity,
+    Collector,
     ContainerTool,
     Count,
     Directories,
@@ -190,6 +191,8 @@ class Settings:
     idle_gpus: Amount = 0.0
     idle_jobs: Amount = 0.0
     idle_stop: Amount = 0.0
+    #: Where a collector of OpenTelemetry takes traces by OTLP over HTTP; "" = there are none.
+    traces_endpoint: Collector = ""
     #: How lines of the service's log are written.
     log_format: LogFormat = "text"
     #: The least level that is logged; each request is logged at info.
@@ -239,7 +242,7 @@ LOCAL_ENGINE = (
 """Settings of the local engine: they may stand in `[engines.local]` as well."""
 
 
-GROUPS = ("retention", "smtp", "idle")
+GROUPS = ("retention", "smtp", "idle", "traces")
 """Tables of the file that hold settings of this beginning: `[retention] jobs` is `retention_jobs`."""
 
 

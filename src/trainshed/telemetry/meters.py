@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from trainshed.telemetry.spans import SpanSink
+
 Labels = tuple[str, ...]
 
 LATENCIES: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -64,3 +66,5 @@ class Meters:
     freed: int = 0
     #: Tries to tell somebody of a job, by target and what came of them.
     notifications: Counter[Labels] = field(default_factory=Counter[Labels])
+    #: Takes spans for traces; None = nobody does.
+    spans: SpanSink | None = None

@@ -1,0 +1,32 @@
+"""What took how long, for traces: a port that is given finished spans. Who sends them elsewhere is
+`telemetry.otel`, and nobody as long as no setting says so."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that is over. Moments are ns since the epoch."""
+
+    name: str
+    begin: int
+    end: int
+    #: By their names in OpenTelemetry's semantic conventions, where there are such.
+    attributes: Mapping[str, str | int]
+    #: What it is made of.
+    parts: Sequence["Span"] = ()
+    failed: bool = False
+    #: The `traceparent` of whoever asked for it (W3C Trace Context); "" = it begins a trace.
+    parent: str = ""
+
+
+class SpanSink(Protocol):
+    """Takes spans. Cheap: called on the event loop."""
+
+    def record(self, span: Span) -> None: ...
+
+    def close(self) -> None:
+        """Send what is left, for some seconds at most. Blocks."""
+        ...
