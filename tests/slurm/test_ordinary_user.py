@@ -1,0 +1,55 @@
+"""The whole service as an ordinary user on a login node, where there is nothing but Slurm's own commands
+(docs/slurm.md, "Whose identity jobs run as")."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.ordinary_user import NOBODY
+from tests.e2e.running import CUSTOM_JOBS, Service, common_place, container_job, submit
+from tests.e2e.stories import timeline
+from tests.e2e.test_up import GANG
+from tests.slurm.lab import SlurmLab
+from tests.slurm.whole import configure, service_on_login_node
+
+_TOP = 'capacity = "relaxed"\nmemory_per_replica = 300\ngrace = 1'
+
+
+@pytest.fixture(scope="module")
+def service(slurm_lab: SlurmLab) -> Iterator[Service]:
+    directory = configure(slurm_lab, "nobody", _TOP, place=common_place(), wrapped=False)
+    os.chown(directory, NOBODY, NOBODY)
+    with service_on_login_node(slurm_lab, directory, NOBODY) as started:
+        yield started
+
+
+def test_a_gang_meets_loses_a_worker_and_goes_on_in_place(
+    slurm_lab: SlurmLab, service: Service
+) -> None:
+    told = "import os, time\nprint('uid', os.getuid(), flush=True)\n"
+    waits = "while not os.path.exists('second'):\n    open('second', 'w').close()\n    time.sleep(600)\n"
+    gang = submit(service, container_job(GANG, pools=(1, 2)))
+    restarted = submit(service, container_job(told + waits))
+    assert service.finish(gang)["state"] == "SUCCEEDED", timeline(service, gang)
+    lines = service.lines(gang)
+    assert len(lines) == 3 and {line.rpartition(" port ")[0] for line in lines} == {
+        f"uid {NOBODY} peers 3"
+    }
+    for line in service.follow(restarted):
+        if line == f"uid {NOBODY}":
+            break
+    service.call("POST", f"/trainshed/v1/jobs/{restarted}:drill", {"kind": "kill"})
+    assert service.finish(restarted)["state"] == "SUCCEEDED", timeline(service, restarted)
+    assert service.lines(restarted) == [f"uid {NOBODY}"] * 2
+    [replica] = service.call("GET", f"/trainshed/v1/jobs/{restarted}")["replicas"]
+    assert replica["incarnation"] == 2, replica
+
+
+def test_a_cancelled_job_gives_its_nodes_back(slurm_lab: SlurmLab, service: Service) -> None:
+    job_id = submit(service, container_job("import time; print('up', flush=True); time.sleep(600)"))
+    assert next(service.follow(job_id)) == "up"
+    owners = slurm_lab.slurm("squeue", "-h", "-o", "%U").split()
+    assert set(owners) == {str(NOBODY)}
+    service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
+    assert service.finish(job_id)["state"] == "CANCELLED"
