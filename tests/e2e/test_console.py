@@ -222,6 +222,43 @@ def test_a_log_of_many_lines_is_a_window(service: Service, enter: Callable[..., 
     expect(log.locator(".log-line")).to_have_count(11)
 
 
+FREEZES = """() => { window.freezes = [0];
+  new PerformanceObserver(seen => seen.getEntries().forEach(each => window.freezes.push(each.duration)))
+    .observe({type: "longtask", buffered: true}); }"""
+
+
+@pytest.mark.soak
+def test_a_log_of_a_million_lines_does_not_freeze_the_browser(
+    service: Service, enter: Callable[..., Page]
+) -> None:
+    """Its end, its beginning, a walk, a search and a moment in the middle: no task of the page takes longer
+    than a third of a second."""
+    many = 1_000_000
+    script = f"import sys\nsys.stdout.write(''.join(f'line {{n}}\\n' for n in range({many})))"
+    uid = finished(service, container_job(script, name="a million"))
+    page = enter()
+    page.goto(f"{service.rest}/jobs/{uid}/logs")
+    page.evaluate(FREEZES)
+    log = page.locator("[data-log]")
+    expect(log).to_contain_text(f"line {many - 1}", timeout=20_000)
+    for _ in range(10):
+        before = log.locator(".log-line").first.inner_text()
+        log.evaluate("box => { box.scrollTop = 0 }")
+        expect(log.locator(".log-line").first).not_to_have_text(before)
+    page.get_by_role("button", name="Top").click()
+    expect(log.locator(".log-line").first).to_contain_text("line 0")
+    for _ in range(20):
+        before = log.locator(".log-line").last.inner_text()
+        log.evaluate("box => { box.scrollTop = box.scrollHeight }")
+        expect(log.locator(".log-line").last).not_to_have_text(before)
+    page.get_by_label("Search in the log").fill("line 99999")
+    expect(log).to_contain_text("line 999999", timeout=60_000)
+    assert log.locator(".log-line").count() <= 3_500
+    longest = max(page.evaluate("window.freezes"))
+    print(f"longest task of the page: {longest:.0f} ms")
+    assert longest < 333
+
+
 @pytest.fixture(scope="module")
 def pages(service: Service) -> dict[str, str]:
     """The address of every page, each with something on it, by the name of its picture."""

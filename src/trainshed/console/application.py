@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from trainshed.access.sessions import LIFETIME, Session, Sessions
-from trainshed.console import assets, live
+from trainshed.console import assets, feeds, live
 from trainshed.console.backend import Backend, Buckets
 from trainshed.console.facts import Facts
 from trainshed.console.rendering import is_prepared, prepare, render
@@ -84,6 +84,7 @@ class ConsoleApplication:
         self._now = now
         self._closing = closing
         self._looks = live.Looks()
+        self._feeds = feeds.Feeds()
         self._front = Front(self)
         # Cookies know no ports: two services of one machine must not take each other's.
         mark = hashlib.sha256(facts.address.encode()).hexdigest()[:8]
@@ -202,6 +203,7 @@ class ConsoleApplication:
             self._now,
             lambda: self._session(call) is not None,
             variables,
+            self._feeds,
             form or {},
         )
 

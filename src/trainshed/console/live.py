@@ -11,15 +11,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
+from trainshed.console.events import QUIET, SILENCE, event
 from trainshed.console.rendering import render
 from trainshed.console.visits import View, Visit
 from trainshed.eventloop.background import joined
 from trainshed.wire.status import Refused
 
-SILENCE: Final = 15.0
-"""Seconds after which a comment says that the stream lives."""
 _PAUSE: Final = 1.0
 """Seconds between two looks of a stream."""
 _SHARE: Final = 4
@@ -37,6 +34,19 @@ class Look:
     took: float
     #: Number of the last news before it.
     latest: int
+    #: Of each part, to see whether it changed.
+    digests: Mapping[str, bytes]
+    #: What was made of it for streams that know the same.
+    told: dict[object, bytes] = field(default_factory=dict[object, bytes])
+
+    def event(self, changed: tuple[str, ...], ordered: tuple[str, ...], first: bool) -> bytes:
+        """The event that tells which parts have changed, and which lists have another order."""
+        key = (changed, ordered, first)
+        if key not in self.told:
+            parts = {name: self.parts[name] for name in changed}
+            lists = {name: self.view.lists[name] for name in ordered}
+            self.told[key] = event("parts", {"parts": parts, "lists": lists, "first": first})
+        return self.told[key]
 
 
 @dataclass(slots=True)
@@ -69,7 +79,8 @@ async def look_at(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Loo
     began, latest = loop.time(), visit.backend.notices.latest
     view = await page(visit)
     parts = rendered_parts(visit, view)
-    return Look(view, parts, loop.time() - began, latest)
+    digests = {name: _digest(html) for name, html in parts.items()}
+    return Look(view, parts, loop.time() - began, latest, digests)
 
 
 def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
@@ -86,8 +97,8 @@ async def stream(
 ) -> AsyncGenerator[bytes]:
     """Server-sent events: `parts` with what changed, `gone` when there is nothing to look at any more."""
     loop, news = asyncio.get_running_loop(), visit.backend.notices
-    sent: dict[str, bytes] = {}
-    lists: dict[str, Sequence[str]] = {}
+    sent: Mapping[str, bytes] = {}
+    lists: Mapping[str, Sequence[str]] = {}
     first = True
     yield b"retry: 2000\n\n"
     while True:
@@ -99,14 +110,12 @@ async def stream(
         except Refused as refused:
             yield event("gone", {"message": str(refused)})
             return
-        changed = {
-            name: html for name, html in found.parts.items() if sent.get(name) != _digest(html)
-        }
-        sent = {name: _digest(html) for name, html in found.parts.items()}
-        ordered = {name: ids for name, ids in found.view.lists.items() if lists.get(name) != ids}
-        lists = dict(found.view.lists)
+        changed = tuple(name for name, seen in found.digests.items() if sent.get(name) != seen)
+        sent = found.digests
+        ordered = tuple(name for name, ids in found.view.lists.items() if lists.get(name) != ids)
+        lists = found.view.lists
         if changed or ordered:
-            yield event("parts", {"parts": changed, "lists": ordered, "first": first})
+            yield found.event(changed, ordered, first)
         first = False
         await asyncio.sleep(max(_PAUSE, _SHARE * found.took))
         subject, latest = found.view.subject, found.latest
@@ -117,12 +126,7 @@ async def stream(
                 is_news = await news.wait_beyond(subject, latest, SILENCE)
             if is_news:
                 break
-            yield b": quiet\n\n"
-
-
-def event(name: str, value: object) -> bytes:
-    """One event; its data are JSON."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
+            yield QUIET
 
 
 def _digest(html: str) -> bytes:

@@ -10,6 +10,7 @@ from trainshed.access.principals import Principal
 from trainshed.access.sessions import Session
 from trainshed.console.backend import Backend, Buckets
 from trainshed.console.facts import Facts
+from trainshed.console.feeds import Feeds
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
 from trainshed.wire.trainshed_v1.record import Record
@@ -35,6 +36,8 @@ class Visit:
     is_valid: Callable[[], bool]
     #: Of the path.
     variables: Mapping[str, str]
+    #: Logs that somebody looks at.
+    feeds: Feeds
     #: Fields of the form that was sent.
     form: Mapping[str, str] = field(default_factory=dict[str, str])
 

@@ -36,6 +36,7 @@ _FEW: Final = 200
 """Lines that are read at once of a writer who has little to say: on the event loop, without a delay."""
 _MANY: Final = 5_000
 """Of one who is far behind: in a thread."""
+_GROWTH: Final = 2
 _LONGEST_TAIL: Final = 10_000
 _PLACE: Final = re.compile(r"(\d{1,9})/([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
@@ -123,7 +124,8 @@ class _Source:
             self.position = advanced(self.position, found)
             self.read.extend(found)
             self.more = len(found) == self.batch
-            self.batch = max(most, _FEW) if self.more else _FEW
+            # By and by: who only wants the last lines does not have thousands read that he passes over.
+            self.batch = max(min(self.batch * _GROWTH, most), _FEW) if self.more else _FEW
 
     def before(self, bound: int | None) -> Iterator[LogLine]:
         """Take the lines up to the moment `bound` (None: all)."""

@@ -219,7 +219,7 @@ class JobView:
             creator=one_line(job.creator),
             log_deleted=one_line(job.log_deleted),
             progress=_progress_of(job),
-            metrics=tuple(job.progress.metrics.items()) if job.progress else (),
+            metrics=_metrics_of(job),
         )
 
     @property
@@ -244,6 +244,21 @@ def _progress_of(job: records.JobDescription) -> str:
             done=glance.done, text=glance.progress, remaining_seconds=glance.remaining_seconds
         )
     )
+
+
+def _metrics_of(job: records.JobDescription) -> tuple[tuple[str, str], ...]:
+    if not job.progress:
+        return ()
+    reported = job.progress.metrics.items()
+    return tuple((one_line(name), _short(one_line(value))) for name, value in reported)
+
+
+def _short(value: str) -> str:
+    """A number with as many digits as tell something; any other text as it is."""
+    try:
+        return f"{float(value):.6g}" if "." in value else value
+    except ValueError:
+        return value
 
 
 def progress_text(progress: records.Progress) -> str:

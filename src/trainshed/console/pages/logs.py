@@ -3,19 +3,15 @@
 However much a program prints, a browser is sent the last lines of each half second at most.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
-import msgspec
-
-from trainshed.console.live import SILENCE, event
+from trainshed.console.feeds import Line, Places
 from trainshed.console.pages.job import FINAL, describe, head
 from trainshed.console.rendering import clean, nanos
 from trainshed.console.visits import View, Visit, of_job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
-from trainshed.eventloop.background import joined
 from trainshed.httpd.messages import Response, Streamed, sized
 from trainshed.store.logs.lines import LogCursor
 from trainshed.wire.json import encode_text
@@ -23,11 +19,6 @@ from trainshed.wire.trainshed_v1.timeline import LogPage
 
 _FILTERS: Final = ("replica", "severity", "search")
 _PLACES: Final = ("before", "after", "from", "limit")
-_PAUSE: Final = 0.5
-_BURST: Final = 400
-"""Lines of one event."""
-_PIECES: Final = 4
-"""Of a stream, each up to some hundred lines, that one event is made of."""
 _DOWNLOADED: Final = 2_000
 _ERRORS: Final = frozenset({"ERROR", "CRITICAL", "ALERT", "EMERGENCY"})
 _WARNINGS: Final = _ERRORS | {"WARNING"}
@@ -98,89 +89,34 @@ async def follow(visit: Visit) -> Response:
 
 
 async def _following(visit: Visit, uid: str) -> AsyncGenerator[bytes]:
-    passes = _filter(visit)
-    seen: dict[str, tuple[int, int]] = {}
-    places = visit.query("after")
-    asked = {"follow": ("true",), "tail": (str(_BURST),), "replica": (visit.query("replica"),)}
+    replica = visit.query("replica")
+
+    async def opened(query: Mapping[str, Sequence[str]]) -> AsyncGenerator[bytes]:
+        asked = {**query, "replica": (replica,)}
+        return await visit.backend.lines(visit.principal, of_job(uid, "/logs"), asked)
+
+    key = f"{visit.principal} {uid} {replica}"
+    events = visit.feeds.follow(key, opened, _row, _seen(visit.query("after")), _filter(visit))
     yield b"retry: 2000\n\n"
-    while True:
-        query = asked | ({"after": (places,)} if places else {})
-        source = await visit.backend.lines(visit.principal, of_job(uid, "/logs"), query)
-        is_behind = False
-        async with aclosing(_windows(source)) as windows:
-            async for texts in windows:
-                if not visit.is_valid():
-                    return
-                fresh, skipped = _fresh([line for text in texts for line in _parsed(text)], seen)
-                shown = [_row(line) for line in fresh if passes(line)]
-                if shown or skipped:
-                    yield event("lines", {"lines": shown[-_BURST:], "skipped": skipped})
-                elif not texts:
-                    yield b": quiet\n\n"
-                is_behind = len(fresh) >= _BURST
-                if is_behind:
-                    break
-        if not is_behind:
-            yield event("over", {})
-            return
-        # More than anybody reads: go on with the last lines.
-        places = ""
-        await asyncio.sleep(_PAUSE)
+    async with aclosing(events):
+        async for told in events:
+            if not visit.is_valid():
+                return
+            yield told
 
 
-async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]:
-    """What comes within half a second from the first piece on; nothing after a long silence."""
-    loop = asyncio.get_running_loop()
-    coming = joined(_next(source))
-    try:
-        while True:
-            await asyncio.wait((coming,), timeout=SILENCE)
-            found: list[bytes] = []
-            until = loop.time() + _PAUSE
-            while coming.done() and len(found) < _PIECES:
-                piece = coming.result()
-                if piece is None:
-                    if found:
-                        yield found
-                    return
-                found.append(piece)
-                coming = joined(_next(source))
-                await asyncio.wait((coming,), timeout=max(0.0, until - loop.time()))
-                if loop.time() >= until:
-                    break
-            yield found
-    finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
-        await source.aclose()
+def _seen(places: str) -> Places:
+    """What a browser says that it has, as the API takes it: TRIAL/REPLICA/ATTEMPT/N, with commas in
+    between. What is none of that says nothing: then lines come again."""
+    found: Places = {}
+    for place in places.split(","):
+        parts = place.split("/")
+        if len(parts) == 4 and all(each.isdecimal() for each in parts[2:]):
+            found[parts[1]] = (int(parts[2]), int(parts[3]))
+    return found
 
 
-async def _next(source: AsyncGenerator[bytes]) -> bytes | None:
-    return await anext(source, None)
-
-
-def _parsed(text: bytes) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(line) for line in text.splitlines() if line]
-
-
-def _fresh(
-    lines: list[dict[str, Any]], seen: dict[str, tuple[int, int]]
-) -> tuple[list[dict[str, Any]], bool]:
-    """Those that were not sent yet, and whether some between were left out."""
-    fresh: list[dict[str, Any]] = []
-    skipped = False
-    for line in lines:
-        place = (int(line["attempt"]), int(line["n"]))
-        last = seen.get(line["replica"])
-        if last is not None and place <= last:
-            continue
-        skipped = skipped or (last is not None and last[0] == place[0] and place[1] > last[1] + 1)
-        seen[line["replica"]] = place
-        fresh.append(line)
-    return fresh, skipped
-
-
-def _row(line: dict[str, Any]) -> list[Any]:
+def _row(line: Line) -> list[Any]:
     place = f"0/{line['replica']}/{line['attempt']}/{line['n']}"
     return [
         line["at"],
@@ -192,17 +128,20 @@ def _row(line: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _cursor(line: dict[str, Any]) -> str:
+def _cursor(line: Line) -> str:
     """Its place in the order of all lines, as pages take it."""
     replica = SERVICE if line["task"] == SERVICE_TASK else ReplicaId.parse(line["replica"])
     return str(LogCursor(nanos(line["at"]), replica, line["attempt"], line["n"]))
 
 
-def _filter(visit: Visit) -> Callable[[dict[str, Any]], bool]:
+def _filter(visit: Visit) -> Callable[[Line], bool] | None:
+    """None: everything passes."""
     text = visit.query("search").lower()
     worst = {"WARNING": _WARNINGS, "ERROR": _ERRORS}.get(visit.query("severity"))
+    if not text and worst is None:
+        return None
 
-    def passes(line: dict[str, Any]) -> bool:
+    def passes(line: Line) -> bool:
         return (worst is None or line["severity"] in worst) and text in line["message"].lower()
 
     return passes

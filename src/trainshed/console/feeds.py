@@ -1,0 +1,254 @@
+"""What is written to logs that are looked at, read once for all who look.
+
+A feed follows the log of one job for one person, in windows of half a second, of which it keeps the last
+lines. Who joins is given what he has not seen of those, and from then on each window, as the same bytes as
+all others.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from trainshed.console.events import QUIET, SILENCE, event
+from trainshed.eventloop.background import joined
+
+BURST: Final = 400
+"""Lines of one event, and those that a feed keeps."""
+_PAUSE: Final = 0.5
+_PIECES: Final = 4
+_BYTES: Final = 60_000
+"""Of a stream, so many pieces or bytes make up a window; who writes more is too fast for anybody to read."""
+_OF_A_FLOOD: Final = 80
+"""Lines of an event where more come than that."""
+_AT_ONCE: Final = 4
+_TURN: Final = 0.002
+"""So many readers are told of a window, and then, for so many seconds, others on the loop have their turn."""
+_BEHIND: Final = 8
+"""Windows that may wait for a slow reader."""
+
+Line = Mapping[str, Any]
+"""A line as the API's stream tells it."""
+Places = dict[str, tuple[int, int]]
+"""By replica (attempt, n) of the last line that was seen."""
+Source = Callable[[Mapping[str, Sequence[str]]], Awaitable[AsyncGenerator[bytes]]]
+"""Opens the API's stream of a log with a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What came within half a second."""
+
+    lines: tuple[Line, ...]
+    #: Lines before them were left out.
+    skipped: bool
+    #: The event that tells it to who has seen all before it and filters nothing; b"" = nothing came.
+    whole: bytes
+
+
+class _Reader:
+    """One who looks."""
+
+    __slots__ = ("is_lost", "windows")
+
+    def __init__(self) -> None:
+        #: None: the log is complete. An exception: it cannot be read any more.
+        self.windows: asyncio.Queue[Window | Exception | None] = asyncio.Queue(_BEHIND + 1)
+        #: Windows were left out, since it was too slow.
+        self.is_lost = False
+
+    def put(self, window: Window | Exception | None) -> None:
+        if self.windows.full():
+            self.windows.get_nowait()
+            self.is_lost = True
+        self.windows.put_nowait(window)
+
+
+def fresh(lines: Sequence[Line], seen: Places) -> tuple[list[Line], bool]:
+    """Those that were not seen yet, and whether some between were left out; they are seen then."""
+    found: list[Line] = []
+    skipped = False
+    for line in lines:
+        place = (int(line["attempt"]), int(line["n"]))
+        last = seen.get(line["replica"])
+        if last is not None and place <= last:
+            continue
+        skipped = skipped or (last is not None and last[0] == place[0] and place[1] > last[1] + 1)
+        seen[line["replica"]] = place
+        found.append(line)
+    return found, skipped
+
+
+@dataclass(slots=True, eq=False)
+class _Feed:
+    """One log that is followed, by whom it may be."""
+
+    source: Source
+    row: Callable[[Line], list[Any]]
+    readers: list[_Reader] = field(default_factory=list[_Reader])
+    recent: deque[Line] = field(default_factory=lambda: deque[Line](maxlen=BURST))
+    seen: Places = field(default_factory=Places)
+    task: asyncio.Task[None] | None = None
+    #: The first window was read: who joins need not wait for it.
+    has_begun: bool = False
+    is_over: bool = False
+
+    async def _tell(self, window: Window | Exception | None) -> None:
+        """A few at a time: what each is sent is work, and nobody else is to wait for all of it."""
+        for number, reader in enumerate(tuple(self.readers)):
+            reader.put(window)
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(_TURN)
+
+    async def run(self) -> None:
+        """Until the log is complete, or cannot be read."""
+        try:
+            await self._follow()
+            await self._tell(None)
+        except Exception as failure:  # Whoever looks is told.
+            await self._tell(failure)
+        finally:
+            self.is_over = True
+
+    async def _follow(self) -> None:
+        while True:
+            source = await self.source({"follow": ("true",), "tail": (str(BURST),)})
+            is_behind = False
+            async with aclosing(_windows(source)) as windows:
+                async for texts in windows:
+                    found, skipped = fresh(_last(texts), self.seen)
+                    is_behind = len(found) >= BURST
+                    few = found[-_OF_A_FLOOD:] if is_behind else found
+                    await self._take(few, skipped or len(few) < len(found))
+                    if is_behind:
+                        break
+            if not is_behind:
+                return
+            # More than anybody reads: go on with the last lines.
+            await asyncio.sleep(_PAUSE)
+
+    async def _take(self, lines: list[Line], skipped: bool) -> None:
+        self.recent.extend(lines)
+        self.has_begun = True
+        told = {"lines": list(map(self.row, lines)), "skipped": skipped}
+        await self._tell(Window(tuple(lines), skipped, event("lines", told) if lines else b""))
+
+
+class Feeds:
+    """The logs that are looked at now, by who looks and which replica."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, _Feed] = {}
+
+    async def follow(
+        self,
+        key: str,
+        source: Source,
+        row: Callable[[Line], list[Any]],
+        seen: Places,
+        passes: Callable[[Line], bool] | None,
+    ) -> AsyncGenerator[bytes]:
+        """Events `lines`, comments, and `over` at the end. `key`: equal for what the same person follows;
+        `row`: a line as browsers take it; `passes`: which lines are told, None = all. Raises Refused."""
+        feed = self._feeds.get(key)
+        if feed is None or feed.is_over:
+            feed = self._feeds[key] = _Feed(source, row)
+            feed.task = joined(feed.run())
+        reader = _Reader()
+        feed.readers.append(reader)
+        try:
+            if feed.has_begun:
+                # What came between what he has read and the next window.
+                found, skipped = fresh(tuple(feed.recent), seen)
+                if told := _told(found, skipped, row, passes):
+                    yield told
+            is_even = feed.has_begun
+            while True:
+                try:
+                    window = await asyncio.wait_for(reader.windows.get(), SILENCE)
+                except TimeoutError:
+                    yield QUIET
+                    continue
+                if isinstance(window, Exception):
+                    raise window
+                if window is None:
+                    yield event("over", {})
+                    return
+                if is_even and passes is None and not reader.is_lost:
+                    yield window.whole or QUIET
+                    continue
+                found, skipped = (
+                    fresh(window.lines, seen) if not is_even else (list(window.lines), False)
+                )
+                skipped, is_even = skipped or reader.is_lost or window.skipped, True
+                reader.is_lost = False
+                yield _told(found, skipped, row, passes) or QUIET
+        finally:
+            feed.readers.remove(reader)
+            if not feed.readers:
+                if feed.task is not None:
+                    feed.task.cancel()
+                if self._feeds.get(key) is feed:
+                    del self._feeds[key]
+
+
+def _told(
+    lines: list[Line],
+    skipped: bool,
+    row: Callable[[Line], list[Any]],
+    passes: Callable[[Line], bool] | None,
+) -> bytes:
+    shown = [row(line) for line in lines if passes is None or passes(line)]
+    return event("lines", {"lines": shown, "skipped": skipped}) if shown or skipped else b""
+
+
+async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]:
+    """What comes within half a second from the first piece on. Once a window is full nothing more is read
+    until the next one is asked for."""
+    loop = asyncio.get_running_loop()
+    coming = joined(_next(source))
+    try:
+        while True:
+            await asyncio.wait((coming,))
+            found: list[bytes] = []
+            size, until = 0, loop.time() + _PAUSE
+            while coming.done():
+                piece = coming.result()
+                if piece is None:
+                    if found:
+                        yield found
+                    return
+                found.append(piece)
+                size += len(piece)
+                if len(found) == _PIECES or size >= _BYTES:
+                    yield found
+                    found = []
+                coming = joined(_next(source))
+                if not found:
+                    break
+                await asyncio.wait((coming,), timeout=max(0.0, until - loop.time()))
+                if loop.time() >= until:
+                    break
+            if found:
+                yield found
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        await source.aclose()
+
+
+async def _next(source: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(source, None)
+
+
+def _last(texts: list[bytes]) -> list[Line]:
+    """The last lines of all that came. Whether there were more, their numbers tell."""
+    found = [line for text in texts for line in text.split(b"\n") if line]
+    return list(map(_decoder.decode, found[-BURST:]))
+
+
+_decoder: Final = msgspec.json.Decoder()
