@@ -295,6 +295,7 @@ def pages(service: Service) -> dict[str, str]:
         "queue": f"/queue{here}",
         "nodes": "/nodes",
         "experiments": f"/experiments{here}",
+        "experiment": f"/experiments/exp{here}",
         "models": f"/models{here}",
         "datasets": f"/datasets{here}",
         "studies": f"/studies{here}",
@@ -333,6 +334,15 @@ def things(service: Service) -> tuple[str, str, str]:
     }
     service.call("POST", f"{place}/datasets", dataset)
     (found,) = service.call("GET", f"{place}/datasets")["datasets"]
+    metadata = f"{place}/metadataStores/default/contexts"
+    service.call("POST", f"{place}/metadataStores?metadataStoreId=default", {})
+    titles = {"exp": "Experiment", "exp-1": "ExperimentRun", "exp-2": "ExperimentRun"}
+    for number, (name, title) in enumerate(titles.items()):
+        given = {"_params": {"rate": number}, "_metrics": {"loss": number}, "_state": "COMPLETE"}
+        context = {"displayName": name, "schemaTitle": f"system.{title}", "metadata": given}
+        service.call("POST", f"{metadata}?contextId={name}", context)
+    runs = [f"{metadata.removeprefix('/v1/')}/{name}" for name in list(titles)[1:]]
+    service.call("POST", f"{metadata}/exp:addContextChildren", {"childContexts": runs})
     model = {"model": {"displayName": "classifier", "artifactUri": f"gs://{bucket}/data"}}
     uploaded = service.call("POST", f"{place}/models:upload", model)["response"]["model"]
     return tuple(name.rpartition("/")[2] for name in (study["name"], found["name"], uploaded))

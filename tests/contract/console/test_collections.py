@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION
+from tests.contract.api.test_experiments import experiment_made, run_made, store_made
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 
 pytestmark = pytest.mark.anyio
@@ -87,3 +88,26 @@ async def test_a_model_leads_to_what_made_it(house: ConsoleHouse, browser: Brows
     page = await browser.get(path)
     assert "Version 1" in text_of(page)
     assert 'href="/buckets/bucket?prefix=out%2Fmodel%2F"' in page.body.decode()
+
+
+async def test_runs_of_an_experiment_are_compared(house: ConsoleHouse, browser: Browser) -> None:
+    await store_made(house)
+    await experiment_made(house, "exp")
+    for run, rate, accuracy in (("r1", 0.1, 0.5), ("r2", 0.2, 0.9), ("r3", 0.3, 0.7)):
+        await run_made(
+            house,
+            run,
+            "exp",
+            _params={"batch": 64, "rate": rate, "kind": "sgd"},
+            _metrics={"accuracy": accuracy},
+        )
+    path = "/experiments/exp?project=p1"
+    assert f'href="{path}"' in (await browser.get("/experiments?project=p1")).body.decode()
+    page = await browser.get(path)
+    text = text_of(page)
+    assert all(name in text for name in ("r1", "r2", "r3"))
+    assert text.index("rate") < text.index("batch"), "what differs comes first"
+    assert "r2: 0.9" in page.body.decode(), "a line is called as its run"
+    chosen = text_of(await browser.get(f"{path}&run=r1&run=r3"))
+    assert "Runs compared" in chosen
+    assert "r2" not in chosen

@@ -1,13 +1,21 @@
 """What else there is: models, experiments, secrets; what the service says of itself."""
 
 import json
+import math
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from trainshed.console.visits import View, Visit
+from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
+from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.status import Refused, StatusCode
-from trainshed.wire.trainshed_v1.experiments import Curve, ExperimentList, ExperimentRuns
-from trainshed.wire.trainshed_v1.jobs import Status
+from trainshed.wire.trainshed_v1.experiments import (
+    Curve,
+    ExperimentList,
+    ExperimentRun,
+    ExperimentRuns,
+)
+from trainshed.wire.trainshed_v1.jobs import Status, Trial
 from trainshed.wire.trainshed_v1.models import ModelDescription, ModelList
 from trainshed.wire.trainshed_v1.secrets import SecretList
 
@@ -75,37 +83,78 @@ async def experiments(visit: Visit) -> View:
 
 
 async def experiment(visit: Visit) -> View:
-    """`/experiments/E`: its runs beside each other, and their curves."""
+    """`/experiments/E[?run=A&run=B]`: its runs, or some of them, beside each other, and their curves."""
     project, region = place_of(visit)
     path = f"experiments/{visit.quoted('experiment')}"
     found = await visit.get(
-        ExperimentRuns, path, project=project, region=region, curves="true", limit=str(_PAGE)
+        ExperimentRuns,
+        path,
+        project=project,
+        region=region,
+        curves="true",
+        limit=str(_PAGE),
+        pageToken=visit.query("page"),
     )
+    wanted = frozenset(visit.request.values.get("run", ()))
+    shown = [run for run in found.runs if not wanted or run.name in wanted]
+    parameters = list(dict.fromkeys(n for run in shown for n in run.parameters))
+    alike = {n for n in parameters if len({run.parameters.get(n) for run in shown}) == 1}
+    metrics = list(dict.fromkeys(n for run in shown for n in run.metrics))
+    axes, lines = compared(shown, [n for n in parameters if n not in alike], metrics)
     return View(
         found.experiment.display_name or found.experiment.name,
         "experiment.html",
         {
             "found": found,
-            "parameters": list(dict.fromkeys(n for run in found.runs for n in run.parameters)),
-            "metrics": list(dict.fromkeys(n for run in found.runs for n in run.metrics)),
-            "curves": curves_of(found),
+            "runs": shown,
+            "chosen": wanted,
+            # What differs comes first: it is what runs are compared for.
+            "parameters": sorted(parameters, key=lambda name: name in alike),
+            "alike": alike if len(shown) > 1 else frozenset[str](),
+            "metrics": metrics,
+            "curves": curves_of(shown),
+            "following": visit.with_query(page=found.next_page_token)
+            if found.next_page_token
+            else "",
         },
+        parts={"parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines})},
         place="experiments",
     )
 
 
-def curves_of(found: ExperimentRuns) -> list[tuple[str, str]]:
+def compared(
+    runs: Sequence[ExperimentRun], parameters: Sequence[str], metrics: Sequence[str]
+) -> tuple[list[Axis], list[Line]]:
+    """Runs across the parameters in which they differ, towards their first metric; nothing where they cannot
+    be compared so."""
+    found: list[Trial] = []
+    for number, run in enumerate(runs, 1):
+        measured = {
+            name: float(value)
+            for name, value in run.metrics.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
+        if metrics and metrics[0] in measured:
+            given = {name: run.parameters.get(name) for name in parameters}
+            found.append(Trial(number=number, parameters=given, value=measured[metrics[0]]))
+    names = {number: run.name for number, run in enumerate(runs, 1)}
+    if not found:
+        return [], []
+    return parallel(found, Search(found, (Metric(metrics[0]),), frozenset(), names=names))
+
+
+def curves_of(runs: Sequence[ExperimentRun]) -> list[tuple[str, str]]:
     """Name of a time series, and its lines of all runs over their steps, as charts take them."""
     by_name: dict[str, list[tuple[str, Curve]]] = {}
-    for run in found.runs:
+    for run in runs:
         for curve in run.curves:
             by_name.setdefault(curve.name, []).append((run.name, curve))
     charts: list[tuple[str, str]] = []
-    for name, runs in list(by_name.items())[:_CURVES]:
-        steps = sorted({step for _, curve in runs for step in curve.steps})
+    for name, drawn in list(by_name.items())[:_CURVES]:
+        steps = sorted({step for _, curve in drawn for step in curve.steps})
         lines = [
             [run, [dict(zip(curve.steps, curve.values, strict=True)).get(step) for step in steps]]
-            for run, curve in runs
+            for run, curve in drawn
         ]
         charts.append((name, json.dumps({"at": steps, "lines": lines, "label": "Step"})))
     return charts

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainshed.console.rendering import number_text
@@ -39,10 +39,16 @@ class Search:
     best: Set[int]
     #: The trial whose curve is shown.
     chosen: Trial | None = None
+    #: What trials are called, by number; else "trial" and the number.
+    names: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
     def objective(self) -> Metric:
         return self.metrics[0]
+
+    def called(self, trial: Trial) -> str:
+        """A trial's name."""
+        return self.names.get(trial.number, f"trial {trial.number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +186,7 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
                 if (place := scaled[row]) is not None
             ),
             trial.number in search.best,
-            f"trial {trial.number}: {number_text(trial.value)}",
+            f"{search.called(trial)}: {number_text(trial.value)}",
         )
         for row, trial in enumerate(shown)
     ]
@@ -252,7 +258,7 @@ def front(shown: Sequence[Trial], search: Search) -> Front:
             round(_TOP + (1 - (y or 0)) * (HEIGHT - 2 * _TOP), 1),
             trial.number,
             not beaten(a, b),
-            f"trial {trial.number}: {first.name} {number_text(a)}, {second.name} {number_text(b)}",
+            f"{search.called(trial)}: {first.name} {number_text(a)}, {second.name} {number_text(b)}",
         )
         for (trial, a, b), x, y in zip(found, xs, ys, strict=True)
     )

@@ -36,8 +36,10 @@ class Mark:
     is_drill: bool = False
     #: Since the job was created, in words.
     after: str = ""
-    #: Whose it was; "" = the attempt's.
+    #: Whose it was, where the title does not say it; "" = the attempt's.
     task: str = ""
+    #: Seconds since 1970.
+    at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -75,8 +77,11 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
 
     def mark(verdict: Verdict, task: str) -> Mark:
         at = epoch(verdict.at)
-        after = seconds_text(at - began)
-        return Mark(place(at), verdict.message, bool(verdict.drill), after, task)
+        return marked(at, verdict.message, task, is_drill=bool(verdict.drill))
+
+    def marked(at: float, title: str, task: str, *, is_drill: bool) -> Mark:
+        whose = "" if task in title else task
+        return Mark(place(at), title, is_drill, seconds_text(at - began), whose, at)
 
     rows: dict[str, Row] = {}
     whole = rows.setdefault("job", Row("job"))
@@ -106,8 +111,7 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
     for entry in story.entries:
         if entry.kind == _DRILL:
             task = tasks.get(str(entry.details.get("replica", "")), "")
-            at = epoch(entry.at)
-            fired = Mark(place(at), entry.message, True, seconds_text(at - began), task)
+            fired = marked(epoch(entry.at), entry.message, task, is_drill=True)
             rows.get(task, whole).marks.append(fired)
     shown = tuple(rows.values())
     return Chart(
@@ -119,7 +123,7 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
             if each.start_time and each.attempt
         ),
         max(0, len(shown) - _MOST_ROWS),
-        tuple(sorted((m for row in shown for m in row.marks), key=lambda m: m.x)[-_MOST_MARKS:]),
+        tuple(sorted((m for row in shown for m in row.marks), key=lambda m: m.at)[-_MOST_MARKS:]),
     )
 
 
