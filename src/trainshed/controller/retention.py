@@ -44,7 +44,7 @@ PAUSE: Final = 900.0
 _BREATH: Final = 0.01
 """Seconds between two deletions, in which everything else goes on."""
 _PAGE: Final = 500
-_BLOCK: Final = 200
+_BLOCK: Final = 20
 """Logs that are looked at in one turn of a thread."""
 
 
