@@ -168,9 +168,9 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
         }
         busy = submit(
             original,
-            container_job(COUNTS.format(mark=mark, place="busy-job", count=100_000, pause=0.005)),
+            container_job(COUNTS.format(mark=mark, place="busy-job", count=100_000, pause=0.02)),
         )
-        assert any(line == "300" for line in original.follow(busy))
+        assert any(line == "100" for line in original.follow(busy))
         programs = marked(mark)
         assert programs
         with written_all_the_time(original):
@@ -210,8 +210,8 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
             assert twin.call("GET", path) == original.call("GET", path)
             assert twin.lines(done) == original.lines(done) == [str(n) for n in range(200)]
             # The job that ran: here it is started again, there it never noticed.
-            lines = until(twin.follow(busy), "300", times=2)
-            assert lines[:300] == [str(n) for n in range(300)] == before[:300]
+            lines = until(twin.follow(busy), "100", times=2)
+            assert lines[:100] == [str(n) for n in range(100)] == before[:100]
             assert set(programs) <= set(marked(mark))
             assert twin.call("GET", f"/trainshed/v1/jobs/{busy}")["state"] == "RUNNING"
             fresh = submit(twin, container_job("print('new')"))

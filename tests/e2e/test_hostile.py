@@ -16,10 +16,10 @@ from tests.e2e.hostile.table import (
     END,
     HELD,
     ROWS,
-    STRONGEST,
     VARIES,
     Column,
     shown,
+    strongest,
 )
 from tests.e2e.hostile.yard import MEMORY, OWN, Yard, opened
 from tests.e2e.running import ROOT
@@ -43,7 +43,7 @@ class Siege:
 @pytest.fixture(
     scope="module",
     params=[
-        column if column in STRONGEST else pytest.param(column, marks=pytest.mark.soak)
+        column if column in strongest() else pytest.param(column, marks=pytest.mark.soak)
         for column in COLUMNS
     ],
     ids=[column.name for column in COLUMNS],

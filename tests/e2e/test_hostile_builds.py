@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.hostile.table import COLUMNS, STRONGEST, Column
+from tests.e2e.hostile.table import COLUMNS, Column, strongest
 from tests.e2e.hostile.yard import MEMORY, PROCESSES, Yard, opened
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.running import Service, running, submit
@@ -91,9 +91,8 @@ class Siege:
 @pytest.fixture(
     scope="module",
     params=[
-        # As what an ordinary user's service runs: test_hostile.py; what its scripts are kept from:
-        # tests/contract/runtimes/test_runtimes_apart.py.
-        column if column is STRONGEST[0] else pytest.param(column, marks=pytest.mark.soak)
+        # What scripts are kept from at all levels: tests/contract/runtimes/test_runtimes_apart.py.
+        column if column in strongest() else pytest.param(column, marks=pytest.mark.soak)
         for column in COLUMNS
     ],
     ids=[column.name for column in COLUMNS],

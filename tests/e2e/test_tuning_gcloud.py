@@ -144,6 +144,8 @@ def described(gcloud: Gcloud, job_id: str) -> dict[str, Any]:
     return json.loads(gcloud.run(*JOBS, "describe", job_id, "--format=json").stdout)
 
 
+# What gcloud does with jobs: test_gcloud_vertex.py; a tuning job from end to end: test_tuning_sdk.py.
+@pytest.mark.soak
 def test_create_describe_stream_and_list(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
     """Streamed while it runs, described when it is over."""
     flags = ("--display-name=grid", "--max-trial-count=5", "--parallel-trial-count=2")

@@ -9,7 +9,9 @@ from typing import Any
 
 sys.path[1:1] = os.environ["PYTHONPATH"].split(os.pathsep)
 torch: Any = importlib.import_module("torch")
-torch._import_device_backends()
+rank = os.environ.get("RANK", "0")
+if rank in os.environ.get("TEST_AUTOLOAD", rank):
+    torch._import_device_backends()
 del sys.argv[0]
 sys.path[0] = os.path.dirname(sys.argv[0])  # noqa: PTH120 - as Python writes it
 runpy.run_path(sys.argv[0], run_name="__main__")

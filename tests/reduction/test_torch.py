@@ -121,7 +121,7 @@ def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, s
     ],
 )
 def test_what_cannot_be_used_is_said_once_and_done_without(
-    torch_python: Path, site: Path, lacking: str
+    torch_python: Path, torch_nursery: Nursery, site: Path, lacking: str
 ) -> None:
     """spec/reduction#security: reducers that are not there, another token, a rank whose image lacks the
     plug-in: native on all ranks."""
@@ -134,7 +134,8 @@ def test_what_cannot_be_used_is_said_once_and_done_without(
         )
         if lacking == "token":
             told |= {variables.TOKEN: "another"}
-        ended = run_ranks(torch_python, "fallback.py", 2, environment(site, **told))
+        surroundings = environment(site, **told)
+        ended = run_ranks(torch_python, "fallback.py", 2, surroundings, nursery=torch_nursery)
     assert [(each.status, each.output) for each in ended] == [(0, "ok\n")] * 2
     (said,) = ended[0].said
     assert FALLBACK in said
