@@ -551,7 +551,15 @@ def test_the_running_limit_counts_from_the_first_start_over_all_attempts(service
 
 ELSEWHERE = {"stock_out", "spot_preempted", "out_of_disk", "data_failed"}
 """Scripted in `test_queueing`, `tests/contract/engines/test_disks.py` and `tests/sim/test_controller.py`."""
+ON_CLUSTERS = {
+    "node_failed",
+    "agent_lost",
+    "allocation_revoked",
+    "allocation_expired",
+    "cluster_preempted",
+}
+"""Scripted in `tests/slurm/test_service_losses.py` and `test_service_faults.py` there."""
 
 
 def test_every_row_of_the_table_has_a_scripted_run() -> None:
-    assert {rule.name for rule in RULES} == ROWS | ELSEWHERE
+    assert {rule.name for rule in RULES} == ROWS | ELSEWHERE | ON_CLUSTERS

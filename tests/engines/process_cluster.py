@@ -18,6 +18,7 @@ from trainshed.engines.remote.cluster import (
     ClusterReport,
     ClusterUnavailable,
     Hold,
+    HoldEnd,
     HoldName,
     NodeNeed,
     NodeReport,
@@ -106,6 +107,9 @@ class ProcessCluster:
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(held))
         fresh.replace(path)
+
+    async def ended(self, name: HoldName) -> HoldEnd | None:
+        return None
 
     async def give_back(self, name: HoldName) -> None:
         path = self._directory / f"{name}.hold"

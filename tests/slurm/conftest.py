@@ -10,6 +10,9 @@ from tests.e2e.running import Service, common_place
 from tests.slurm.lab import SlurmLab, why_not
 from tests.slurm.whole import configure, service_on
 
+SPOT = "n1-highmem-2"
+"""A machine type whose jobs go where those of others take their nodes."""
+
 
 @pytest.fixture(scope="session")
 def slurm_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
@@ -24,7 +27,8 @@ def slurm_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
 @pytest.fixture(scope="session")
 def slurm_service(slurm_lab: SlurmLab) -> Iterator[Service]:
     """Configured as the local one of the failure rows."""
-    limits = f"capacity = 'relaxed'\ngrace = {rows.GRACE}\nmemory_per_replica = {rows.MEMORY_MIB}\n"
-    directory = configure(slurm_lab, "shared", limits + rows.QUICK_RULES)
+    limits = f"grace = {rows.GRACE}\nmemory_per_replica = {rows.MEMORY_MIB}\n"
+    way = f"[[engines.slurm.machines]]\ntypes = ['{SPOT}']\npartition = 'spot'\n"
+    directory = configure(slurm_lab, "shared", limits + rows.QUICK_RULES, way)
     with service_on(slurm_lab, directory) as started:
         yield started

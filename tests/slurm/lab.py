@@ -57,7 +57,8 @@ USERS = {"lab-ada": 61001, "lab-bob": 61002}
 
 class SlurmLab(Machines):
     """Nodes node1, node2, ..., each with `CPUS`, `MEMORY_MB` and `GPUS` unless asked otherwise, as declared.
-    Partitions: main (the default), hi (goes before it), short (10 minutes at most), tiny (node1 alone)."""
+    Partitions: main (the default), hi (goes before it), short (10 minutes at most), tiny (node1 alone), spot
+    (jobs of the others take its nodes)."""
 
     @staticmethod
     def open(
@@ -289,6 +290,8 @@ class SlurmLab(Machines):
             "SwitchType=switch/none",
             "PriorityType=priority/multifactor",
             "PriorityWeightPartition=1000",
+            "PreemptType=preempt/partition_prio",
+            "PreemptMode=CANCEL",
             "RebootProgram=/bin/true",
             "GresTypes=gpu",
         ]
@@ -299,11 +302,13 @@ class SlurmLab(Machines):
                 f"Gres=gpu:t4:{GPUS} Feature={feature} State=UNKNOWN"
             )
         every = ",".join(self.nodes)
+        own_way = "State=UP PreemptMode=OFF"
         lines += [
-            f"PartitionName=main Nodes={every} Default=YES MaxTime=INFINITE State=UP PriorityTier=1",
-            f"PartitionName=hi Nodes={every} MaxTime=INFINITE State=UP PriorityTier=10",
-            f"PartitionName=short Nodes={every} MaxTime=10 State=UP",
-            "PartitionName=tiny Nodes=node1 MaxTime=INFINITE State=UP",
+            f"PartitionName=main Nodes={every} Default=YES MaxTime=INFINITE {own_way} PriorityTier=1",
+            f"PartitionName=hi Nodes={every} MaxTime=INFINITE {own_way} PriorityTier=10",
+            f"PartitionName=short Nodes={every} MaxTime=10 {own_way}",
+            f"PartitionName=tiny Nodes=node1 MaxTime=INFINITE {own_way}",
+            f"PartitionName=spot Nodes={every} MaxTime=INFINITE State=UP PriorityTier=0",
             self._extra,
         ]
         (own / "etc" / "slurm.conf").write_text("\n".join(lines) + "\n")

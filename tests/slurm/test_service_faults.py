@@ -89,6 +89,7 @@ TRAINS = """
 import json, os, pathlib, time
 kept = pathlib.Path('/gcs/trainshed', {key!r}, os.environ['HOSTNAME'])
 kept.parent.mkdir(exist_ok=True)
+fresh = kept.with_suffix('.fresh')
 step = int(kept.read_text()) if kept.exists() else 0
 task = json.loads(os.environ['CLUSTER_SPEC'])
 port = task['cluster']['workerpool1'][0].split(':')[1]
@@ -98,7 +99,8 @@ if step:
     print('resumed', flush=True)
 while True:
     step += 1
-    kept.write_text(str(step))
+    fresh.write_text(str(step))
+    fresh.replace(kept)
     if step == 3:
         print('trained', flush=True)
     time.sleep(0.05)
@@ -172,7 +174,7 @@ def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(
         first, second = nodes(told, WORKER)
         assert first == node != second
     (verdict,) = told.verdicts
-    assert (verdict.rule, verdict.effect) == ("replica_lost", "replica_restarts")
+    assert (verdict.rule, verdict.effect) == ("node_failed", "replica_restarts")
     assert any(f"node {node} is gone" in entry["message"] for entry in told.of_kind("replica_lost"))
 
 
@@ -186,8 +188,9 @@ def test_an_allocation_that_an_operator_cancels_is_asked_for_again(site: Site, g
     assert told.state == "SUCCEEDED"
     assert nodes(told, WORKER) == [node, node]
     assert told.begun == {PRIMARY: 2, WORKER: 2}
-    assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"] * 2
-    assert "its programs with it" in told.of_kind("replica_lost")[0]["message"]
+    found = {(verdict.rule, verdict.effect) for verdict in told.verdicts}
+    assert found == {("allocation_revoked", "replica_restarts")}
+    assert "its allocation was cancelled in Slurm" in told.of_kind("replica_lost")[0]["message"]
 
 
 def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
@@ -207,6 +210,7 @@ def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
     (left, *_) = [e for e in told.of_kind("replica_exited") if e["details"]["replica"] == WORKER]
     assert left["details"]["signal"] == signal.SIGTERM
     assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"]
+    assert told.of_kind("verdict")[0]["details"]["cause"] == "left"
 
 
 def test_what_runs_does_not_notice_slurms_own_failures(site: Site, gate: Path) -> None:

@@ -11,6 +11,7 @@ from trainshed.core.failure.messages import Message, logs_link
 from trainshed.core.failure.rules import Action, Effect, Rule, Spent, judge
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.exits import ExitRecord
+from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import Api, JobName, ReplicaId
 
 VERTEX = JobName(Api.VERTEX, "demo", "us-central1", "42")
@@ -78,6 +79,17 @@ EXAMPLES = [
         (ended(exited(signal=number)), "user_code_failed", Effect.JOB_FAILS)
         for number in (1, 2, 4, 7, 8, 13)
     ),
+    *(
+        (met(cause, WORKER), cause.value, Effect.REPLICA_RESTARTS)
+        for cause in (
+            Cause.NODE_FAILED,
+            Cause.AGENT_LOST,
+            Cause.ALLOCATION_REVOKED,
+            Cause.ALLOCATION_EXPIRED,
+        )
+    ),
+    (met(Cause.CLUSTER_PREEMPTED, WORKER), "cluster_preempted", Effect.JOB_RETRIES),
+    *((met(Cause(loss), REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS) for loss in Loss),
     (met(Cause.PACKAGE), "package_failed", Effect.JOB_FAILS),
     (met(Cause.DATA), "data_failed", Effect.JOB_FAILS),
     (met(Cause.STOCK_OUT), "stock_out", Effect.JOB_RETRIES),
@@ -97,7 +109,7 @@ def everything() -> Iterator[Evidence]:
             yield ended(exited(signal=number), replica=replica)
         for cause in (Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK, Cause.STALLED, Cause.LEFT):
             yield met(cause, replica)
-        for cause in (Cause.LOST, Cause.SERVICE):
+        for cause in (*map(Cause, Loss), Cause.SERVICE):
             yield met(cause, replica)
     alone = {Cause.SERVICE, Cause.PACKAGE, Cause.DATA, Cause.STOCK_OUT}
     for cause in (*alone, Cause.PREEMPTED, Cause.CANCELLED):
@@ -135,6 +147,11 @@ def test_the_public_codes_are_those_of_the_specification() -> None:
         "out_of_disk": 3,
         "transient_exit": 3,
         "replica_lost": 3,
+        "node_failed": 3,
+        "agent_lost": 3,
+        "allocation_revoked": 3,
+        "allocation_expired": 3,
+        "cluster_preempted": 8,
         "user_code_failed": 3,
         "package_failed": 3,
         "data_failed": 3,
@@ -148,12 +165,17 @@ def test_the_public_codes_are_those_of_the_specification() -> None:
 
 def test_the_budgets_are_those_of_the_specification() -> None:
     """spec/failures#crashes: 5 restarts and 3 retries for losses, 3 for transient codes, 3 attempts for
-    internal errors, 3 retries with back-off for stock-outs, 6 for spot, 20 a minute for reducers; nothing
-    else is tried again."""
+    internal errors, 3 retries with back-off for stock-outs, 6 for spot, 20 a minute for reducers;
+    spec/failures#losses-on-a-cluster; nothing else is tried again."""
     assert {rule.name: (rule.restarts, rule.retries) for rule in RULES if _tries(rule)} == {
         "reducer_lost": (20, 0),
         "transient_exit": (0, 3),
         "replica_lost": (5, 3),
+        "node_failed": (5, 3),
+        "agent_lost": (5, 3),
+        "allocation_revoked": (2, 0),
+        "allocation_expired": (20, 0),
+        "cluster_preempted": (0, 6),
         "stock_out": (0, 3),
         "internal_error": (0, 2),
         "spot_preempted": (0, 6),
@@ -164,7 +186,8 @@ def test_the_budgets_are_those_of_the_specification() -> None:
     assert [rule.name for rule in paused] == ["stock_out", "internal_error"]
     assert all(0 < rule.back_off[0] == min(rule.back_off) for rule in paused)
     assert all(list(rule.back_off) == sorted(rule.back_off) for rule in paused)
-    assert [rule.name for rule in RULES if rule.gives_room] == ["stock_out", "spot_preempted"]
+    in_new_room = {rule.name for rule in RULES if rule.gives_room}
+    assert in_new_room == {"stock_out", "spot_preempted", "cluster_preempted"}
 
 
 def _tries(rule: Rule) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node, NodeState
@@ -16,6 +17,7 @@ from trainshed.engines.remote.cluster import (
     ClusterReport,
     ClusterUnavailable,
     Hold,
+    HoldEnd,
     HoldName,
     NodeNeed,
     NodeReport,
@@ -34,6 +36,8 @@ class Recorder:
 
     found: ClusterReport
     down: bool = False
+    #: It had the hold, which was cancelled.
+    held: bool = False
     asked: list[str] = field(default_factory=list[str])
     changes: asyncio.Queue[ClusterReport | None] = field(
         default_factory=asyncio.Queue[ClusterReport | None]
@@ -72,6 +76,9 @@ class Recorder:
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
         self.asked.append(f"agent {hold.name} {hold.nodes} {node}")
+
+    async def ended(self, name: HoldName) -> HoldEnd | None:
+        return HoldEnd(Loss.ALLOCATION_REVOKED, f"{name} was cancelled") if self.held else None
 
     async def give_back(self, name: HoldName) -> None:
         self.asked.append(f"give back {name}")
@@ -133,6 +140,15 @@ async def test_after_a_restart_what_is_held_is_found_where_it_is_or_asked_for_ev
     joined, east, west = two()
     await joined.give_back(HOLD)
     assert (len(east.asked), len(west.asked)) == (1, 1)
+
+
+async def test_how_a_hold_ended_is_told_by_the_cluster_that_had_it() -> None:
+    joined, _, west = two(held=True)
+    west.held = True
+    end = await joined.ended(HOLD)
+    assert end == HoldEnd(Loss.ALLOCATION_REVOKED, "trainshed-abcwest-7-1-0 was cancelled")
+    west.held = False
+    assert await joined.ended(HOLD) is None
 
 
 async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_does(

@@ -3,8 +3,9 @@
 import pytest
 
 from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.slurm.commands import Job, Pending, list_pending, parse_pending
-from trainshed.engines.slurm.reasons import count_before, delay, in_words
+from trainshed.engines.slurm.reasons import count_before, delay, end, in_words
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,22 @@ def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() 
     assert count_before(job(), pending) == 2
     assert count_before(job(), ()) == -1
     assert "--states=PENDING" in list_pending()
+
+
+@pytest.mark.parametrize(
+    ("state", "loss"),
+    [
+        ("CANCELLED", Loss.ALLOCATION_REVOKED),
+        ("TIMEOUT", Loss.ALLOCATION_EXPIRED),
+        ("DEADLINE", Loss.ALLOCATION_EXPIRED),
+        ("PREEMPTED", Loss.CLUSTER_PREEMPTED),
+        ("NODE_FAIL", Loss.NODE_FAILED),
+        ("BOOT_FAIL", Loss.NODE_FAILED),
+        ("COMPLETED", None),
+        ("FAILED", None),
+    ],
+)
+def test_who_ended_an_allocation_is_told_by_its_state(state: str, loss: Loss | None) -> None:
+    found = end(Job(7, "a", state, 1, 1, 1, 1, (), (), 0, 0, "None"))
+    assert (found and found.loss) == loss
+    assert found is None or found.why.endswith(f"({state})")

@@ -12,9 +12,11 @@ class Cause(enum.StrEnum):
 
     EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did.
     OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node.
-    LOST: it is gone without a record, through no fault of ours. PACKAGE: the job's own package cannot be
-    installed. DATA: its dataset cannot be split. SERVICE: the service failed. STOCK_OUT: no node can take it.
-    PREEMPTED: its capacity went to another job. CANCELLED: a user or a time limit ended the job.
+    LOST: it is gone without a record, through no fault of ours; NODE_FAILED, AGENT_LOST, ALLOCATION_REVOKED,
+    ALLOCATION_EXPIRED, CLUSTER_PREEMPTED: likewise, and who took it is known (`Loss`). PACKAGE: the job's own
+    package cannot be installed. DATA: its dataset cannot be split. SERVICE: the service failed. STOCK_OUT: no
+    node can take it. PREEMPTED: its capacity went to another job. CANCELLED: a user or a time limit ended the
+    job.
     """
 
     EXITED = "exited"
@@ -24,6 +26,11 @@ class Cause(enum.StrEnum):
     STALLED = "stalled"
     LEFT = "left"
     LOST = "lost"
+    NODE_FAILED = "node_failed"
+    AGENT_LOST = "agent_lost"
+    ALLOCATION_REVOKED = "allocation_revoked"
+    ALLOCATION_EXPIRED = "allocation_expired"
+    CLUSTER_PREEMPTED = "cluster_preempted"
     PACKAGE = "package"
     DATA = "data"
     SERVICE = "service"

@@ -209,6 +209,11 @@ _OF_A_REPLICA = frozenset(
         Cause.STALLED,
         Cause.LEFT,
         Cause.LOST,
+        Cause.NODE_FAILED,
+        Cause.AGENT_LOST,
+        Cause.ALLOCATION_REVOKED,
+        Cause.ALLOCATION_EXPIRED,
+        Cause.CLUSTER_PREEMPTED,
     }
 )
 _MAY_HAVE_A_REPLICA = _OF_A_REPLICA | {Cause.SERVICE}
@@ -222,6 +227,7 @@ _MESSAGES = {
     Cause.SERVICE: (INTERNAL, Message.INTERNAL),
     Cause.STOCK_OUT: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
     Cause.PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
+    Cause.CLUSTER_PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
 }
 """Code and message of a new row that names none."""
 _BUILT_IN = frozenset(rule.name for rule in RULES)

@@ -20,6 +20,16 @@ _OUTSIDE_SIGNALS = frozenset({9, 15})
 _TRANSIENT_SIGNALS = frozenset({6, 11})
 _TRANSIENT_CODES = frozenset({6, 134, 11, 139})
 
+_CLUSTER_LOSSES = frozenset(
+    {
+        Cause.NODE_FAILED,
+        Cause.AGENT_LOST,
+        Cause.ALLOCATION_REVOKED,
+        Cause.ALLOCATION_EXPIRED,
+        Cause.CLUSTER_PREEMPTED,
+    }
+)
+
 _GROWING = tuple(_SECOND * tenths // 10 for tenths in (0, 1, 2, 4, 8, 16, 20))
 """The first restarts of a reducer that serves are at once. Twenty of one that dies as soon as it starts take
 half of the window, so that it is given up all the same."""
@@ -42,6 +52,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "reducer_lost",
         Match(
             _ENDED
+            | _CLUSTER_LOSSES
             | {
                 Cause.OUT_OF_MEMORY,
                 Cause.OUT_OF_DISK,
@@ -90,6 +101,51 @@ RULES: Final[tuple[Rule, ...]] = (
         Message.LOST,
         restarts=5,
         retries=3,
+    ),
+    Rule(
+        "node_failed",
+        Match(frozenset({Cause.NODE_FAILED})),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.LOST,
+        restarts=5,
+        retries=3,
+    ),
+    Rule(
+        "agent_lost",
+        Match(frozenset({Cause.AGENT_LOST})),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.LOST,
+        restarts=5,
+        retries=3,
+    ),
+    # Once may be a mistake; who does it again and again means the job.
+    Rule(
+        "allocation_revoked",
+        Match(frozenset({Cause.ALLOCATION_REVOKED})),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.LOST,
+        restarts=2,
+    ),
+    # A program with checkpoints gets on in each allocation; one without would begin again for ever.
+    Rule(
+        "allocation_expired",
+        Match(frozenset({Cause.ALLOCATION_EXPIRED})),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.LOST,
+        restarts=20,
+    ),
+    Rule(
+        "cluster_preempted",
+        Match(frozenset({Cause.CLUSTER_PREEMPTED})),
+        Action.FAIL,
+        RESOURCE_EXHAUSTED,
+        Message.STOCK_OUT,
+        retries=6,
+        gives_room=True,
     ),
     Rule("user_code_failed", Match(_ENDED), Action.FAIL, INVALID_ARGUMENT, Message.USER_CODE),
     Rule(

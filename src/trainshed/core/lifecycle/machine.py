@@ -47,6 +47,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import (
+    Loss,
     ReplicaExited,
     ReplicaLost,
     ReplicaNoted,
@@ -287,10 +288,11 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     if lost is None:
         return
     transition.record(timeline.lost(transition.job, lost, event, transition.now))
-    if asked:
+    # A node that fails is left as well; what took the replica is what its engine knows of.
+    if asked and event.loss is Loss.UNKNOWN:
         cause, text = Cause.LEFT, replica.leaving
     else:
-        cause, text = (Cause.SERVICE if event.by_service else Cause.LOST), event.cause
+        cause, text = (Cause.SERVICE if event.by_service else Cause(event.loss)), event.cause
     judge_end(transition, evidence(transition, cause, lost, text=text), lost)
 
 

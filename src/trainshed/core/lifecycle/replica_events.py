@@ -1,9 +1,27 @@
 """What engines see of replicas: the part of `events` that agents on nodes load as well."""
 
+import enum
 from dataclasses import dataclass
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.names import ReplicaId
+
+
+class Loss(enum.StrEnum):
+    """Who took a replica that is gone without a record, as far as its engine knows. Values are those of the
+    failure table's causes.
+
+    UNKNOWN: nobody knows. NODE_FAILED: its node, as the cluster says. AGENT_LOST: the agent on its node is
+    gone, or is not heard any more. Of what the cluster held for it: ALLOCATION_REVOKED: somebody cancelled
+    it. ALLOCATION_EXPIRED: its time limit is over. CLUSTER_PREEMPTED: the cluster gave it to another one.
+    """
+
+    UNKNOWN = "lost"
+    NODE_FAILED = "node_failed"
+    AGENT_LOST = "agent_lost"
+    ALLOCATION_REVOKED = "allocation_revoked"
+    ALLOCATION_EXPIRED = "allocation_expired"
+    CLUSTER_PREEMPTED = "cluster_preempted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +54,7 @@ class ReplicaLost:
     cause: str
     #: Because the service itself failed.
     by_service: bool = False
+    loss: Loss = Loss.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

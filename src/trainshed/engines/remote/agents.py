@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from trainshed.core.lifecycle.replica_events import ReplicaEvent
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaEvent
 from trainshed.engines.port import (
     Capabilities,
     EngineUnavailable,
@@ -21,7 +21,7 @@ from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle, Connection
 from trainshed.engines.remote.attempts import Attempts, never_started
 from trainshed.engines.remote.channel import ChannelClosed
-from trainshed.engines.remote.cluster import Cluster, is_of
+from trainshed.engines.remote.cluster import Cluster, HoldEnd, HoldName, is_of
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.content.progress import Sending
 from trainshed.engines.remote.gang import Gang, hold_name
@@ -85,6 +85,8 @@ class Agents:
         self._now = now
         #: By the name in its certificate: every agent that may connect.
         self._by_name: dict[str, AgentHandle] = {}
+        #: How holds ended that were found gone, of this look round.
+        self._ends: dict[HoldName, HoldEnd | None] = {}
         self._tasks = Crew()
         self._leave_alone: Callable[[str, str, float], Awaitable[None]]
 
@@ -313,43 +315,56 @@ class Agents:
             agents = tuple(self._by_name.values())
             heard = {agent.node for agent in agents if agent.is_connected}
             others = {agent.node for agent in agents}
+            self._ends.clear()
             for agent in agents:
                 if agent.is_connected and now - agent.heard > self._lease / 2:
                     agent.cut()
-                if agent.silent_since is not None and (cause := self._gone(agent, now)):
+                if agent.silent_since is not None and (end := await self._gone(agent, now)):
                     # If nothing is heard of any node, it is not the nodes' fault.
                     if (heard or others == {agent.node}) and self._is_cut_off(agent, now):
                         await self._leave_alone(agent.node, self._unreached(), self._lease)
-                    await self._lose(agent, cause)
+                    await self._lose(agent, end)
 
-    def _gone(self, agent: AgentHandle, now: float) -> str:
-        """Why an agent that is silent counts as dead; "" = it does not yet."""
+    async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
+        """Why an agent that is silent counts as dead, and who took its replicas; None = it does not yet."""
         assert agent.silent_since is not None
         if agent.is_starting:
-            return ""
+            return None
         silent = now - agent.silent_since
         if silent > self._lease + _MARGIN:
-            return (
+            return HoldEnd(
+                Loss.AGENT_LOST,
                 f"node {agent.node} has not been heard of for {self._lease:g} s; its agent has ended "
-                "its programs by then"
+                "its programs by then",
             )
         report = self._cluster.report()
         if any(one.node.unreached and is_of(agent.node, one.node.name) for one in report.nodes):
-            return ""  # Nothing is known of any node there.
+            return None  # Nothing is known of any node there.
         node = next((one for one in report.nodes if one.node.name == agent.node), None)
         looked = report.looked if node is None or node.looked is None else node.looked
         if looked < agent.silent_since + _SETTLED:
-            return ""
+            return None
         if node is None or node.state is NodeState.GONE:
             why = f" ({node.cause})" if node and node.cause else ""
-            return f"node {agent.node} is gone{why}"
+            return HoldEnd(Loss.NODE_FAILED, f"node {agent.node} is gone{why}")
         gang = self._gang(agent)
         if gang is None:
-            return ""
+            return None
         name = hold_name(self._identity, gang.record, agent.part)
+        if name not in report.agents and (end := await self._ended(name)):
+            return HoldEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
         if agent.node not in report.agents.get(name, frozenset()):
-            return f"its agent on node {agent.node} has ended, and its programs with it"
-        return ""
+            return HoldEnd(
+                Loss.AGENT_LOST,
+                f"its agent on node {agent.node} has ended, and its programs with it",
+            )
+        return None
+
+    async def _ended(self, name: HoldName) -> HoldEnd | None:
+        """How a hold ended, asked for once for all of its agents that are looked at in turn."""
+        if name not in self._ends:
+            self._ends[name] = await self._cluster.ended(name)
+        return self._ends[name]
 
     def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
         """Whether an agent that counts as dead was one that the service did not hear from a node that the
@@ -368,17 +383,21 @@ class Agents:
             "look at the network between it and this service"
         )
 
-    async def _lose(self, agent: AgentHandle, cause: str) -> None:
+    async def _lose(self, agent: AgentHandle, end: HoldEnd) -> None:
         gang = self._gang(agent)
         if gang is None:
             self.give_up(agent)
             return
-        _log(agent).warning("agent on node %s: lost: %s", agent.node, cause)
+        _log(agent).warning("agent on node %s: lost: %s", agent.node, end.why)
         async with self._attempts.lock(gang.key):
             record, lost = gang.record, list[Seat]()
             for seat in gang.seats_of(agent):
                 if gang.is_live(seat):
-                    lost.append(msgspec.structs.replace(seat, lost=seat.launched, cause=cause))
+                    lost.append(
+                        msgspec.structs.replace(
+                            seat, lost=seat.launched, cause=end.why, loss=end.loss
+                        )
+                    )
                 elif not seat.launched and record.stopped is not None:
                     lost.append(never_started(seat))
             for seat in lost:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from trainshed.core.capacity import Delay
-from trainshed.core.lifecycle.replica_events import ReplicaEvent, ReplicaLost
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaEvent, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineEvent,
@@ -96,7 +96,13 @@ class Attempts:
         """The incarnation that went with its agent, or never began."""
         self.report(
             gang,
-            ReplicaLost(gang.record.attempt, seat.replica, seat.lost, seat.cause or NEVER_STARTED),
+            ReplicaLost(
+                gang.record.attempt,
+                seat.replica,
+                seat.lost,
+                seat.cause or NEVER_STARTED,
+                loss=seat.loss,
+            ),
         )
 
     def report_end(self, gang: Gang, seat: Seat, incarnation: int = 0) -> None:
@@ -147,5 +153,5 @@ class Attempts:
 def never_started(seat: Seat, incarnation: int = 1) -> Seat:
     """As what was stopped before it started."""
     return msgspec.structs.replace(
-        seat, launched=incarnation, lost=incarnation, cause=NEVER_STARTED
+        seat, launched=incarnation, lost=incarnation, cause=NEVER_STARTED, loss=Loss.UNKNOWN
     )

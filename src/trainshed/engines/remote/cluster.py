@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainshed.core.capacity import Delay
+from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import Node, NodeState
@@ -120,6 +121,15 @@ class ClusterReport:
     delays: Mapping[HoldName, Delay] = field(default_factory=dict[HoldName, Delay])
 
 
+@dataclass(frozen=True, slots=True)
+class HoldEnd:
+    """How a hold ended that nobody of this service gave back."""
+
+    loss: Loss
+    #: As the cluster tells it.
+    why: str
+
+
 def is_of(node: str, cluster: str) -> bool:
     """Whether a node is one of that cluster, of several."""
     return node.startswith(f"{cluster}.")
@@ -168,6 +178,11 @@ class Cluster(Protocol):
         """Run `argv` on a node of a hold, found on the PATH there, with `given` on its standard input; what
         is secret is in nothing but that. Returns when the cluster has taken it over; from then on it does not
         depend on this process. Raises ClusterUnavailable."""
+        ...
+
+    async def ended(self, name: HoldName) -> HoldEnd | None:
+        """How a hold ended that no look finds any more; None = the cluster does not know it, or does not
+        answer."""
         ...
 
     async def give_back(self, name: HoldName) -> None:

@@ -14,6 +14,7 @@ from trainshed.engines.remote.cluster import (
     ClusterReport,
     ClusterUnavailable,
     Hold,
+    HoldEnd,
     HoldName,
     NodeNeed,
     NodeReport,
@@ -143,6 +144,12 @@ class JoinedClusters:
         nodes = tuple(_split(one)[1] for one in hold.nodes)
         inner = Hold(replace(hold.name, service=member.service), hold.cluster_id, nodes)
         await member.cluster.start_agent(inner, own, argv, given)
+
+    async def ended(self, name: HoldName) -> HoldEnd | None:
+        for member in self._members.values():
+            if end := await member.cluster.ended(replace(name, service=member.service)):
+                return end
+        return None
 
     async def give_back(self, name: HoldName) -> None:
         # After a restart only looks tell where it is; where none does, it may be anywhere.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.engines.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
@@ -31,6 +32,8 @@ class Seat(msgspec.Struct, frozen=True):
     lost: int = 0
     #: Why.
     cause: str = ""
+    #: Who took it.
+    loss: Loss = Loss.UNKNOWN
     #: The node that was asked for, of one whose node the cluster has chosen; "" = it has not.
     wish: str = ""
 

@@ -14,11 +14,12 @@ from trainshed.engines.remote.cluster import (
     ClusterReport,
     ClusterUnavailable,
     Hold,
+    HoldEnd,
     HoldName,
     NodeNeed,
     Owner,
 )
-from trainshed.engines.slurm import commands
+from trainshed.engines.slurm import commands, reasons
 from trainshed.engines.slurm.client import Output, SlurmClient
 from trainshed.engines.slurm.commands import Ask, Gres, Job
 from trainshed.engines.slurm.look import Look, compile_look, own_jobs
@@ -160,6 +161,16 @@ class SlurmCluster:
             await self._client.hand_over(command, given, str(hold.name), node, person)
         except ClusterUnavailable as e:
             raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
+
+    async def ended(self, name: HoldName) -> HoldEnd | None:
+        try:
+            ask = commands.list_jobs([await self._user(name)], str(name), ended=True)
+            found = list(commands.parse_jobs(await self._client.answer(ask)))
+        except (ClusterUnavailable, ValueError) as e:
+            log.info("%s: it is not known how it ended: %s", name, e)
+            return None
+        over = [job for job in found if not job.held and not job.pending]
+        return reasons.end(max(over, key=lambda job: job.id)) if over else None
 
     async def give_back(self, name: HoldName) -> None:
         self._given_back[name] = time.monotonic()

@@ -311,9 +311,11 @@ def try_job(partition: str, account: str, qos: str) -> list[str]:
     return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
 
 
-def list_jobs(users: Sequence[int], name: str = "") -> list[str]:
-    """`users`: by their numbers. `name`: of the only ones that are asked for; "" = all of those users'."""
+def list_jobs(users: Sequence[int], name: str = "", *, ended: bool = False) -> list[str]:
+    """`users`: by their numbers. `name`: of the only ones that are asked for; "" = all of those users'.
+    `ended`: those as well that are over, for as long as Slurm remembers them (MinJobAge, 5 minutes)."""
     which = [f"--user={_joined(users)}", *([f"--name={name}"] if name else [])]
+    which += ["--states=all"] if ended else []
     return ["squeue", "--noheader", "--noconvert", *which, "-O", _format(_JOB_FIELDS)]
 
 

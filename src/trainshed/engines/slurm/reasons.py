@@ -1,4 +1,4 @@
-"""Why Slurm makes a job wait, in plain words, with Slurm's own word beside them. Pure.
+"""Why Slurm makes a job wait, and how one ended, in plain words, with Slurm's own word beside them. Pure.
 
 Slurm knows well over a hundred reasons; those that a service's allocations meet are told in words of their
 own, limits by what their names are made of, and any other one by its name alone.
@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 
 from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.engines.remote.cluster import HoldEnd
 from trainshed.engines.slurm.commands import Job, Pending
 
 _NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
@@ -39,6 +41,19 @@ _WORDS = {
     "SchedDefer": "Slurm starts no jobs at once here, it comes with the next round",
     "SystemFailure": "Slurm itself has failed at something",
 }
+_ENDS = {
+    "CANCELLED": (Loss.ALLOCATION_REVOKED, "its allocation was cancelled in Slurm"),
+    "TIMEOUT": (
+        Loss.ALLOCATION_EXPIRED,
+        "Slurm's time limit for its allocation is over; a longer one is asked for by "
+        '`extra = ["--time=..."]`',
+    ),
+    "DEADLINE": (Loss.ALLOCATION_EXPIRED, "Slurm's deadline for its allocation is over"),
+    "PREEMPTED": (Loss.CLUSTER_PREEMPTED, "Slurm gave its allocation to a job that goes before it"),
+    "NODE_FAIL": (Loss.NODE_FAILED, "a node of its allocation failed, as Slurm says"),
+    "BOOT_FAIL": (Loss.NODE_FAILED, "a node of its allocation did not boot, as Slurm says"),
+}
+"""States of jobs that are over: who ended them, and in what words."""
 _LIMIT = re.compile(
     r"(?P<of>QOS|Assoc(?:iation)?)(?P<kind>Grp|Max|Min)"
     r"(?P<what>Billing|BB|C[pP][uU]|Energy|G(?:RES|res)|Jobs?|License|Mem(?:ory)?|Node|Submit|Wall)"
@@ -81,6 +96,12 @@ def in_words(reason: str) -> str:
     if found := _LIMIT.fullmatch(reason):
         return _limit(found)
     return "for a reason of its own"
+
+
+def end(job: Job) -> HoldEnd | None:
+    """How an allocation ended that is over; None = in no way that says who ended it."""
+    known = _ENDS.get(job.state)
+    return HoldEnd(known[0], f"{known[1]} ({job.state})") if known else None
 
 
 def delay(job: Job, before: int, now: float) -> Delay | None:

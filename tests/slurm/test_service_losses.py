@@ -1,0 +1,107 @@
+"""What Slurm, or somebody with its commands, takes from a job: each loss has its own row of the failure table
+(spec/failures#losses-on-a-cluster). A node that fails and one that is drained: test_service_faults.py."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import commons, gate
+from tests.e2e.running import Service, submit
+from tests.e2e.stories import BEGUN, PRIMARY, Story, Verdict, at, pools, story, until
+from tests.slurm.conftest import SPOT
+from tests.slurm.lab import CPUS, SlurmLab
+from tests.slurm.nodes import until as asked_until
+
+__all__ = ["commons", "gate"]
+
+
+def begun(
+    service: Service, gate: Path, machine: str = "n1-standard-4"
+) -> tuple[str, Iterator[str]]:
+    """A job whose program waits at the gate; its id, and its log from there on."""
+    body = pools(at(gate))
+    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = machine
+    job_id = submit(service, body)
+    log = service.follow(job_id, PRIMARY)
+    until(log, BEGUN)
+    return job_id, log
+
+
+def allocation(lab: SlurmLab, job_id: str) -> tuple[str, str]:
+    """Its number, and its node."""
+    lines = lab.slurm("squeue", "-h", "-t", "RUNNING", "-o", "%i %N %j").splitlines()
+    [(number, node, _)] = [line.split() for line in lines if f"-{job_id}-" in line]
+    return number, node
+
+
+def went_on(service: Service, job_id: str, log: Iterator[str], gate: Path) -> Story:
+    """It was begun once more, and ended well."""
+    until(log, BEGUN)
+    gate.write_text("")
+    told = story(service, job_id)
+    assert told.state == "SUCCEEDED" and told.begun == {PRIMARY: 2}
+    return told
+
+
+def test_an_agent_that_is_killed_is_started_again(
+    slurm_lab: SlurmLab, slurm_service: Service, gate: Path
+) -> None:
+    job_id, log = begun(slurm_service, gate)
+    number, _ = allocation(slurm_lab, job_id)
+    slurm_lab.slurm("scancel", "--signal=KILL", f"{number}.0")
+    told = went_on(slurm_service, job_id, log, gate)
+    assert told.verdicts == [Verdict("agent_lost", "replica_restarts", budget="1/5")]
+    [lost] = told.of_kind("replica_lost")
+    assert "its agent on node" in lost["message"]
+
+
+def test_what_slurm_gives_to_a_job_that_goes_before_it_is_waited_for(
+    slurm_lab: SlurmLab, slurm_service: Service, gate: Path
+) -> None:
+    job_id, log = begun(slurm_service, gate, SPOT)
+    _, node = allocation(slurm_lab, job_id)
+    slurm_lab.slurm("salloc", "--no-shell", "-J", "others", "-w", node, f"-c{CPUS}", "--mem=100")
+    try:
+        told = went_on(slurm_service, job_id, log, gate)
+    finally:
+        slurm_lab.slurm("scancel", "--name=others")
+    assert told.verdicts == [Verdict("cluster_preempted", "job_retries", budget="1/6")]
+    [lost] = told.of_kind("replica_lost")
+    assert "Slurm gave its allocation to a job that goes before it (PREEMPTED)" in lost["message"]
+
+
+@pytest.mark.soak  # Slurm looks at time limits every 30 seconds.
+def test_the_end_of_slurms_time_limit_is_the_end_of_one_life_of_many(
+    slurm_lab: SlurmLab, slurm_service: Service, gate: Path
+) -> None:
+    job_id, log = begun(slurm_service, gate)
+    number, _ = allocation(slurm_lab, job_id)
+    slurm_lab.slurm("scontrol", "update", f"jobid={number}", "TimeLimit=0")
+    told = went_on(slurm_service, job_id, log, gate)
+    assert told.verdicts == [Verdict("allocation_expired", "replica_restarts", budget="1/20")]
+    [lost] = told.of_kind("replica_lost")
+    assert "Slurm's time limit for its allocation is over" in lost["message"]
+
+
+@pytest.mark.soak  # Three looks of five seconds; one such loss: test_service_faults.py.
+def test_who_cancels_an_allocation_again_and_again_means_the_job(
+    slurm_lab: SlurmLab, slurm_service: Service, gate: Path
+) -> None:
+    job_id, log = begun(slurm_service, gate)
+    for restart in range(3):
+        if restart:
+            until(log, BEGUN)
+        number, _ = allocation(slurm_lab, job_id)
+        slurm_lab.slurm("scancel", number)
+        for _ in asked_until("the end of the allocation"):
+            if number not in slurm_lab.slurm("squeue", "-h", "-o", "%i").split():
+                break
+    told = story(slurm_service, job_id)
+    assert (told.state, told.code) == ("FAILED", 3)
+    assert told.verdicts == [
+        Verdict("allocation_revoked", "replica_restarts", budget="1/2"),
+        Verdict("allocation_revoked", "replica_restarts", budget="2/2"),
+        Verdict("allocation_revoked", "job_fails"),
+    ]
+    assert "its allocation was cancelled in Slurm" in told.message
