@@ -94,7 +94,7 @@ DECIDING: Final = (
         "        not_before=transition.now + verdict.back_off if verdict.back_off else 0,\n",
         "        not_before=0,\n",
         "A reducer that dies young is started again and again at once.",
-        tests("tests/unit/test_lifecycle_failures.py"),
+        tests("tests/unit/test_lifecycle_reducers.py"),
     ),
     Mutant(
         "back to the node that is left",

@@ -5,17 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, WORKER, Life, exited, job
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
-    DropReducers,
     Event,
     JobAdmitted,
     NodeLeft,
-    PauseOver,
     Preempted,
     PreparationFailed,
     ReleaseSlots,
@@ -24,11 +22,10 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
-from trainshed.core.lifecycle.machine import deadlines, give_up, step
+from trainshed.core.lifecycle.machine import give_up, step
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, instructions
-from trainshed.core.names import ReplicaId
 
 DISABLED = Scheduling(disable_retries=True)
 WHOLE_JOB = Scheduling(restart_job_on_worker_restart=True)
@@ -363,121 +360,6 @@ def test_disable_retries_lets_a_job_wait_for_its_first_room() -> None:
     assert (life.job.state, life.job.phase) == (JobState.QUEUED, AttemptState.WAITING)
     life.up().see(NodeLeft("b", "it is drained")).exits(WORKER, 143, stopped=True)
     assert failed(life.see(CapacityRefused("none")).up()) == (8, STOCK_OUT)
-
-
-def test_a_lost_reducer_restarts_until_it_is_lost_twenty_times_within_a_minute() -> None:
-    """spec/failures#retries: given up after 20 within a minute; the job goes on without it; never a job
-    retry."""
-    life = Life(job(1, 1, 1, reducers=True)).up()
-    for _ in range(20):
-        life.exits(REDUCER, 1)
-        life.see(ReplicaStarted(1, REDUCER, life.replica(REDUCER).incarnation, life.now))
-    assert life.replica(REDUCER).incarnation == 21
-    life.exits(REDUCER, 1)
-    assert life.replica(REDUCER).state is ReplicaState.EXITED
-    assert life.job.state is JobState.RUNNING
-    assert life.last.endswith("20 of 20 restarts used; the job goes on without it.")
-    assert instructions(life.job) == (DropReducers(1, (REDUCER,)),)
-    assert life.exits(PRIMARY).up().job.state is JobState.SUCCEEDED
-
-
-def test_a_reducer_that_dies_young_is_started_again_after_a_pause_that_grows() -> None:
-    """spec/reduction#losses: a rate limit of its own. The first time at once, and always once it has lived;
-    given up all the same within the minute."""
-    life = Life(job(1, 1, 1, reducers=True)).up()
-    subject, began, now = life.job, life.now, life.now
-    pauses: list[float] = []
-    for incarnation in range(1, 22):
-        which = (1, REDUCER, incarnation)
-        subject = step(subject, ReplicaStarted(*which, now), now).job
-        found = step(subject, ReplicaExited(*which, exited(2, ended=now)), now)
-        subject = found.job
-        for due in deadlines(subject):
-            if isinstance(due.event, PauseOver):
-                assert instructions(subject) == ()
-                assert (
-                    f" is restarted after {(due.at - now) / SECOND:g} second"
-                    in found.timeline[-1].message
-                )
-                pauses.append((due.at - now) / SECOND)
-                now = due.at
-                subject = step(subject, due.event, now).job
-    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, *([2.0] * 14)]
-    assert subject.replicas[2].state is ReplicaState.EXITED
-    assert now - began < 60 * SECOND
-
-
-def test_a_reducer_that_has_lived_is_started_again_at_once() -> None:
-    """spec/reduction#losses: what a pause is for is a reducer that cannot start, not one that is killed."""
-    life = Life(job(1, 1, 1, reducers=True)).up()
-    for _ in range(12):
-        life.now += 3 * SECOND
-        life.loses(REDUCER)
-        replica = life.replica(REDUCER)
-        assert instructions(life.job) == (StartReplicas(1, ((REDUCER, replica.incarnation),)),)
-        life.up()
-
-
-def test_a_job_that_ends_in_a_reducers_pause_waits_for_nobody() -> None:
-    """spec/lifecycle#cancel: the incarnation that was to come never starts."""
-    life = Life(job(1, 1, 1, reducers=True)).up()
-    life.exits(REDUCER, 2).loses(REDUCER, "it never came up")
-    assert life.replica(REDUCER).not_before
-    life.cancel()
-    (stop,) = instructions(life.job)
-    assert stop == StopReplicas(1, ((REDUCER, 3),))
-    assert life.up().job.state is JobState.CANCELLED
-
-
-def test_a_reducer_may_be_lost_any_number_of_times_if_it_is_seldom() -> None:
-    """spec/failures#budgets: a rate limit of its own, not a budget of the attempt."""
-    life = Life(job(1, 1, 1, reducers=True, scheduling=DISABLED)).up()
-    for _ in range(50):
-        life.now += 4 * SECOND
-        life.loses(REDUCER, by_service=True).up()
-    assert life.replica(REDUCER).incarnation == 51
-    assert (life.job.state, life.job.attempt) == (JobState.RUNNING, 1)
-
-
-def test_a_reducer_is_nobody_elses_business() -> None:
-    """spec/failures#retries: never a job retry, restartJobOnWorkerRestart or not."""
-    life = Life(job(1, 1, 1, reducers=True, scheduling=WHOLE_JOB)).up().exits(REDUCER, 139)
-    assert life.job.retry is None
-    assert life.replica(REDUCER).incarnation == 2
-
-
-def test_workers_are_told_of_a_lost_reducer_before_any_of_them_starts_again() -> None:
-    """spec/failures#user-code: the workers are told; one that ended by itself, asked by nobody, will not come
-    back either."""
-    life = Life(job(1, 1, 2, reducers=True)).up()
-    assert instructions(life.job) == ()
-    life.exits(REDUCER, 0)
-    told = DropReducers(1, (REDUCER,))
-    assert instructions(life.job) == (told,)
-    life.loses(WORKER, "its shim was killed")
-    assert instructions(life.job) == (told, StartReplicas(1, ((WORKER, 2),)))
-    life.exits(PRIMARY, 6)
-    (stop,) = instructions(life.job)
-    assert isinstance(stop, StopReplicas), "nobody is left to be told"
-
-
-def test_how_reducers_end_once_the_workers_have_is_nobodys_business() -> None:
-    """spec/lifecycle#success: the job ends with its primary, whatever the exit codes of the others."""
-    life = Life(job(1, 1, 2, reducers=True)).up().exits(WORKER).exits(PRIMARY)
-    life.exits(REDUCER, 1, stopped=True).exits(ReplicaId(2, 1), 0, stopped=True)
-    assert (life.job.state, life.job.error) == (JobState.SUCCEEDED, None)
-
-
-def test_a_job_runs_without_a_reducer_that_never_comes_up() -> None:
-    """spec/failures#lost-replicas: the job goes on; spec/lifecycle#start: RUNNING when all that are left are
-    up."""
-    life = Life(job(1, 0, 1, reducers=True))
-    life.see(JobAdmitted(((PRIMARY, "a"), (REDUCER, "b"))), RuntimePrepared(1))
-    for _ in range(21):
-        life.loses(REDUCER, "it cannot bind its port")
-    assert life.replica(REDUCER).state is ReplicaState.LOST
-    life.see(ReplicaStarted(1, PRIMARY, 1, life.now))
-    assert life.job.state is JobState.RUNNING
 
 
 def test_a_stalled_replica_is_restarted() -> None:

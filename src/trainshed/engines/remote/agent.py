@@ -60,7 +60,7 @@ from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.preflight import PreflightFailed
-from trainshed.engines.remote.reachability import Beacon, reach
+from trainshed.engines.remote.reachability import Beacon, own_address, reach
 from trainshed.engines.remote.telling import Known, Untold
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
@@ -490,7 +490,9 @@ def options(document: AgentDocument, access: ServiceAccess, address: str) -> Opt
         access=access,
         address=address,
         hidden=tuple(
-            path for path in map(Path, document.hidden) if not document.user or _is_open(path)
+            path
+            for path in map(Path, document.hidden)
+            if not document.user or node_directory.is_open(path)
         ),
         read_only=tuple(Path(path) for path in document.read_only),
         visible=tuple(Path(path) for path in document.visible),
@@ -522,10 +524,12 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
         storage_socket=paths.get("buckets"),
         rest_socket=paths.get("rest"),
         grpc_socket=paths.get("grpc"),
-        certificate=_written(directory / "interception.pem", document.interception),
-        trust=_written(directory / "trust.pem", document.trust),
+        certificate=node_directory.written(directory / "interception.pem", document.interception),
+        trust=node_directory.written(directory / "trust.pem", document.trust),
     )
-    address = await asyncio.to_thread(_address, document)
+    address = await asyncio.to_thread(
+        own_address, document.address, (document.credential.host, document.credential.port)
+    )
     engine = LocalEngine(directory, options(document, access, address), zygote=zygote)
     agent = begin(Agent(document, engine, dialer, address).run(), "the agent")
     loop = asyncio.get_running_loop()
@@ -557,29 +561,8 @@ async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
 
-def _address(document: AgentDocument) -> str:
-    """The number by which other nodes reach this one. Raises OSError."""
-    if document.address:
-        return socket.gethostbyname(document.address)
-    # Nothing is sent: the system says which of its addresses it would send from.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((document.credential.host, document.credential.port))
-        return probe.getsockname()[0]
-
-
-def _written(path: Path, text: str) -> Path | None:
-    if not text:
-        return None
-    path.touch(mode=0o600)
-    path.write_text(text, "utf-8")
-    if path.name == "trust.pem":
-        path.chmod(0o644)  # Programs read it.
-    return path
-
-
 def main(zygote: int, connection: socket.socket) -> None:
-    """Read the document, run, leave nothing. `zygote`: a process that is one, and is spoken to by
-    `connection`."""
+    """Read the document, run, leave nothing. `zygote`: a process that `connection` speaks to."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     document = messages.read_document(sys.stdin.buffer.read())
     node_directory.require_user(document.user)
@@ -608,15 +591,3 @@ def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:
                         f"{os.geteuid()}: {error.strerror}. The service's cache has to be seen there at the "
                         "same path, and be open to that user"
                     ) from error
-
-
-def _is_open(path: Path) -> bool:
-    """Whether this process's user, who is none of the service's, can get to it at all: what he cannot, his
-    programs need not have hidden."""
-    try:
-        path.stat()
-    except PermissionError:
-        return False
-    except OSError:
-        pass
-    return True

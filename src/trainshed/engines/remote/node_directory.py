@@ -79,3 +79,26 @@ def remove(directories: Sequence[Path]) -> None:
     """All of them, as far as that can be. Blocks."""
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def written(path: Path, text: str) -> Path | None:
+    """The file with that text, for nobody else to read unless programs have to; None = there is no text."""
+    if not text:
+        return None
+    path.touch(mode=0o600)
+    path.write_text(text, "utf-8")
+    if path.name == "trust.pem":
+        path.chmod(0o644)  # Programs read it.
+    return path
+
+
+def is_open(path: Path) -> bool:
+    """Whether this process's user, who is none of the service's, can get to it at all: what he cannot, his
+    programs need not have hidden."""
+    try:
+        path.stat()
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True

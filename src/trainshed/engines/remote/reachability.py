@@ -2,6 +2,7 @@
 listens for a moment, and each connects to all others, by the addresses that hostnames stand for."""
 
 import asyncio
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -113,3 +114,14 @@ async def _reach(host: str, port: int, word: str) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return "" if said == word.encode() else "another one answers at its address"
+
+
+def own_address(name: str, service: tuple[str, int]) -> str:
+    """The number by which other nodes reach this one: that of its `name`, "" = the one from which it reaches
+    the service. Blocks. Raises OSError."""
+    if name:
+        return socket.gethostbyname(name)
+    # Nothing is sent: the system says which of its addresses it would send from.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(service)
+        return probe.getsockname()[0]
