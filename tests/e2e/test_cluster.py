@@ -259,7 +259,7 @@ model = pathlib.Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
 model.mkdir(parents=True)
 (model / "model.txt").write_text("weights")
 pathlib.Path("/var/hypertune/output.metrics").write_text("{}")
-print("METRICS", os.listdir("/var/hypertune"))
+print("METRICS", [name for name in os.listdir("/var/hypertune") if name[0] != "."])
 """
 
 

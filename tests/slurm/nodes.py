@@ -443,8 +443,9 @@ def _controllers() -> list[str]:
 def _remove_control_groups(pattern: str) -> None:
     for controller in _controllers():
         for top in (_CGROUPS / controller).glob(pattern):
-            for directory in [*sorted(top.rglob("*/"), key=lambda path: -len(path.parts)), top]:
-                _remove_control_group(directory)
+            # What goes meanwhile, as those of a lab that is being taken down, is passed over.
+            for directory, _, _ in os.walk(top, topdown=False):
+                _remove_control_group(Path(directory))
 
 
 def _remove_control_group(directory: Path) -> None:

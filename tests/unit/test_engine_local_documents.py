@@ -183,7 +183,7 @@ def test_a_program_is_told_where_it_can_report_how_far_it_is_unless_it_is_not_to
     url = told.program.environ["KUBEFLOW_TRAINER_SERVER_URL"]
     assert url.startswith(f"https://{trainer_status.HOST}/apis/trainer.kubeflow.org/v1alpha1/")
     token = told.program.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]
-    assert token == "/var/hypertune/trainer-token"
+    assert token == "/var/hypertune/.trainer-token"
     assert told.network.trainer_token == "a-token"
     own = replace(plan, environ=(("KUBEFLOW_TRAINER_SERVER_URL", "https://mine"),))
     mine = document(plan=own, shared=CERTIFIED, trainer_token="a-token").program.environ

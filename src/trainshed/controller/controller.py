@@ -81,8 +81,9 @@ _PAUSE = 1.0
 """Seconds before what could not be stored is tried again."""
 _TOLD_EVERY = 60
 """Tries in a row that fail alike, of which one is told: the log may lie on the disk that is full."""
-_TIDY = 1.0
-"""Seconds that a stopping service gives to the clearing up after finished jobs."""
+_TIDY = 10.0
+"""Seconds that a stopping service gives at most to the clearing up after finished jobs. What a cluster is not
+given back by then it holds until the next start."""
 _METRICS_SPAN = 0.2
 """Seconds in which what trials measure is gathered, so that a tuning job is looked at a few times a second at
 most."""
