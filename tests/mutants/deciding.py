@@ -59,7 +59,7 @@ DECIDING: Final = (
     Mutant(
         "loss taken for the service's",
         _CORE + "lifecycle/machine.py",
-        "(Cause.SERVICE if event.by_service else Cause.LOST)",
+        "(Cause.SERVICE if event.by_service else Cause(event.loss))",
         "Cause.SERVICE",
         "A replica whose node dies spends the budget of internal errors.",
         SIMULATION,

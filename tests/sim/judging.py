@@ -19,7 +19,7 @@ from trainshed.core.lifecycle.events import (
     PreparationFailed,
 )
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, ReplicaId
 
@@ -108,12 +108,13 @@ class Judge:
                         ended.stalled,
                     )
                 ]
-            case ReplicaLost(attempt, replica, incarnation, _, by_service):
+            case ReplicaLost(attempt, replica, incarnation, _, by_service, loss):
                 member = _member(replica)
                 if not self._is_news(attempt, member, incarnation):
                     return []
                 asked = (attempt, member, incarnation) in self._asked
-                return [spec.Vanished(member, by_service, asked)]
+                taker = "" if loss is Loss.UNKNOWN else loss.value
+                return [spec.Vanished(member, by_service, asked, taker)]
             case PreparationFailed(attempt, _, cause):
                 waits = any(r.state is ReplicaState.WAITING for r in before.replicas)
                 here = before.phase is AttemptState.PREPARING or (running and waits)
@@ -212,7 +213,7 @@ class Judge:
         gives = self.reference.rows.gives.get(verdict.cause)
         if gives is not None and gives.text:
             wanted = gives.text
-        elif verdict.cause in ("no room", "preempted"):
+        elif verdict.cause in ("no room", "preempted", "outranked"):
             wanted = f"Resources are insufficient in region: {job.spec.region}."
         elif verdict.cause == "service":
             wanted = "Internal error occurred for the current attempt"

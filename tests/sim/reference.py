@@ -26,6 +26,8 @@ Where the text leaves a choice, it reads:
 9. What the stall watchdog ended counts as lost (the docs' table names it there).
 10. With `restartJobOnWorkerRestart` a row that gives restarts and no retries gives as many retries of the
     job.
+11. What was asked to leave its node and is gone without a record goes by who took it, where the engine
+    knows that.
 """
 
 from collections import Counter
@@ -58,11 +60,13 @@ class Ended:
 @dataclass(frozen=True, slots=True)
 class Vanished:
     """A replica is gone without a record; `by_service`: because the service failed it. `leaving`: it had been
-    asked to leave its node."""
+    asked to leave its node. `taker`: who of the cluster took it, as docs/failure-table.md names the cause;
+    "" = nobody knows."""
 
     member: Member
     by_service: bool
     leaving: bool
+    taker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +273,7 @@ def _end(fact: Fact) -> End:
             return End(kind, fact.code, fact.signal, fact.member == PRIMARY)
         case Vanished():
             kind = "left" if fact.leaving else "service" if fact.by_service else "lost"
-            return End(kind, primary=fact.member == PRIMARY)
+            return End(fact.taker or kind, primary=fact.member == PRIMARY)
         case Unprepared():
             return End(fact.kind)
         case NoRoom():

@@ -32,7 +32,12 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job, Replica
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import (
+    Loss,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaStarted,
+)
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
 
@@ -112,6 +117,8 @@ class Life:
         self.job = random_job(self.dice)
         self.judge = Judge.of(self.job, rules)
         self._stalls = random.Random(f"stalls {seed}")
+        self._takers = random.Random(f"takers {seed}")
+        self._taker = self._takers.choice((*_KNOWN, *[Loss.UNKNOWN] * len(_KNOWN)))
         self.now = CREATED
         self._leanings = leanings(self.dice)
         if rules.entries:  # which are about ends that other lives seldom come to
@@ -219,7 +226,7 @@ class Life:
         if kind == "itself":
             return self._ends(one)
         if kind == "gone":
-            return ReplicaLost(self.job.attempt, one.id, one.incarnation, "never started")
+            return self._gone(one, "never started")
         code = dice.choice((0, 1, 143)) if kind == "checkpoint" else None
         signal = None if code is not None else 15 if kind == "term" else 9
         return self._exited(one, code, signal, stopped=True)
@@ -256,14 +263,16 @@ class Life:
             case "oom":
                 return self._exited(one, None, 9, oom=True)
             case _:
-                by_service = kind == "service"
-                return ReplicaLost(
-                    self.job.attempt,
-                    one.id,
-                    one.incarnation,
-                    "its shim is gone",
-                    by_service=by_service,
-                )
+                return self._gone(one, "its shim is gone", by_service=kind == "service")
+
+    def _gone(self, one: Replica, cause: str, *, by_service: bool = False) -> ReplicaLost:
+        """Without a record. On a cluster that tells who took it, most losses of a life are of one kind."""
+        loss = Loss.UNKNOWN
+        if self._taker is not loss and not by_service:
+            rare = self._takers.random() < 0.03
+            loss = self._takers.choice(tuple(Loss)) if rare else self._taker
+        attempt = self.job.attempt
+        return ReplicaLost(attempt, one.id, one.incarnation, cause, by_service, loss)
 
     def _exited(
         self,
@@ -299,5 +308,6 @@ class Life:
     }
 
 
+_KNOWN = tuple(loss for loss in Loss if loss is not Loss.UNKNOWN)
 _ONCE = (JobAdmitted, Preempted, CapacityRefused, NodeLeft, DrillOrdered, PreparationFailed)
 """Decided or seen once: these are not told again."""
