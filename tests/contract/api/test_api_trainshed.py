@@ -116,6 +116,24 @@ async def test_lists_both_apis_newest_first(house: House) -> None:
         assert (await house.call("GET", f"/trainshed/v1/jobs{bad}")).status == 400
 
 
+async def test_a_job_is_once_in_a_list_of_several_states(house: House) -> None:
+    """Whatever becomes of it between two pages."""
+    for job_id in ("first", "second", "third"):
+        await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id=job_id))
+    path = "/trainshed/v1/jobs?project=p1&limit=1&state="
+    page = (await house.call("GET", f"{path}queued,running")).json
+    seen = page["jobs"]
+    everything = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"]
+    for job in everything:
+        await house.become(job["name"], state=JobState.RUNNING)
+    other = f"{path}preparing&state=running&pageToken={page['nextPageToken']}"
+    assert (await house.call("GET", other)).status == 400
+    while token := page["nextPageToken"]:
+        page = (await house.call("GET", f"{path}running&state=queued&pageToken={token}")).json
+        seen += page["jobs"]
+    assert [job["jobId"] for job in seen] == ["third", "second", "first"]
+
+
 async def test_timeline(house: House) -> None:
     await created(house)
     await started(house)

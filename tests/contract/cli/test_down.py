@@ -29,8 +29,7 @@ def process(service: FakeService, tmp_path: Path) -> "Iterator[subprocess.Popen[
 def test_it_cancels_waits_and_stops(
     trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:
-    pages: list[dict[str, Any]] = [{"jobs": [job()], "nextPageToken": ""}, EMPTY]
-    service.on("GET", JOBS, *pages)
+    service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""})
     gate = threading.Event()
     views = Stream([job(), job(state="CANCELLED")], gate)
     service.on("GET", f"{JOBS}/7/watch", views)
@@ -42,8 +41,23 @@ def test_it_cancels_waits_and_stops(
     assert process.wait(10) == -15
     assert {a.query.get("project") for a in service.asked} == {"-", None}
     asked = [(a.method, a.query.get("state")) for a in service.asked]
-    live = ("QUEUED", "PREPARING", "RUNNING", "CANCELLING")
-    assert asked == [*(("GET", state) for state in live), ("POST", None), ("GET", None)]
+    live = "QUEUED,PREPARING,RUNNING,CANCELLING"
+    assert asked == [("GET", live), ("POST", None), ("GET", None)]
+
+
+def test_a_job_that_changes_its_state_meanwhile_is_cancelled_once(
+    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
+) -> None:
+    """It would be in the list of the one state and then in that of the other."""
+    queued, prepared = ([job(state=state)] for state in ("QUEUED", "PREPARING"))
+    service.on(
+        "GET", JOBS, *({"jobs": jobs, "nextPageToken": ""} for jobs in (queued, prepared)), EMPTY
+    )
+    service.on("POST", f"{JOBS}/7:cancel", {})
+    service.on("GET", f"{JOBS}/7/watch", Stream([job(state="CANCELLED")]))
+    result = trainshed("down")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("Cancelling 7") == 1
 
 
 def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
@@ -70,7 +84,7 @@ def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
 def test_a_job_that_was_over_already_is_no_error(
     trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:
-    service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""}, EMPTY)
+    service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""})
     service.refuse("POST", f"{JOBS}/7:cancel", 400, "It is over.")
     service.on("GET", f"{JOBS}/7/watch", Stream([job(state="SUCCEEDED")]))
     assert trainshed("down").exit_code == 0
@@ -80,7 +94,7 @@ def test_a_job_that_was_over_already_is_no_error(
 def test_a_job_that_does_not_end_keeps_the_service(
     trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:
-    service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""}, EMPTY)
+    service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""})
     service.on("POST", f"{JOBS}/7:cancel", {})
     service.on("GET", f"{JOBS}/7/watch", Stream([job(), job()], threading.Event()))
     result = trainshed("down", "--timeout", "0.1")

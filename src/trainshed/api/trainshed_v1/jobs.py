@@ -125,7 +125,7 @@ async def list_(call: JsonCall) -> records.JobList:
         JobQuery(project, None, None, limit=size),
         JobFilter(passes if states or words or named else everything, _stored_as(states, named)),
         token=call.parameter("pageToken"),
-        question=(project, call.parameter("state"), call.parameter("search"), named),
+        question=(project, ",".join(sorted(states)), call.parameter("search"), named),
     )
     shown = [views.summary(job) for job, _ in page.jobs]
     if call.flag("glance"):
@@ -141,7 +141,7 @@ async def list_(call: JsonCall) -> records.JobList:
 
 async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int) -> records.JobList:
     parent, token = call.parameter("parent"), call.parameter("pageToken")
-    question = (parent, call.parameter("state"))
+    question = (parent, ",".join(call.texts("state")))
     after = decode_number(token, *question)
     reader = call.services.reader
     work, _ = await reader.job(read_job_name(parent, field="parent"))

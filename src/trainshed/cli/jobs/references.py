@@ -62,8 +62,8 @@ def list_jobs(
     glance: bool = False,
 ) -> list[dict[str, Any]]:
     """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them. `parent`:
-    the full name of a work, whose own jobs are listed in place of what clients made. `named`: only those with
-    this display name. `glance`: each with how it is just now.
+    the full name of a work, whose own jobs are listed in place of what clients made. `state`: one, or several
+    with commas between. `named`: only those with this display name. `glance`: each with how it is just now.
 
     Raises Refused, Unreachable.
     """
@@ -90,13 +90,10 @@ def list_jobs(
 
 
 def live_jobs(client: Client, project: str = EVERY_PROJECT) -> list[JobView]:
-    """Every job of a project, or of all, that is not over. Raises Refused, Unreachable."""
-    return [
-        JobView.parse(job)
-        for state in JobState
-        if not state.is_final
-        for job in list_jobs(client, project, state=state.value, limit=None)
-    ]
+    """Every job of a project, or of all, that is not over, once. Raises Refused, Unreachable."""
+    # In one list: of a list for each state, a job that changes its state meanwhile is in two, or in none.
+    live = ",".join(state.value for state in JobState if not state.is_final)
+    return [JobView.parse(job) for job in list_jobs(client, project, state=live, limit=None)]
 
 
 def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
