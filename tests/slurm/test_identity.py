@@ -40,6 +40,9 @@ lost = "lab-eve"
 def service(slurm_lab: SlurmLab) -> Iterator[Service]:
     place = common_place()
     directory = configure(slurm_lab, "users", _TOP, _USERS, place=place, wrapped=False)
+    downloads = cache_for_users() / "uv"
+    downloads.mkdir(parents=True, exist_ok=True)
+    downloads.chmod(0o755)  # As whoever ran uv on it himself may have left it.
     with service_on_login_node(slurm_lab, directory) as started:
         yield started
 
@@ -158,8 +161,15 @@ def test_a_user_gets_nothing_of_another_ones_job(slurm_lab: SlurmLab, service: S
     node = replica["node"]
     # --- what he reads, and where he writes
     spying = ["/usr/bin/python3", "-I", "-S", "-c", _SPY]
-    cache = str(cache_for_users())
-    for machine, places, least in ((node, ["/tmp", "/dev/shm", cache], 3), (HUB, [str(place)], 0)):
+    cache = cache_for_users()
+    # What is in the cache he cannot list, but he may know the names.
+    on_node = [
+        "/tmp",
+        "/dev/shm",
+        str(cache),
+        *(f"{cache}/{name}" for name in ("environments", "uv")),
+    ]
+    for machine, places, least in ((node, on_node, 3), (HUB, [str(place)], 0)):
         code, told = as_bob(slurm_lab, machine, spying, (USERS["lab-ada"], places, word))
         assert code == 0, told
         seen, got = json.loads(told)

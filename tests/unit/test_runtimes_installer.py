@@ -41,6 +41,19 @@ def test_an_operators_uv_cache_is_used(tmp_path: Path) -> None:
     assert "UV_CACHE_DIR=/shared" in lines
 
 
+def test_our_own_uv_cache_is_closed_to_other_users(tmp_path: Path) -> None:
+    """uv lets everybody write its lock files; an operator's cache is as he made it."""
+    own, theirs = tmp_path / "cache", tmp_path / "theirs"
+    for place in (own, theirs):
+        place.mkdir()
+        place.chmod(0o755)
+    for environ in ({}, {"UV_CACHE_DIR": str(theirs)}):
+        installer = _installer(tmp_path, "true", **environ)
+        installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert theirs.stat().st_mode & 0o777 == 0o755
+
+
 @pytest.mark.parametrize(("theirs", "mode"), [({}, "hardlink"), ({"UV_CACHE_DIR": "/o"}, "copy")])
 def test_environments_share_files_with_our_own_cache_alone(
     tmp_path: Path, theirs: dict[str, str], mode: str

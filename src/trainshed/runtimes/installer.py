@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -271,6 +271,8 @@ class Installer:
         # A cache that an operator named serves others as well, and links would make its files read-only.
         mode = "hardlink" if linked and self._owns_cache else "copy"
         command += ["--link-mode", mode, *what]
+        if self._owns_cache:
+            self._close_cache()
         doing = "finding out which packages are needed"
         # uv takes settings from where it is started, besides those of the machine, unless UV_CONFIG_FILE
         # names others; or from the project that this lies in, if it does: so it lies in one of its own.
@@ -283,6 +285,13 @@ class Installer:
             for name in settings:
                 (target.parent / name).unlink(missing_ok=True)
         (target / ".lock").unlink(missing_ok=True)
+
+    def _close_cache(self) -> None:
+        """uv's lock files can be written by everybody who comes to them."""
+        self.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # One that somebody else has made is his.
+        with suppress(PermissionError):
+            self.cache.chmod(0o700)
 
     def wheel(
         self,

@@ -114,15 +114,18 @@ def _has_users(settings: SlurmSettings) -> bool:
 _OPENED = ("", "environments", "layers", "reduction")
 """Directories of the cache that others may pass through, to what they know the name of. Never images: those
 hold programs that make whoever runs them root."""
+_CLOSED = "uv"
+"""What was downloaded: environments hold what jobs need of it, and everybody may write uv's lock files."""
 
 
 def _open(cache: Path) -> None:
     """Raises ValueError: it cannot be opened to users."""
+    modes = {**dict.fromkeys(_OPENED, 0o711), _CLOSED: 0o700}
     try:
-        for name in _OPENED:
+        for name, mode in modes.items():
             place = cache / name
             place.mkdir(parents=True, exist_ok=True)
-            place.chmod(0o711)
+            place.chmod(mode)
     except OSError as error:
         raise ValueError(
             f"[engines.slurm] users: the cache {cache} cannot be opened to them ({error}); name one that "
