@@ -33,7 +33,7 @@ def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> Non
     finally:
         slurm_lab.resume("node2")
     unknown = findings(slurm_lab, partition="mian")["Slurm partition"]
-    assert unknown.verdict == "bad" and "hi, main, short, tiny" in unknown.remedy
+    assert unknown.verdict == "bad" and "hi, main, short, spot, tiny" in unknown.remedy
 
 
 def test_a_controller_that_does_not_answer_is_told(slurm_lab: SlurmLab) -> None:
