@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service, running
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    SKLEARN,
+    Service,
+    container_job,
+    running,
+)
+from tests.e2e.running import submit as submit_container
 from tests.e2e.stories import timeline
 
 SUMS = """
@@ -149,6 +158,9 @@ def services(
     slurm_service: Service, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Service, Service]]:
     with running(tmp_path_factory.mktemp("same") / "data") as here:
+        for service in (here, slurm_service):
+            # Whoever comes first is told of the runtime's being built, which is not of the job.
+            service.finish(submit_container(service, container_job("pass")), 120)
         yield here, slurm_service
 
 
