@@ -70,12 +70,18 @@ def environment() -> "Environment":
         "seconds": seconds_text,
         "left": left,
         "number": number_text,
+        "id": id_of,
         "q": _quoted,
         "folder": folder_address,
     }
     names = cast(dict[str, Any], made.globals)
     names |= {"asset": assets.address_of, "places": _places, "snippets": snippets}
     return made
+
+
+def id_of(name: str) -> str:
+    """The last part of a resource's name: its id within its collection."""
+    return name.rpartition("/")[2]
 
 
 def _quoted(text: object) -> str:

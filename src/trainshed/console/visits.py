@@ -90,6 +90,10 @@ class Visit:
         path = quote(self.request.path)
         return f"{path}?{urlencode(kept)}" if kept else path
 
+    def next_page(self, token: str | None) -> str:
+        """Where this list goes on; "" on its last page, which has no token for another."""
+        return self.with_query(page=token) if token else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -3,9 +3,9 @@
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from trainshed.console.pages.collections import place_of
 from trainshed.console.pages.job import describe, head
 from trainshed.console.pages.requested import requested
+from trainshed.console.pages.vertex import place_of
 from trainshed.console.rendering import epoch
 from trainshed.console.visits import View, Visit
 from trainshed.core.names import JobUid
@@ -44,9 +44,7 @@ async def _level(visit: Visit, name: str, prefix: str, token: str) -> dict[str, 
         "folders": answer.get("prefixes", ()),
         "objects": [each for each in answer.get("items", ()) if each["name"] != prefix],
         "ways": [(part, "/".join(parts[: place + 1]) + "/") for place, part in enumerate(parts)],
-        "following": visit.with_query(page=answer["nextPageToken"])
-        if answer.get("nextPageToken")
-        else "",
+        "following": visit.next_page(answer.get("nextPageToken")),
         "epoch": epoch,
     }
 

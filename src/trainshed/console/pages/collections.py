@@ -1,12 +1,12 @@
-"""What else there is: models, experiments, secrets; what the service says of itself."""
+"""Models, experiments, and the settings of the service."""
 
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, Final
-from urllib.parse import quote, urlencode
+from typing import Final
 
 from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
+from trainshed.console.pages.vertex import place_of
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.experiments import (
@@ -21,12 +21,6 @@ from trainshed.wire.trainshed_v1.secrets import SecretList
 
 _PAGE: Final = 100
 _CURVES: Final = 12
-
-
-def place_of(visit: Visit) -> tuple[str, str]:
-    """The project and region that lists of one project are of."""
-    project = visit.query("project") or visit.principal.project or visit.facts.project
-    return project, visit.query("region") or visit.facts.region
 
 
 async def models(visit: Visit) -> View:
@@ -45,20 +39,6 @@ async def model(visit: Visit) -> View:
     return View(title, "model.html", {"found": found, "title": title}, place="models")
 
 
-async def listed(visit: Visit, collection: str, *, token: str = "", size: int = _PAGE) -> Any:
-    """A page of a collection of the Vertex API."""
-    project, region = place_of(visit)
-    query = urlencode({"pageSize": str(size), **({"pageToken": token} if token else {})})
-    path = f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{collection}"
-    return await visit.backend.call(visit.principal, "GET", f"{path}?{query}")
-
-
-def following(visit: Visit, answer: Any) -> str:
-    """Where the next page is; "" on the last one."""
-    token = answer.get("nextPageToken", "")
-    return visit.with_query(page=token) if token else ""
-
-
 async def experiments(visit: Visit) -> View:
     """`/experiments`."""
     project, region = place_of(visit)
@@ -74,9 +54,7 @@ async def experiments(visit: Visit) -> View:
         "experiments.html",
         {
             "found": found,
-            "following": visit.with_query(page=found.next_page_token)
-            if found.next_page_token
-            else "",
+            "following": visit.next_page(found.next_page_token),
         },
         place="experiments",
     )
@@ -113,9 +91,7 @@ async def experiment(visit: Visit) -> View:
             "alike": alike if len(shown) > 1 else frozenset[str](),
             "metrics": metrics,
             "curves": curves_of(shown),
-            "following": visit.with_query(page=found.next_page_token)
-            if found.next_page_token
-            else "",
+            "following": visit.next_page(found.next_page_token),
         },
         parts={"parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines})},
         place="experiments",

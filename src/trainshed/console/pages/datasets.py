@@ -4,61 +4,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 from urllib.parse import quote, urlencode
 
-from trainshed.console.pages.collections import following, listed, place_of
+from trainshed.console.pages.vertex import vertex_page, vertex_path, vertex_table
+from trainshed.console.rendering import id_of
 from trainshed.console.visits import View, Visit
 from trainshed.wire.status import Refused
 
-_PAGE: Final = 100
 _FILES: Final = 100
 _PIPELINES: Final = 200
 """Of the newest ones so many are asked for what they were given."""
 
 
 async def datasets(visit: Visit) -> View:
-    """`/datasets`."""
-    answer = await listed(visit, "datasets", token=visit.query("page"))
-    rows = [
-        (
-            each.get("displayName", ""),
-            _id(each),
-            visit.on(f"/datasets/{quote(_id(each), safe='')}"),
-            kind_of(each),
-            each.get("dataItemCount", ""),
-            each.get("createTime", ""),
-        )
-        for each in answer.get("datasets", ())
-    ]
-    values = {
-        "columns": ("Dataset", "Kind", "Items", "Created"),
-        "nothing": "No dataset yet. aiplatform.TabularDataset.create makes one.",
-        "rows": rows,
-        "following": following(visit, answer),
-    }
-    return View("Datasets", "table.html", values, place="datasets")
+    """`/datasets`: those of the project."""
+    return await vertex_table(
+        visit,
+        "datasets",
+        ("Dataset", "Kind", "Items", "Created"),
+        "No dataset yet. aiplatform.TabularDataset.create makes one.",
+        lambda dataset: (kind_of(dataset), dataset.get("dataItemCount", "")),
+    )
 
 
 async def dataset(visit: Visit) -> View:
     """`/datasets/D`: its files, what they take, and the pipelines that were trained with it."""
-    project, region = place_of(visit)
-    place = f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}"
-    found = await visit.backend.call(
-        visit.principal, "GET", f"{place}/datasets/{visit.quoted('dataset')}"
-    )
+    path = vertex_path(visit, f"datasets/{visit.quoted('dataset')}")
+    found = await visit.backend.call(visit.principal, "GET", path)
+    dataset_id = id_of(found["name"])
     uris = _uris(found)
-    pipelines = await listed(visit, "trainingPipelines", size=_PIPELINES)
+    pipelines = await vertex_page(visit, "trainingPipelines", size=_PIPELINES)
     return View(
-        found.get("displayName") or _id(found),
+        found.get("displayName") or dataset_id,
         "dataset.html",
         {
             "dataset": found,
-            "id": _id(found),
+            "id": dataset_id,
             "kind": kind_of(found),
             "files": [(uri, await _size(visit, uri)) for uri in uris[:_FILES]],
             "more": len(uris) - _FILES,
             "pipelines": [
-                (each, each.get("modelToUpload", {}).get("name", "").rpartition("/")[2])
+                (each, id_of(each.get("modelToUpload", {}).get("name", "")))
                 for each in pipelines.get("trainingPipelines", ())
-                if each.get("inputDataConfig", {}).get("datasetId") == _id(found)
+                if each.get("inputDataConfig", {}).get("datasetId") == dataset_id
             ],
         },
         place="datasets",
@@ -69,10 +55,6 @@ def kind_of(public: Any) -> str:
     """Such as "tabular" or "time series"."""
     name = str(public.get("metadataSchemaUri", "")).rpartition("/")[2]
     return name.partition("_1")[0].replace("_", " ")
-
-
-def _id(public: Any) -> str:
-    return public["name"].rpartition("/")[2]
 
 
 def _uris(public: Mapping[str, Any]) -> list[str]:

@@ -39,9 +39,7 @@ async def page(visit: Visit) -> View:
             "jobs": found.jobs,
             "filters": FILTERS,
             "is_filtered": is_filtered,
-            "following": visit.with_query(page=found.next_page_token)
-            if found.next_page_token
-            else "",
+            "following": visit.next_page(found.next_page_token),
             "is_empty": not found.jobs and not is_filtered and not token,
         },
         parts=rows,

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
-from trainshed.console.pages.collections import following, listed, place_of
 from trainshed.console.pages.searches import Metric, Search, parts
-from trainshed.console.rendering import number_text
+from trainshed.console.pages.vertex import vertex_page, vertex_path, vertex_table
+from trainshed.console.rendering import id_of, number_text
 from trainshed.console.visits import View, Visit
 from trainshed.wire.trainshed_v1.jobs import Trial
 
@@ -17,35 +16,22 @@ _CURVE: Final = 60
 
 
 async def studies(visit: Visit) -> View:
-    """`/studies`."""
-    answer = await listed(visit, "studies", token=visit.query("page"))
-    rows = [
-        (
-            each.get("displayName", ""),
-            each["name"].rpartition("/")[2],
-            visit.on(f"/studies/{quote(each['name'].rpartition('/')[2], safe='')}"),
-            each.get("state", ""),
-            _aims(each),
-            each.get("createTime", ""),
-        )
-        for each in answer.get("studies", ())
-    ]
-    values = {
-        "columns": ("Study", "State", "Searches", "Created"),
-        "nothing": "No study yet. The trials of a tuning job are on its own page.",
-        "rows": rows,
-        "following": following(visit, answer),
-    }
-    return View("Studies", "table.html", values, place="studies")
+    """`/studies`: those of the project."""
+    return await vertex_table(
+        visit,
+        "studies",
+        ("Study", "State", "Searches", "Created"),
+        "No study yet. The trials of a tuning job are on its own page.",
+        lambda study: (study.get("state", ""), _aims(study)),
+    )
 
 
 async def study(visit: Visit) -> View:
     """`/studies/S`: the objective over the trials, parameters against it, the front, the table."""
-    project, region = place_of(visit)
-    place = f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}"
-    path = f"{place}/studies/{visit.quoted('study')}"
+    below = f"studies/{visit.quoted('study')}"
+    path = vertex_path(visit, below)
     found = await visit.backend.call(visit.principal, "GET", path)
-    trials = await _trials(visit, path)
+    trials = await _trials(visit, f"{below}/trials")
     answer = await visit.backend.call(
         visit.principal, "POST", f"{path}/trials:listOptimalTrials", b"{}"
     )
@@ -59,7 +45,7 @@ async def study(visit: Visit) -> View:
         "study.html",
         {
             "study": found,
-            "id": found["name"].rpartition("/")[2],
+            "id": id_of(found["name"]),
             "aims": _aims(found),
             "counts": counts,
             "parameters": [(each["parameterId"], _range(each)) for each in spec["parameters"]],
@@ -70,12 +56,11 @@ async def study(visit: Visit) -> View:
     )
 
 
-async def _trials(visit: Visit, path: str) -> list[Any]:
+async def _trials(visit: Visit, below: str) -> list[Any]:
     found: list[Any] = []
     token = ""
     for _ in range(_PAGES):
-        query = urlencode({"pageSize": str(_PAGE), **({"pageToken": token} if token else {})})
-        answer = await visit.backend.call(visit.principal, "GET", f"{path}/trials?{query}")
+        answer = await vertex_page(visit, below, token=token, size=_PAGE)
         found += answer.get("trials", ())
         token = answer.get("nextPageToken", "")
         if not token:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from msgspec import UNSET
 
 from trainshed.console.pages.job import describe
+from trainshed.console.rendering import id_of
 from trainshed.console.visits import View, Visit, job_path, redirect
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
@@ -99,7 +100,7 @@ async def create(visit: Visit) -> Response | View:
         )
     except Refused:
         return await _shown(visit, visit.form, status=400)
-    return redirect(job_path(str(made["name"]).rpartition("/")[2]))
+    return redirect(job_path(id_of(str(made["name"]))))
 
 
 def _of(visit: Visit, job: str) -> Visit:
