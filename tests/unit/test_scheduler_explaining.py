@@ -303,3 +303,12 @@ def test_nodes_and_quotas_are_reported_with_what_is_used() -> None:
     assert (cpus.limit, cpus.used, cpus.waiting, cpus.source) == (6, 2.5, 4, "set")
     assert (disk.limit, disk.used, disk.waiting, disk.source) == (-1, 0, 100, "none")
     assert quota_statuses(world.snapshot, "q") == ()
+
+
+def test_replicas_that_share_a_node_never_use_more_than_it_has() -> None:
+    """spec/queue#capacity, relaxed mode: after a drain one node may have what asked for two."""
+    world = World([node("a", 8, 16, gpus=1)], Policy())
+    world.run(gang(1, 6, replicas=2, memory=12, gpus=1), "a")
+    (shared,) = node_statuses(world.snapshot, {})
+    assert (shared.used_vcpus, shared.used_memory_bytes) == (8, 16 * GIB)
+    assert shared.used_accelerators == ((T4, 1),)

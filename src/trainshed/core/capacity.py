@@ -144,6 +144,7 @@ class NodeStatus:
     memory_bytes: int
     #: (public type, count)
     accelerators: tuple[tuple[str, int], ...]
+    #: By replicas, as is the rest that is used: never more than there is, whatever they asked for.
     used_vcpus: float
     used_memory_bytes: int
     #: (public type, count)

@@ -411,7 +411,12 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
         capacity = node.capacity
         if capacity is None:
             continue
-        used = zip(node.layout.types, node.used, strict=False)
+        # In relaxed mode replicas may have asked for more than there is: then they share all of it.
+        there = dict(capacity.accelerators)
+        used = (
+            (kind, min(count, there.get(kind, 0)))
+            for kind, count in zip(node.layout.types, node.used, strict=False)
+        )
         found.append(
             NodeStatus(
                 name=name,
@@ -420,8 +425,8 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
                 vcpus=capacity.vcpus,
                 memory_bytes=capacity.memory_bytes,
                 accelerators=capacity.accelerators,
-                used_vcpus=node.used[-2] / 1000,
-                used_memory_bytes=node.used[-1],
+                used_vcpus=min(node.used[-2] / 1000, capacity.vcpus),
+                used_memory_bytes=min(node.used[-1], capacity.memory_bytes),
                 used_accelerators=tuple((kind, count) for kind, count in used if count),
                 replicas=tuple(sorted(replicas.get(name, ()))),
                 others=capacity.others,
