@@ -73,7 +73,7 @@ def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() 
     pending = tuple(parse_pending(answer))
     assert pending[3] == Pending(9, 200, ("hi", "main"))
     assert count_before(job(), pending) == 2
-    assert count_before(job(), ()) == -1
+    assert count_before(job(), ()) is None
     assert "--states=PENDING" in list_pending()
 
 

@@ -9,19 +9,19 @@ import pytest
 from trainshed.engines.remote.cluster import ClusterRefused, Owner
 from trainshed.engines.slurm import users
 from trainshed.engines.slurm.settings import SlurmSettings, parse
-from trainshed.engines.slurm.users import Person, Users, node_directory
+from trainshed.engines.slurm.users import UnixUser, Users, node_directory
 
 pytestmark = pytest.mark.anyio
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
-VISION = Person("vision", 61001, 61002, "/home/vision")
+VISION = UnixUser("vision", 61001, 61002, "/home/vision")
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     """A machine with a user who is not on this one."""
 
-    def look_up(name: str) -> Person:
+    def look_up(name: str) -> UnixUser:
         if name == VISION.name:
             return VISION
         return real(name)
@@ -58,7 +58,7 @@ async def test_a_user_who_is_not_there_is_named() -> None:
     with pytest.raises(ClusterRefused, match="getent passwd no-such-user"):
         await found.owner("vision")
     with pytest.raises(ClusterRefused, match="no-such-user any more"):
-        await found.person("no-such-user")
+        await found.named("no-such-user")
 
 
 def test_a_users_command_is_given_nothing_of_the_services_environment() -> None:

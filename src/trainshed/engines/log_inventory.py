@@ -1,4 +1,4 @@
-"""Which jobs have logs on this machine, and how large they are: of what is kept of jobs that are over.
+"""Which jobs have logs on this machine, and how large those are.
 
 Everything here blocks on the disk: it is called in a thread.
 """
@@ -20,7 +20,7 @@ class LogInventory:
         self._root = root
 
     def jobs(self) -> set[JobUid]:
-        """Every job that has a log, or had one that is not deleted to its end. Finishes such deletions."""
+        """Every job that has a log. Also finishes deletions that were cut short."""
         found: set[JobUid] = set()
         for name in self._names():
             if name.startswith(DELETED):

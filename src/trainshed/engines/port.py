@@ -81,7 +81,7 @@ class Node:
     others: OthersUse = NOBODY_ELSE
     #: Which replicas may be placed there.
     accepts: Acceptance = ANYBODY
-    #: Why nothing is known of the nodes of a whole cluster, for which this stands; "" = it is a node.
+    #: Set on an entry that stands for a whole cluster that does not answer: why; "" = a real node.
     unreached: str = ""
 
 
@@ -110,8 +110,7 @@ class SlotRequest:
     memory_bytes: int = 0
     #: Public machine type; "" = not known.
     machine: str = ""
-    #: The project whose job it is, the same for all of a gang: a cluster may run each project's programs as a
-    #: user of its own; "" = not known.
+    #: The job's project; "" = not known. A cluster may run each project's programs as a user of its own.
     project: str = ""
 
     @property
@@ -295,11 +294,11 @@ class KeepsQuarantine(Protocol):
 
 @runtime_checkable
 class TakesMemory(Protocol):
-    """What an engine says that takes memory of nodes for itself, where somebody enforces how much."""
+    """An engine whose own processes count against the memory that it asks for."""
 
     @property
     def memory_beside(self) -> int:
-        """Bytes that it takes on a node at most for each replica there, besides what that one gets."""
+        """Bytes that they take on a node at most for each replica there, beside the replica's own."""
         ...
 
 

@@ -91,8 +91,8 @@ class ServiceStreams(FileStreams):
 
 
 def _remove_whole(directory: Path) -> None:
-    """Delete a job's directory so that a reader finds all of it or nothing. What is left by whoever dies in
-    the middle, the next call or `log_inventory` removes."""
+    """Delete a job's directory so that a reader finds all of it or nothing. If the process dies midway, the
+    next call or `log_inventory` removes the rest."""
     aside = directory.with_name(f"{DELETED}{directory.name}")
     with contextlib.suppress(FileNotFoundError):
         # What an earlier call left would be in the way.

@@ -506,7 +506,7 @@ def options(document: AgentDocument, access: ServiceAccess, address: str) -> Opt
 
 
 def _cache(document: AgentDocument) -> "NodeCache | None":
-    """None = the node sees what programs need where the service has it, and nothing for it is loaded."""
+    """None = the node shares files with the service. Loaded only if it is needed: it delays the start."""
     if not document.cache:
         return None
     from trainshed.engines.remote.content.cache import NodeCache
@@ -525,7 +525,8 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
         rest_socket=paths.get("rest"),
         grpc_socket=paths.get("grpc"),
         certificate=node_directory.written(directory / "interception.pem", document.interception),
-        trust=node_directory.written(directory / "trust.pem", document.trust),
+        # Programs read it.
+        trust=node_directory.written(directory / "trust.pem", document.trust, mode=0o644),
     )
     address = await asyncio.to_thread(
         own_address, document.address, (document.credential.host, document.credential.port)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import msgspec
 
@@ -28,6 +28,7 @@ from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.hub import Hub, introductions
 from trainshed.engines.remote.messages import News, Order
 from trainshed.engines.remote.mirror import StreamCopies, TornStream
+from trainshed.engines.remote.nodes import ClusterNodes
 from trainshed.engines.remote.records import Seat, place
 from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import Crew
@@ -65,6 +66,7 @@ class Agents:
         self,
         attempts: Attempts,
         cluster: Cluster,
+        nodes: ClusterNodes,
         streams: FileStreams,
         *,
         identity: str,
@@ -78,6 +80,7 @@ class Agents:
         self.hub = new_hub(self)
         self._attempts = attempts
         self._cluster = cluster
+        self._nodes = nodes
         self._streams = streams
         self._identity = identity
         self._lease = lease
@@ -85,15 +88,12 @@ class Agents:
         self._now = now
         #: By the name in its certificate: every agent that may connect.
         self._by_name: dict[str, AgentHandle] = {}
-        #: How holds ended that were found gone, of this look round.
+        #: How the holds ended that this round of `_look_round` has found gone; None = it is not known.
         self._ends: dict[HoldName, HoldEnd | None] = {}
         self._tasks = Crew()
-        self._leave_alone: Callable[[str, str, float], Awaitable[None]]
 
-    def begin(self, leave_alone: Callable[[str, str, float], Awaitable[None]]) -> None:
-        """Agents of attempts that were written down may run, and connect. `leave_alone`: has nothing more
-        started on a node, with the cause, for so many seconds."""
-        self._leave_alone = leave_alone
+    def begin(self) -> None:
+        """Agents of attempts that were written down may run, and connect."""
         for gang in self._attempts.gangs.values():
             for where, start in gang.record.agents.items():
                 part, node = where.split("/", 1)
@@ -314,19 +314,20 @@ class Agents:
                     agent.post_alive()
             agents = tuple(self._by_name.values())
             heard = {agent.node for agent in agents if agent.is_connected}
-            others = {agent.node for agent in agents}
+            nodes = {agent.node for agent in agents}
             self._ends.clear()
             for agent in agents:
                 if agent.is_connected and now - agent.heard > self._lease / 2:
                     agent.cut()
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
-                    # If nothing is heard of any node, it is not the nodes' fault.
-                    if (heard or others == {agent.node}) and self._is_cut_off(agent, now):
-                        await self._leave_alone(agent.node, self._unreached(), self._lease)
+                    # If nothing is heard from any of several nodes, the fault is on this side.
+                    if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
+                        await self._nodes.quarantine(agent.node, self._unreached(), self._lease)
                     await self._lose(agent, end)
 
     async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
-        """Why an agent that is silent counts as dead, and who took its replicas; None = it does not yet."""
+        """Why an agent that is silent counts as dead, and how its replicas were lost; None = it does not
+        yet."""
         assert agent.silent_since is not None
         if agent.is_starting:
             return None
@@ -361,14 +362,14 @@ class Agents:
         return None
 
     async def _ended(self, name: HoldName) -> HoldEnd | None:
-        """How a hold ended, asked for once for all of its agents that are looked at in turn."""
+        """How a hold ended. The cluster is asked once a round, however many agents the hold had."""
         if name not in self._ends:
             self._ends[name] = await self._cluster.ended(name)
         return self._ends[name]
 
     def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
-        """Whether an agent that counts as dead was one that the service did not hear from a node that the
-        cluster says is up: the next one there would not reach it either."""
+        """Whether an agent that counts as dead could not reach the service from a node that is up, as the
+        cluster says: another agent there could not either."""
         assert agent.silent_since is not None
         report = self._cluster.report()
         is_up = any(

@@ -23,11 +23,11 @@ class ClusterUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """In whose name a project's jobs hold something, and run there."""
+    """As whom a project's jobs hold nodes, and run there."""
 
     #: User of the nodes; "" = the service's own.
     user: str = ""
-    #: Whom the cluster charges; "" = as it does without.
+    #: Account that the cluster charges; "" = the cluster's default.
     account: str = ""
 
 
@@ -36,8 +36,8 @@ THE_SERVICE = Owner()
 
 @dataclass(frozen=True, slots=True, order=True)
 class HoldName:
-    """Identity of a hold. Ids of clusters are none: some give them out again after a crash. Nor is what it is
-    called by itself: other users may call theirs the same."""
+    """Identity of a hold. A cluster's own job id does not serve: some clusters give ids out again after a
+    crash. Its text alone does not either: other users may give their jobs the same name."""
 
     #: Tells this service from others that use the cluster.
     service: str
@@ -45,7 +45,7 @@ class HoldName:
     attempt: int
     #: 0 = what the gang began with; those after it are for replicas that had to move.
     part: int
-    #: Whose it is (`Owner.user`), which is no part of what it is called.
+    #: Whose it is (`Owner.user`); not part of its text.
     user: str = ""
 
     def __str__(self) -> str:
@@ -123,15 +123,15 @@ class ClusterReport:
 
 @dataclass(frozen=True, slots=True)
 class HoldEnd:
-    """How a hold ended that nobody of this service gave back."""
+    """How a hold ended that this service did not give back."""
 
     loss: Loss
-    #: As the cluster tells it.
+    #: One sentence without its full stop.
     why: str
 
 
 def is_of(node: str, cluster: str) -> bool:
-    """Whether a node is one of that cluster, of several."""
+    """Whether a node is one of that cluster, where there are several (`joined`)."""
     return node.startswith(f"{cluster}.")
 
 
@@ -161,8 +161,8 @@ class Cluster(Protocol):
         ...
 
     async def owner(self, project: str, node: str) -> Owner:
-        """In whose name a project's jobs are held on a node. Raises ClusterRefused: in nobody's, or the user
-        is not there."""
+        """As whom a project's jobs run on a node. Raises ClusterRefused: nobody is named for that project, or
+        the user does not exist."""
         ...
 
     async def acquire(
@@ -181,7 +181,7 @@ class Cluster(Protocol):
         ...
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
-        """How a hold ended that no look finds any more; None = the cluster does not know it, or does not
+        """How a hold ended that is not in reports any more; None = the cluster does not know it, or does not
         answer."""
         ...
 

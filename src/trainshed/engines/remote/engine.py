@@ -75,9 +75,11 @@ class RemoteEngine:
         self._options = options
         self._here = here
         self._attempts = Attempts(options.directory / "attempts")
+        self._nodes = ClusterNodes(self._attempts, cluster, options)
         self._agents = Agents(
             self._attempts,
             cluster,
+            self._nodes,
             streams,
             identity=options.identity,
             lease=options.lease,
@@ -85,7 +87,6 @@ class RemoteEngine:
             now=options.now,
             new_hub=new_hub,
         )
-        self._nodes = ClusterNodes(self._attempts, cluster, options)
         self._slots = SlotMaker(self._attempts, self._agents, cluster, self._nodes, options)
         self._autopsies = (
             AutopsyCollector(here, self._agents.hub, options.directory, options.autopsies)
@@ -121,7 +122,7 @@ class RemoteEngine:
             self._agents.capabilities = self._here.capabilities()
         if self._autopsies is not None:
             await self._autopsies.start()
-        self._agents.begin(self._nodes.leave_alone)
+        self._agents.begin()
         self._nodes.begin()
         self._slots.begin()
         await self._listen()
@@ -308,7 +309,7 @@ class RemoteEngine:
 
     @property
     def memory_beside(self) -> int:
-        """As `engines.port.TakesMemory` says: no agent has less than one replica."""
+        """As `engines.port.TakesMemory` says: that of an agent, which serves one replica at least."""
         return AGENT_MEMORY
 
     async def open_terminal(

@@ -25,9 +25,9 @@ from trainshed.eventloop.background import Crew, joined
 log = logging.getLogger(__name__)
 
 _START_SECONDS = 10.0
-"""That the service waits for clusters when it starts, if one answers."""
+"""Seconds that a start waits for all clusters; from then on one that answers is enough."""
 _AGAIN_SECONDS = 5.0
-"""Between two tries to reach one that did not answer."""
+"""Seconds between two tries to reach a cluster that did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class JoinedClusters:
     def __init__(self, members: Mapping[str, Member], service: str) -> None:
         self._members = dict(members)
         self._service = service
-        #: Those that have not answered since the start, and why. Nothing is asked of them.
+        #: Clusters that have not answered yet, and why. Nothing is asked of them.
         self._unreached: dict[str, str] = {}
         self._tasks = Crew()
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
@@ -56,7 +56,7 @@ class JoinedClusters:
         self._asked: dict[HoldName, str] = {}
 
     async def start(self) -> None:
-        """Those that do not answer are taken up when they do. Raises ClusterUnavailable: none answers."""
+        """Start all; those that do not answer now join later. Raises ClusterUnavailable: none answers."""
         self._unreached = dict.fromkeys(self._members, "it has not answered yet")
         trying = {name: joined(self._reach(name)) for name in self._members}
         try:
@@ -67,8 +67,8 @@ class JoinedClusters:
                 if task.done():
                     task.result()
             if len(self._unreached) == len(self._members):
-                told = (f"cluster {name}: {why}" for name, why in self._unreached.items())
-                raise ClusterUnavailable("; ".join(told))
+                reasons = (f"cluster {name}: {why}" for name, why in self._unreached.items())
+                raise ClusterUnavailable("; ".join(reasons))
         except BaseException:
             for task in trying.values():
                 task.cancel()
@@ -78,7 +78,7 @@ class JoinedClusters:
         for name, why in self._unreached.items():
             log.warning("cluster %s does not answer; its jobs wait until it does: %s", name, why)
         for name, task in trying.items():
-            self._tasks.begin(self._take_up(name, task), f"hearing cluster {name}")
+            self._tasks.begin(self._take_up(name, task), f"following cluster {name}")
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -188,7 +188,7 @@ class JoinedClusters:
             raise ClusterUnavailable(f"cluster {name} does not answer: {why}")
 
     async def _reach(self, name: str) -> None:
-        """One try; why it failed is noted."""
+        """Try once; a failure is noted in `_unreached`."""
         try:
             await self._members[name].cluster.start()
         except ClusterUnavailable as failure:
@@ -197,7 +197,7 @@ class JoinedClusters:
             del self._unreached[name]
 
     async def _take_up(self, name: str, first: asyncio.Task[None]) -> None:
-        """Once it answers, hear what it has to tell."""
+        """Follow its reports, once it answers."""
         was_away = name in self._unreached
         try:
             await asyncio.shield(first)
@@ -220,7 +220,7 @@ class JoinedClusters:
 
 
 def _stand_in(name: str, member: Member, why: str) -> NodeReport:
-    """What is told of a cluster of which no node is known."""
+    """What is reported of a cluster of which no node is known: one node that is gone, with why."""
     node = Node(name, 0, 0, accepts=Acceptance(regions=member.regions), unreached=why)
     return NodeReport(node, NodeState.GONE, f"cluster {name} does not answer: {why}")
 

@@ -34,13 +34,14 @@ _PAUSE = 5.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptHold:
-    """A hold that no attempt has now."""
+    """A hold whose attempt is over, with its agents."""
 
     name: HoldName
     needs: tuple[NodeNeed, ...]
     #: One on each of its nodes.
     agents: tuple[AgentHandle, ...]
-    #: Of which attempt it was kept, as the record's owner: a restart gives back what that one names.
+    #: The attempt that had it. Its record stays until the hold is adopted or given back, so that a restarted
+    #: service finds the hold and gives it back.
     owner: Gang
 
     def is_on(self, nodes: Collection[str]) -> bool:
@@ -48,7 +49,7 @@ class KeptHold:
 
 
 class KeptHolds:
-    """All that no attempt has now."""
+    """Keeps holds between two attempts, and gives them back when their time is over or others need them."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class KeptHolds:
         self._nodes = nodes
         self._options = options
         self._holds: list[KeptHold] = []
-        #: Being given back, and whatever waits for that.
+        #: Those that are being given back, each with the task that does so.
         self._leaving: dict[KeptHold, asyncio.Task[None]] = {}
         self._tasks = Crew()
 
@@ -121,9 +122,9 @@ class KeptHolds:
             for need in some
         )
         for node in dict.fromkeys(fresh):
-            await self._make_room(node)
+            await self._free_capacity(node)
 
-    async def make_way(self, nodes: Collection[str]) -> None:
+    async def give_back_on(self, nodes: Collection[str]) -> None:
         """Give back all that is kept on any of those nodes, as far as the cluster takes it."""
         for hold in (*self._holds, *self._leaving):
             if hold.is_on(nodes):
@@ -138,12 +139,12 @@ class KeptHolds:
         await self._tasks.close()
 
     def _hold(self, hold: KeptHold, seconds: float) -> None:
-        """Have it ready for so long."""
+        """Keep it for so long."""
         self._holds.append(hold)
         self._tasks.begin(self._expire(hold, seconds), f"keeping {hold.name}")
 
     def _take(self, needs: Collection[NodeNeed]) -> KeptHold | None:
-        """One of nodes that have just that, with its agents connected; it is the caller's then."""
+        """A kept hold of exactly these needs whose agents are all connected; the caller's from then on."""
         wanted = frozenset(needs)
         for hold in self._holds:
             if frozenset(hold.needs) == wanted and all(one.is_connected for one in hold.agents):
@@ -152,7 +153,8 @@ class KeptHolds:
         return None
 
     async def _settle(self, hold: KeptHold) -> None:
-        """An attempt that is written down has it, or nobody."""
+        """Another attempt's record names it now, or it is given back: once no hold of its owner is left, the
+        owner's record is deleted."""
         if any(one.owner is hold.owner for one in (*self._holds, *self._leaving)):
             return
         try:
@@ -161,8 +163,9 @@ class KeptHolds:
             # It is found, and given back again, at the next start.
             log.warning("job %s: its record is not removed: %s", hold.name.job_uid, failure)
 
-    async def _make_room(self, node: str) -> None:
-        """Give back as much as it takes until what attempts have and want there fits beside what is kept."""
+    async def _free_capacity(self, node: str) -> None:
+        """Give back kept holds until what attempts have and want on the node fits beside those that are
+        left."""
         here = self._nodes.by_name().get(node)
         while kept := [hold for hold in (*self._leaving, *self._holds) if hold.is_on((node,))]:
             parts = (gang.record.parts for gang in self._attempts.gangs.values())
@@ -181,7 +184,7 @@ class KeptHolds:
                 await asyncio.sleep(_PAUSE)
 
     async def _leave(self, hold: KeptHold) -> None:
-        """Whoever asks for it first gives it back; the others wait for that."""
+        """Give it back, or wait until an earlier call has done so. Raises EngineUnavailable."""
         if hold in self._holds:
             self._holds.remove(hold)
         elif hold not in self._leaving:

@@ -16,7 +16,7 @@ _OWN = re.compile(r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+-\d+")
 
 
 def require_user(name: str) -> None:
-    """Nobody's programs run as somebody else's. Raises OSError."""
+    """Raises OSError unless this process is that user's; "" = anybody's will do."""
     if not name:
         return
     try:
@@ -42,12 +42,12 @@ def make_ours(directory: Path) -> None:
 
 
 def own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
-    """A new one, locked for as long as this process lives; and those that killed agents have left, under
-    names by which nobody finds them."""
-    turn = os.open(parent, os.O_RDONLY)
+    """Make a directory, locked for as long as this process lives; also the directories that killed agents
+    have left, renamed so that no other agent takes them up."""
+    lock = os.open(parent, os.O_RDONLY)
     try:
-        # One at a time: a directory that nobody has locked yet is no left one.
-        fcntl.flock(turn, fcntl.LOCK_EX)
+        # One agent at a time: another's new directory is not locked yet, and must not pass for a left one.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         directory = parent / name
         directory.mkdir(mode=0o711)
         fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
@@ -57,7 +57,7 @@ def own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
                     other.rename(parent / f".left-{other.name}")
         return directory, list(parent.glob(".left-*"))
     finally:
-        os.close(turn)
+        os.close(lock)
 
 
 def _is_locked(directory: Path) -> bool:
@@ -76,25 +76,24 @@ def _is_locked(directory: Path) -> bool:
 
 
 def remove(directories: Sequence[Path]) -> None:
-    """All of them, as far as that can be. Blocks."""
+    """Delete them as far as possible. Blocks."""
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def written(path: Path, text: str) -> Path | None:
-    """The file with that text, for nobody else to read unless programs have to; None = there is no text."""
+def written(path: Path, text: str, mode: int = 0o600) -> Path | None:
+    """Write the file; None = there is no text."""
     if not text:
         return None
     path.touch(mode=0o600)
     path.write_text(text, "utf-8")
-    if path.name == "trust.pem":
-        path.chmod(0o644)  # Programs read it.
+    path.chmod(mode)
     return path
 
 
 def is_open(path: Path) -> bool:
-    """Whether this process's user, who is none of the service's, can get to it at all: what he cannot, his
-    programs need not have hidden."""
+    """Whether this process's user, another than the service's, can reach it at all: what that user cannot
+    reach need not be hidden from the programs."""
     try:
         path.stat()
     except PermissionError:

@@ -1,12 +1,16 @@
-"""The nodes of a cluster as they are told to the scheduler: what the cluster says of them, and which of them
-are left alone because they were found unfit."""
+"""The nodes of a cluster as the scheduler sees them: what the cluster says of them, and which of them are
+quarantined because they were found unfit."""
 
 import asyncio
 import contextlib
 import logging
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+
+import msgspec
 
 from trainshed.core.capacity import DelayCause
 from trainshed.engines.port import (
@@ -22,8 +26,8 @@ from trainshed.engines.remote.attempts import Attempts
 from trainshed.engines.remote.cluster import Cluster, ClusterReport, NodeReport, is_of
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.options import RemoteOptions
-from trainshed.engines.remote.quarantine import Quarantine
 from trainshed.eventloop.background import Crew
+from trainshed.replica.system import durable
 
 log = logging.getLogger(__name__)
 
@@ -33,33 +37,101 @@ _LONGEST_WAIT = 60.0
 """Seconds after which the clock is looked at again: it may have been set."""
 
 
+class QuarantineEntry(msgspec.Struct, frozen=True):
+    """Why nothing is started on a node, and for how long."""
+
+    cause: str
+    #: Seconds since the epoch.
+    until: float
+
+    def __str__(self) -> str:
+        end = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.until))
+        return f"quarantined until {end} UTC: {self.cause}"
+
+
+class Quarantine:
+    """Nodes on which nothing is started for a while. Kept in a file, so that a restart of the service does
+    not let them in again. `seconds`: for how long, if `add` does not say. `load` and `save` block; its one
+    owner saves after each change."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._path = path
+        self._seconds = seconds
+        self._nodes: dict[str, QuarantineEntry] = {}
+
+    def load(self) -> None:
+        """Raises OSError, ValueError: the file is damaged."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return
+        try:
+            self._nodes = msgspec.json.decode(data, type=dict[str, QuarantineEntry])
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{self._path} cannot be read ({error}); remove it") from error
+
+    def save(self) -> None:
+        """Raises OSError."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        durable.write(str(self._path), msgspec.json.encode(self._nodes).decode())
+
+    def add(self, node: str, cause: str, now: float, *, seconds: float | None = None) -> None:
+        """`seconds`: None = as long as any other. `now`: seconds since the epoch."""
+        until = now + (self._seconds if seconds is None else seconds)
+        self._nodes = self._nodes | {node: QuarantineEntry(cause, until)}
+
+    def remove(self, node: str) -> bool:
+        """Let it in again; whether it was there."""
+        found = node in self._nodes
+        self._nodes = {name: one for name, one in self._nodes.items() if name != node}
+        return found
+
+    def end(self, now: float) -> tuple[str, ...]:
+        """Forget those whose time is over; their names."""
+        over = tuple(name for name, one in self._nodes.items() if one.until <= now)
+        for name in over:
+            self.remove(name)
+        return over
+
+    def soonest(self) -> float | None:
+        """When the next one's time is over, in seconds since the epoch; None = there is none."""
+        return min((one.until for one in self._nodes.values()), default=None)
+
+    def cause(self, node: str) -> str:
+        """Why it is quarantined, and until when; "" = it is not."""
+        return str(self._nodes.get(node, ""))
+
+
 class ClusterNodes:
-    """What a cluster's nodes have, and how they stand."""
+    """What a cluster's nodes have, and which of them may be used."""
 
     def __init__(self, attempts: Attempts, cluster: Cluster, options: RemoteOptions) -> None:
+        #: As of the last report.
         self.capacity: tuple[Node, ...] = ()
         self._attempts = attempts
         self._cluster = cluster
         self._options = options
+        #: By name, as the scheduler was told: a node in quarantine counts as draining.
         self._states: dict[str, NodeState] = {}
         self._quarantine = Quarantine(options.directory / QUARANTINE, options.quarantine)
+        #: Held while the quarantine is changed and saved.
         self._quarantining = asyncio.Lock()
-        #: A node was quarantined.
+        #: Set when a node is quarantined: the next end may be sooner then.
         self._quarantined = asyncio.Event()
         self._tasks = Crew()
 
     async def load(self) -> None:
-        """What was found of nodes before. Raises EngineUnavailable."""
+        """Read which nodes were quarantined before this start. Raises EngineUnavailable."""
         try:
             await asyncio.to_thread(self._quarantine.load)
         except (OSError, ValueError) as error:
             raise EngineUnavailable(f"it is not known which nodes are unfit: {error}") from error
 
     def begin(self) -> None:
-        """The cluster has been looked at for the first time."""
+        """Called once the cluster has given its first report."""
         self._take(self._cluster.report(), told=False)
-        self._tasks.keep(self._follow, "hearing the cluster")
-        self._tasks.keep(self._end_quarantines, "taking back nodes that were unfit")
+        self._tasks.keep(self._follow, "following the cluster's reports")
+        self._tasks.keep(self._end_quarantines, "ending quarantines")
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -69,14 +141,14 @@ class ClusterNodes:
         return {node.name: node for node in self.capacity}
 
     def require(self, requests: Iterable[SlotRequest], *, refuse: bool) -> None:
-        """Raises LaunchRejected if a node is none of the cluster's, and EngineUnavailable if it is gone."""
+        """Raises EngineUnavailable if a requested node, or its whole cluster, does not answer. `refuse`:
+        raises LaunchRejected if the cluster does not list it."""
         for request in requests:
-            if silent := next(
-                (one for one in self.capacity if _stands_for(one, request.node)), None
-            ):
-                raise EngineUnavailable(
-                    f"cluster {silent.name} does not answer: {silent.unreached}"
-                )
+            for node in self.capacity:
+                if node.unreached and is_of(request.node, node.name):
+                    raise EngineUnavailable(
+                        f"cluster {node.name} does not answer: {node.unreached}"
+                    )
             if refuse and request.node not in self._states:
                 raise LaunchRejected(
                     f"there is no node {request.node!r}; this cluster's are "
@@ -88,7 +160,7 @@ class ClusterNodes:
                 )
 
     def not_up(self) -> list[str]:
-        """Those that take no work now."""
+        """Names of the nodes that take no work now."""
         return [name for name, state in self._states.items() if state is not NodeState.UP]
 
     async def readmit(self, node: str) -> None:
@@ -97,10 +169,10 @@ class ClusterNodes:
             if self._quarantine.remove(node):
                 await self._save_quarantine()
 
-    async def leave_alone(self, node: str, cause: str, seconds: float | None = None) -> None:
-        """Start nothing more there, for so many seconds; None = as long as on a node that is unfit. What runs
-        there leaves. Raises EngineUnavailable."""
-        log.warning("node %s: left alone: %s", node, cause)
+    async def quarantine(self, node: str, cause: str, seconds: float | None = None) -> None:
+        """Start nothing more on a node, and have what runs there move, for so many seconds; None = as long as
+        the settings say. Raises EngineUnavailable: it holds, but was not written down."""
+        log.warning("node %s: quarantined: %s", node, cause)
         async with self._quarantining:
             self._quarantine.add(node, cause, self._options.now(), seconds=seconds)
             self._quarantined.set()
@@ -129,14 +201,14 @@ class ClusterNodes:
             self._tell_delay(gang, report)
 
     def _tell_delay(self, gang: Gang, report: ClusterReport) -> None:
-        """That the cluster has it wait, or no longer."""
+        """Report whether the cluster makes it wait."""
         names = (hold_name(self._options.identity, gang.record, part) for part in gang.record.parts)
         delay = next((report.delays[name] for name in names if name in report.delays), None)
         if delay is not None or (gang.delay and gang.delay.cause is DelayCause.CLUSTER):
             self._attempts.report_delay(gang, delay)
 
     def _judged(self, one: NodeReport) -> NodeReport:
-        """What the cluster says of a node, and what was found there."""
+        """What the cluster says of a node; draining if it says up and the node is quarantined."""
         cause = self._quarantine.cause(one.node.name)
         if one.state is NodeState.UP and cause:
             return replace(one, state=NodeState.DRAINING, cause=f"{one.node.name} is {cause}")
@@ -151,15 +223,15 @@ class ClusterNodes:
                 async with asyncio.timeout(min(max(left, 0), _LONGEST_WAIT)):
                     await self._quarantined.wait()
             async with self._quarantining:
-                if over := self._quarantine.end(self._options.now()):
-                    log.info("nodes taken back: %s", ", ".join(over))
-                    with contextlib.suppress(
-                        EngineUnavailable
-                    ):  # They are over after a restart, too.
+                if ended := self._quarantine.end(self._options.now()):
+                    log.info("quarantine has ended: %s", ", ".join(ended))
+                    # If this is not written down, a restart finds by the clock that they have ended.
+                    with contextlib.suppress(EngineUnavailable):
                         await self._save_quarantine()
 
     async def _save_quarantine(self) -> None:
-        """Tell what it is now, and write it down. Raises EngineUnavailable."""
+        """Report the nodes as they are judged now, and write the quarantine down. Raises
+        EngineUnavailable."""
         self._take(self._cluster.report(), told=True)
         try:
             await asyncio.to_thread(self._quarantine.save)
@@ -167,8 +239,3 @@ class ClusterNodes:
             raise EngineUnavailable(
                 f"it cannot be written down which nodes are unfit ({error}); make room and try again"
             ) from error
-
-
-def _stands_for(one: Node, node: str) -> bool:
-    """Whether it is in the place of a cluster, of which the node is."""
-    return bool(one.unreached) and is_of(node, one.name)

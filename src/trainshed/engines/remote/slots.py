@@ -54,7 +54,8 @@ _REST_SECONDS = 600.0
 _TOLD_AFTER = (2.0, 10.0, 25.0)
 """Seconds after which it is told how much a node was sent; then after each double minute."""
 _IN_WAY_SECONDS = 0.5
-"""After which what waits for nodes gets what is kept there, whether that seemed to be in its way or not."""
+"""Seconds that a request for nodes waits; then all kept holds on them are given back, even if it should fit
+beside them."""
 _STARTS = 3
 """Agents that are started on a node until one stays."""
 _VALID = 400 * 86400.0
@@ -62,8 +63,8 @@ _VALID = 400 * 86400.0
 
 
 class SlotMaker:
-    """What of a gang is made ready goes on while nobody waits for it; the next one who asks waits for the
-    same."""
+    """Makes the slots of gangs. What is being made goes on when nobody waits for it any more; the next call
+    of `prepared` waits for the same."""
 
     def __init__(
         self,
@@ -236,7 +237,7 @@ class SlotMaker:
 
     def _no_longer(self, key: tuple[JobUid, int], task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
-            # Who asks next begins anew, and is told then what is wrong.
+            # Perhaps nobody waits for it any more; the next call begins anew, and raises what is wrong then.
             log.info("job %s: its slots are not ready: %s", key[0], failure)
         if self._preparing.get(key) is task:
             del self._preparing[key]
@@ -326,7 +327,7 @@ class SlotMaker:
         finally:
             for agent in fresh:
                 if agent.is_starting:
-                    # It never was: nobody would wait for it in vain.
+                    # It was never asked for, and nobody shall wait for it.
                     self._agents.give_up(agent)
         return [*agents, *fresh]
 
@@ -358,7 +359,7 @@ class SlotMaker:
     async def _start_part(
         self, gang: Gang, part: int, hold: Hold | None, agents: Sequence[AgentHandle]
     ) -> None:
-        """Hold that part, unless it is held, and start agents there. What they are given is made then."""
+        """Hold that part, unless it is held, and start agents there. Their documents are made meanwhile."""
         preparing = joined(asyncio.to_thread(self._commands, gang.record, agents))
         try:
             if hold is None:
@@ -379,7 +380,7 @@ class SlotMaker:
         try:
             await asyncio.wait([acquiring], timeout=_IN_WAY_SECONDS)
             if not acquiring.done():
-                await self._kept.make_way({need.node for need in needs})
+                await self._kept.give_back_on({need.node for need in needs})
             return await asyncio.shield(acquiring)
         finally:
             acquiring.cancel()
@@ -442,7 +443,7 @@ class SlotMaker:
         if judgement.network:
             raise LaunchRejected(judgement.network)
         for node, cause in judgement.unfit.items():
-            await self._nodes.leave_alone(node, cause)
+            await self._nodes.quarantine(node, cause)
         if judgement.unfit:
             node, cause = next(iter(judgement.unfit.items()))
             raise PreflightFailed(f"node {node}: {cause}")
@@ -478,7 +479,7 @@ class SlotMaker:
             )
         except PreflightFailed as failure:
             cause = str(failure).removeprefix(f"node {agent.node}: ")
-            await self._nodes.leave_alone(agent.node, cause)
+            await self._nodes.quarantine(agent.node, cause)
             raise
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
@@ -495,7 +496,8 @@ class SlotMaker:
 
 
 async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Until all are done, or one has failed: then the others are given up, and have ended."""
+    """Wait until all are done, or one has failed: then cancel the others, wait for their ends, and raise
+    it."""
     tasks = [joined(one) for one in some]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

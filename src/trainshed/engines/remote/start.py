@@ -13,14 +13,14 @@ import socket
 
 from trainshed.replica import zygote
 
-_SOONER = b"300"
-"""Thousandths of the memory that there is, by which a program counts as larger than it is (proc(5))."""
+_OOM_SCORE = b"300"
+"""`oom_score_adj` of programs: thousandths of all memory by which one counts as larger (proc(5))."""
 
 
 def main() -> None:
     """Be an agent, with a zygote of its own."""
     pid, connection = _fork_zygote()
-    # Nothing of what is loaded is ever garbage: to look for some would take a tenth of the time.
+    # Modules are no garbage: to look for some while they load would take a tenth of the start's time.
     gc.disable()
     from trainshed.engines.remote import agent
 
@@ -40,7 +40,7 @@ def _fork_zygote() -> tuple[int, socket.socket]:
             os.environ.clear()
             os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8")
             ours.close()
-            _offer()
+            _raise_oom_score()
             zygote.run(theirs.fileno())
         finally:
             os._exit(1)
@@ -48,13 +48,13 @@ def _fork_zygote() -> tuple[int, socket.socket]:
     return pid, ours
 
 
-def _offer() -> None:
-    """Where the memory of all of us together is short, what this process starts is to be killed and not the
-    agent: with that all programs would be lost, and nobody could say why."""
+def _raise_oom_score() -> None:
+    """Where the allocation's memory runs out, the kernel shall kill a program rather than the agent: with
+    that all programs would be lost, and nobody could say why. What this process starts inherits the score."""
     with contextlib.suppress(OSError):
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         with os.fdopen(score, "wb", buffering=0) as file:
-            file.write(_SOONER)
+            file.write(_OOM_SCORE)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""What an agent has seen of its replicas, and what of it is still to be told on the connection that there
-is."""
+"""What an agent has seen of its replicas, and what of it is still to be sent to the service."""
 
 import asyncio
 
@@ -9,8 +8,8 @@ from trainshed.engines.remote.messages import News
 
 
 class Known:
-    """What was seen of the replicas, to be told again on every connection: of each incarnation its start, its
-    notes and its end."""
+    """What was seen of the replicas: of each incarnation its start, its notes and its end. Sent again on
+    every new connection."""
 
     def __init__(self) -> None:
         self._news: dict[tuple[ReplicaId, int], list[News]] = {}
@@ -30,8 +29,8 @@ class Known:
 
 
 class Untold:
-    """What is still to be told on one connection, in its order: news, and replicas whose streams may have
-    more. That there are lines, of which there may be thousands a second, stands there once."""
+    """What is still to be sent on one connection, in order: news, and replicas whose streams may have grown.
+    There may be thousands of new lines a second: news of them is queued once until it is sent."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
@@ -39,7 +38,7 @@ class Untold:
         self._wake = asyncio.Event()
 
     def add(self, replica: ReplicaId | None, news: News | None) -> None:
-        """`replica`: None = it concerns none of them. `news`: None = only its streams are to be looked at."""
+        """`replica`: None = it concerns no single one. `news`: None = only look at the replica's streams."""
         key: object
         match news:
             case messages.Lines() | messages.Metrics() | None:
@@ -50,7 +49,7 @@ class Untold:
         self._wake.set()
 
     def clear(self) -> None:
-        """Nothing of it is to be told any more."""
+        """Drop all of it."""
         self._waiting.clear()
 
     async def next(self) -> tuple[ReplicaId | None, News | None]:

@@ -29,12 +29,18 @@ from trainshed.engines.slurm.settings import SlurmSettings, is_own, parse
 from trainshed.engines.slurm.users import look_up, node_directory
 from trainshed.engines.streams import FileStreams
 
+_OPENED = ("", "environments", "layers", "reduction")
+"""Directories of the cache that other users may pass through. Never images: those hold set-user-id
+programs."""
+_CLOSED = "uv"
+"""Directory of downloads, which jobs do not need; uv's lock files in it are writable for everybody."""
+
 
 def new_engine(context: EngineContext) -> RemoteEngine:
     """Raises ValueError: what is wrong with the settings."""
     settings = parse(context.settings)
     if _has_users(settings):
-        _open(context.cache)
+        _open_cache(context.cache)
     directory = context.data / "engines" / "slurm"
     identity = machine.identity(context.data)
     doors = {
@@ -105,21 +111,19 @@ def _cluster(settings: SlurmSettings, identity: str) -> Cluster:
     return JoinedClusters(members, identity)
 
 
+def _each(settings: SlurmSettings) -> list[SlurmSettings]:
+    """Those of each cluster, as if there were no other."""
+    return [settings.of_cluster(name) for name in settings.clusters] or [settings]
+
+
 def _has_users(settings: SlurmSettings) -> bool:
-    """Some jobs run as others than the service."""
-    each = [settings.of_cluster(name) for name in settings.clusters] or [settings]
-    return any(not is_own(name) for one in each for name in one.users.values())
+    """Whether some jobs run as other users than the service."""
+    return any(not is_own(name) for one in _each(settings) for name in one.users.values())
 
 
-_OPENED = ("", "environments", "layers", "reduction")
-"""Directories of the cache that others may pass through, to what they know the name of. Never images: those
-hold programs that make whoever runs them root."""
-_CLOSED = "uv"
-"""What was downloaded: environments hold what jobs need of it, and everybody may write uv's lock files."""
-
-
-def _open(cache: Path) -> None:
-    """Raises ValueError: it cannot be opened to users."""
+def _open_cache(cache: Path) -> None:
+    """Let other users reach what they know the name of in the cache (`_OPENED`). Raises ValueError: the modes
+    cannot be set."""
     modes = {**dict.fromkeys(_OPENED, 0o711), _CLOSED: 0o700}
     try:
         for name, mode in modes.items():
@@ -133,19 +137,18 @@ def _open(cache: Path) -> None:
         ) from error
 
 
-def _here(settings: SlurmSettings, node: str) -> SlurmSettings:
-    """Those of the cluster that a node is of."""
+def _of_node(settings: SlurmSettings, node: str) -> SlurmSettings:
+    """The settings of the cluster that a node is of."""
     return settings.of_cluster(cluster_of(node)) if settings.clusters else settings
 
 
 def _directories(settings: SlurmSettings) -> tuple[str, ...]:
-    """Where agents write, on nodes of any cluster, whoever's they are."""
-    each = [settings.of_cluster(name) for name in settings.clusters] or [settings]
+    """Where agents of all users write, on nodes of all clusters."""
     found: list[str] = []
-    for one in each:
+    for one in _each(settings):
         found.append(node_directory(one, None))
         for name in one.users.values():
-            # Of one who is not there yet nothing is kept.
+            # A user who does not exist yet has nothing there.
             with contextlib.suppress(KeyError):
                 found.append(node_directory(one, look_up(name)))
     return tuple(dict.fromkeys(found))
@@ -162,7 +165,7 @@ def _document(
     **own: object,
 ) -> AgentDocument:
     """What all agents are told, and what is one's own."""
-    settings = _here(settings, node)
+    settings = _of_node(settings, node)
     return AgentDocument(
         node=node,
         user=user,
@@ -191,7 +194,7 @@ def _command(settings: SlurmSettings) -> Callable[[str, bytes], tuple[Sequence[s
     code: list[AgentCode] = []
 
     def command(node: str, document: bytes) -> tuple[Sequence[str], bytes]:
-        here = _here(settings, node)
+        here = _of_node(settings, node)
         if here.shared:
             if here.python:
                 return (here.python, "-m", AGENT), document

@@ -11,17 +11,18 @@ from pathlib import Path
 from trainshed.engines.remote.cluster import ClusterUnavailable
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.settings import SlurmSettings
-from trainshed.engines.slurm.users import Person, setpriv
+from trainshed.engines.slurm.users import UnixUser, setpriv
 from trainshed.eventloop.background import begin, joined
 
 _ANSWER_SECONDS = 30.0
-"""That a command may take. Slurm's own limit for a message is 10, and a busy controller is asked again."""
+"""Seconds that a command may take. Slurm's own limit for a message is 10, and a busy controller is asked
+again."""
 _HAND_OVER_SECONDS = 60.0
-"""That a step may take until it runs."""
+"""Seconds that a step may take until it runs."""
 _BY_ITSELF_SECONDS = 0.5
-"""That an agent has to end before its step is told to."""
+"""Seconds that an agent has to end by itself, before its step is sent SIGTERM."""
 _LEAVE_SECONDS = 3.0
-"""That salloc has to withdraw its request, once it was told to."""
+"""Seconds that salloc has to withdraw its request, once it was told to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,9 @@ class Output:
 
 
 class SlurmClient:
-    """Slurm, as its commands are. In sessions of their own, so that no terminal's signal is theirs.
-    `left`: called with the name of a hold when the srun of one of its agents has ended, which the end of its
-    step makes it do, or anybody who kills it."""
+    """Slurm by its commands. Each runs in a session of its own, so that no signal of a terminal reaches it.
+    `left`: called with the name of a hold when the srun of one of its agents has ended: with its step, or
+    killed by somebody."""
 
     def __init__(self, settings: SlurmSettings, left: Callable[[str], None] | None = None) -> None:
         self._settings = settings
@@ -53,10 +54,10 @@ class SlurmClient:
                 os.killpg(process.pid, signal.SIGKILL)
         await asyncio.gather(*(waiting for _, waiting in sruns.values()))
 
-    async def answer(self, command: Sequence[str], person: Person | None = None) -> str:
-        """What a command prints. `person`: whom it is run as; None = the service's user. Raises
+    async def answer(self, command: Sequence[str], user: UnixUser | None = None) -> str:
+        """What a command prints. `user`: as whom it runs; None = the service's user. Raises
         ClusterUnavailable: it failed."""
-        process = await self._spawn(command, person=person)
+        process = await self._spawn(command, user=user)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 output = await _communicate(process)
@@ -73,10 +74,10 @@ class SlurmClient:
             raise ClusterUnavailable(f"{command[0]}: {told}")
         return output.out
 
-    async def request(self, command: Sequence[str], person: Person | None = None) -> "Request":
-        """Begin a command that waits. `person`: whom it is run as; None = the service's user. Raises
+    async def request(self, command: Sequence[str], user: UnixUser | None = None) -> "Request":
+        """Begin a command that waits. `user`: as whom it runs; None = the service's user. Raises
         ClusterUnavailable."""
-        return Request(await self._spawn(command, person=person))
+        return Request(await self._spawn(command, user=user))
 
     async def end_agents(self, name: str, user: int) -> None:
         """Have the steps of a hold end, and give them some time for it: those of agents that were let go end
@@ -97,14 +98,14 @@ class SlurmClient:
         given: bytes,
         name: str,
         node: str,
-        person: Person | None = None,
+        user: UnixUser | None = None,
     ) -> None:
         """Run an agent's step; returns when it has taken its input. Given up before, there is no step. From
         then on nothing on this machine is needed for it: srun is kept only because the end of a step whose
         srun is dead takes Slurm 2.4 s, for which it gives none of the node to anybody. Raises
         ClusterUnavailable."""
         what = f"{name}: agent on {node}"
-        process = await self._spawn(command, stdin=asyncio.subprocess.PIPE, person=person)
+        process = await self._spawn(command, stdin=asyncio.subprocess.PIPE, user=user)
         assert process.stderr
         complaining = joined(_beginning(process.stderr, 1 << 14))
         taken = False
@@ -139,15 +140,15 @@ class SlurmClient:
         self,
         command: Sequence[str],
         stdin: int = asyncio.subprocess.DEVNULL,
-        person: Person | None = None,
+        user: UnixUser | None = None,
     ) -> asyncio.subprocess.Process:
         environment, directory = self._environment, None
         try:
             argv = [self._settings.command(command[0]), *command[1:]]
-            if person:
-                argv = person.command(argv, setpriv())
-                # Where the service is he need not be let in.
-                environment, directory = person.environment(environment), "/"
+            if user:
+                argv = user.command(argv, setpriv())
+                # The user need not have access to the service's directory.
+                environment, directory = user.environment(environment), "/"
             return await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=stdin,

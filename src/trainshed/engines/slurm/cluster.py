@@ -38,7 +38,8 @@ _PATIENT_SECONDS = 0.5
 _UNSEEN_SECONDS = 5.0
 """After which a request that no look finds is lost: its controller crashed."""
 _ENDED_SECONDS = 1.2
-"""After which Slurm knows of the end of a step; and a look is young enough for those who miss its agent."""
+"""Seconds from the end of an agent's srun until the cluster is looked at: Slurm knows of the step's end by
+then, and the agent has been silent for long enough to count as gone (`agents._SETTLED`)."""
 _STRAY_SECONDS = 120.0
 """After which a request of before this service's start, that nobody came back for, is withdrawn."""
 _REMEMBERED_SECONDS = 600.0
@@ -136,17 +137,17 @@ class SlurmCluster:
         finally:
             del self._wanted[name]
         if time.monotonic() - begun > _PATIENT_SECONDS:
-            # It was told why it waits.
+            # While it waited, reports said why.
             self._look_soon()
         return hold
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
         try:
-            person = await self._users.person(hold.name.user)
+            user = await self._users.named(hold.name.user)
         except ClusterRefused as e:
             raise ClusterUnavailable(str(e)) from None
         seen = await self._certain(hold, node)
-        errors = f"{node_directory(self._settings, person)}.errors/{hold.name}"
+        errors = f"{node_directory(self._settings, user)}.errors/{hold.name}"
         command = commands.run_agent(
             seen.job,
             node,
@@ -158,7 +159,7 @@ class SlurmCluster:
             gres=seen.gres,
         )
         try:
-            await self._client.hand_over(command, given, str(hold.name), node, person)
+            await self._client.hand_over(command, given, str(hold.name), node, user)
         except ClusterUnavailable as e:
             raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
 
@@ -180,7 +181,7 @@ class SlurmCluster:
         await self._client.answer(commands.cancel(str(name), user))
 
     def _step_left(self, name: str) -> None:
-        """A step of a hold has ended, or only its srun: a look tells, once Slurm knows."""
+        """The srun of an agent has ended, perhaps with its step: look soon."""
         if any(name == str(hold) for hold in self._seen):
             asyncio.get_running_loop().call_later(_ENDED_SECONDS, self._look_soon)
 
@@ -238,8 +239,8 @@ class SlurmCluster:
     async def _request(self, name: HoldName, ask: Ask) -> Hold:
         self._asked.add(name)
         begun, look = time.monotonic(), self._look
-        person = await self._users.person(name.user)
-        request = await self._client.request(commands.allocate(ask), person)
+        user = await self._users.named(name.user)
+        request = await self._client.request(commands.allocate(ask), user)
         # Why it waits is to be told soon, if it does.
         telling = asyncio.get_running_loop().call_later(_PATIENT_SECONDS, self._look_soon)
         looking: asyncio.Task[Look] | None = None
@@ -324,8 +325,8 @@ class SlurmCluster:
         return self._seen[hold.name]
 
     async def _held(self, name: HoldName, number: str = "") -> Job | None:
-        """The job of that name that has its nodes, if Slurm knows one. `number`: which one is meant; "" =
-        any. A question about it alone, which is no look."""
+        """The job of that name that has its nodes, if Slurm knows one. `number`: of that one; "" = of any.
+        Asks about this name alone, which costs less than a look at all."""
         user = await self._user(name)
         answer = await self._client.answer(commands.list_jobs([user], str(name)))
         try:
@@ -345,12 +346,12 @@ class SlurmCluster:
             await self._client.answer(commands.cancel(str(name), await self._user(name)))
 
     async def _user(self, name: HoldName) -> int:
-        """Number of the user whose it is. Raises ClusterUnavailable."""
+        """Number of the user whose hold it is. Raises ClusterUnavailable."""
         try:
-            person = await self._users.person(name.user)
+            user = await self._users.named(name.user)
         except ClusterRefused as e:
             raise ClusterUnavailable(str(e)) from None
-        return person.uid if person else os.geteuid()
+        return user.uid if user else os.geteuid()
 
     # Looks.
 
@@ -400,7 +401,7 @@ class SlurmCluster:
             earlier = mine = self._own(await ask(commands.list_jobs(users)))
             nodes = await ask(commands.list_nodes(self._routes.partitions))
             if mine or self._wanted or self._seen:
-                # Nodes and jobs are of one moment where nothing has changed in between.
+                # Asked for again: what was the same before and after the nodes, was so with them.
                 mine = self._own(await ask(commands.list_jobs(users)))
             steps = await ask(commands.list_steps(users)) if mine else ""
             waits = any(job.pending for _, job in mine)

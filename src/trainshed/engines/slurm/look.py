@@ -32,13 +32,13 @@ class Look:
 def own_jobs(
     answer: str, service: str, name_of: Callable[[int], str | None]
 ) -> tuple[tuple[HoldName, Job], ...]:
-    """This service's that wait or are held. `name_of`: whose they may be, from a user's number to his name as
-    holds have it. Raises ValueError: that is no answer of squeue."""
+    """This service's jobs that wait or are held. `name_of`: from a user's number to the name that holds have;
+    None = nobody who may have jobs of this service. Raises ValueError: that is no answer of squeue."""
     found: list[tuple[HoldName, Job]] = []
     for job in commands.parse_jobs(answer):
+        # Anybody may call a job like one of the service's: its user tells.
         name, user = _name(job.name, service), name_of(job.user)
         if name and user is not None and (job.held or job.pending):
-            # One that somebody else has called like that is another one.
             found.append((replace(name, user=user), job))
     return tuple(found)
 
@@ -56,11 +56,11 @@ def compile_look(
     routes: Routes,
     known: Mapping[HoldName, int],
 ) -> Look:
-    """`now`: seconds since the epoch. `earlier`: what was told of jobs before the nodes were asked for, and
-    `jobs` is what was told after that: of nodes of which this service has not had the same in both, nobody
-    can tell what others have; they stand as in `before`. `pending`: all that wait; None = they were not asked
-    for. `known`: numbers of jobs that are held as far as the service knows; of two with one name they are the
-    right ones. Raises ValueError: those are no answers of squeue and sinfo."""
+    """`now`: seconds since the epoch. `earlier` and `jobs`: this service's jobs as they were before and after
+    the nodes were asked for. Where those differ on a node, it cannot be told what others have there: the
+    report `before` counts. `pending`: all that wait; None = they were not asked for. `known`: numbers of jobs
+    that are held as far as the service knows; of two with one name they are the right ones. Raises
+    ValueError: those are no answers of squeue and sinfo."""
     first: dict[HoldName, Job] = {}
     doubles: list[tuple[HoldName, Job]] = []
     for name, job in sorted(
@@ -115,7 +115,7 @@ def _name(text: str, service: str) -> HoldName | None:
 
 
 def _shares(jobs: Iterable[tuple[HoldName, Job]]) -> dict[str, dict[int, Job]]:
-    """By node: all that have something of it, by their numbers."""
+    """By node, and by number: the jobs that hold something of it."""
     shares: dict[str, dict[int, Job]] = {}
     for _, job in jobs:
         for node in job.nodes if job.held else ():
@@ -130,7 +130,7 @@ def _ids(shares: Mapping[str, Mapping[int, Job]], node: str) -> frozenset[int]:
 def _as_before(
     reports: Iterable[NodeReport], before: ClusterReport, nodes: Container[str]
 ) -> Iterator[NodeReport]:
-    """With what others had of these nodes before."""
+    """The reports, with what others had of `nodes` as in `before`."""
     known = {report.node.name: report.node.others for report in before.nodes}
     for report in reports:
         node = report.node
@@ -143,8 +143,8 @@ def _as_before(
 def _nodes(
     lines: Sequence[NodeLine], shares: Mapping[str, Mapping[int, Job]], routes: Routes
 ) -> tuple[NodeReport, ...]:
-    """Those that jobs may get, or have, with what others have: what is held, but not by this service.
-    `shares`: this service's jobs on each node."""
+    """The nodes that jobs of this service may get, or have. What others have is what is held there, but not
+    by this service. `shares`: this service's jobs on each node."""
     has_default = any(line.in_default for line in lines)
     found = [
         (line, routes.acceptance(line, has_default=has_default))

@@ -53,7 +53,7 @@ _ENDS = {
     "NODE_FAIL": (Loss.NODE_FAILED, "a node of its allocation failed, as Slurm says"),
     "BOOT_FAIL": (Loss.NODE_FAILED, "a node of its allocation did not boot, as Slurm says"),
 }
-"""States of jobs that are over: who ended them, and in what words."""
+"""By the state of a job that is over: what ended it, and in what words."""
 _LIMIT = re.compile(
     r"(?P<of>QOS|Assoc(?:iation)?)(?P<kind>Grp|Max|Min)"
     r"(?P<what>Billing|BB|C[pP][uU]|Energy|G(?:RES|res)|Jobs?|License|Mem(?:ory)?|Node|Submit|Wall)"
@@ -99,14 +99,14 @@ def in_words(reason: str) -> str:
 
 
 def end(job: Job) -> HoldEnd | None:
-    """How an allocation ended that is over; None = in no way that says who ended it."""
+    """How an allocation ended; None = its state does not say who ended it."""
     known = _ENDS.get(job.state)
     return HoldEnd(known[0], f"{known[1]} ({job.state})") if known else None
 
 
-def delay(job: Job, before: int, now: float) -> Delay | None:
+def delay(job: Job, before: int | None, now: float) -> Delay | None:
     """What is told of an allocation that waits; None = Slurm has not said why yet. `before`: how many jobs
-    wait before it; -1 = nobody has counted. `now`: seconds since the epoch."""
+    wait before it; None = not known. `now`: seconds since the epoch."""
     words = in_words(job.reason)
     if not words:
         return None
@@ -115,18 +115,18 @@ def delay(job: Job, before: int, now: float) -> Delay | None:
         DelayCause.CLUSTER,
         f"Slurm has not given {nodes} yet: {words} ({job.reason})",
         word=job.reason,
-        position=before + 1,
+        position=0 if before is None else before + 1,
         # An estimate that has passed is none.
         expected=job.starts * 10**9 if job.starts > now else 0,
     )
 
 
-def count_before(job: Job, pending: Iterable[Pending]) -> int:
+def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
     """How many jobs wait before one, in a partition that it asks for too: Slurm looks at higher priorities
-    first, and at older ones of the same."""
+    first, and at older ones of the same. None = it is not among them."""
     own = next((one for one in pending if one.id == job.id), None)
     if own is None:
-        return -1
+        return None
     partitions = set(own.partitions)
     return sum(
         (-one.priority, one.id) < (-own.priority, own.id)

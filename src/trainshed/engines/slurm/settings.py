@@ -44,17 +44,11 @@ _Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{0,253}$")]
 _ClusterName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}$")]
 _Arguments = Annotated[list[_Argument], msgspec.Meta(max_length=50)]
 _Pattern = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*?-]{1,100}$")]
-
-
 _Project = Annotated[str, msgspec.Meta(pattern=r"^[^/\x00-\x20]{1,100}$")]
-_Users = dict[
-    _Project,
-    Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.@-]{0,63}\$?$")],
-]
-_Accounts = dict[
-    _Project,
-    Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.@+-]{1,200}$")],
-]
+_User = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.@-]{0,63}\$?$")]
+_Account = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.@+-]{1,200}$")]
+_Users = dict[_Project, _User]
+_Accounts = dict[_Project, _Account]
 
 
 class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,10 +103,10 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Several may be given, with commas between; "" = Slurm's default one.
     partition: _Word = ""
     account: _Word = ""
-    #: The Unix user as whom jobs of a project run, by its id; "*" = all others. {} = the service's own, for
-    #: all; else jobs of a project for which there is none are refused.
+    #: By project id ("*" = all others): the Unix user as whom its jobs run. {} = all run as the service's
+    #: own; else jobs of a project without an entry are refused.
     users: _Users = {}
-    #: Slurm's account of a project, likewise, before any other; {} = as `account` says.
+    #: By project id, likewise: Slurm's account, before that of `account` and of `machines`.
     accounts: _Accounts = {}
     qos: _Word = ""
     #: Features that nodes must have, as for salloc.
@@ -123,8 +117,8 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accelerators: dict[str, _Word] = {}
     #: Where jobs of some machines go instead; the first that fits a machine counts.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: On nodes, of their own disk: where agents and their programs write; "" = /tmp/trainshed-UID. {user} and
-    #: {uid} in it stand for whom jobs run as.
+    #: Directory on the nodes' own disks where agents and their programs write; "" = /tmp/trainshed-UID.
+    #: {user} and {uid} in it stand for the user as whom jobs run.
     directory: _Directory = ""
     #: Interpreter on nodes that has this package; "" = the service's own path.
     python: _Directory = ""
@@ -217,7 +211,7 @@ def _wrong_values(settings: SlurmSettings, at: str = "") -> list[str]:
 
 
 def _wrong_users(settings: SlurmSettings) -> list[str]:
-    """What stands in the way of jobs of several users."""
+    """What is wrong with `users`, and with `directory` for them."""
     wrong: list[str] = []
     strange = sorted({*re.findall(r"\{[^{}]{0,100}\}?", settings.directory)} - {"{user}", "{uid}"})
     wrong += [
@@ -246,7 +240,7 @@ def _wrong_users(settings: SlurmSettings) -> list[str]:
 
 
 def is_own(name: str) -> bool:
-    """Whether that is the user who runs this process."""
+    """Whether this process runs as that user."""
     try:
         return pwd.getpwnam(name).pw_uid == os.geteuid()
     except KeyError:

@@ -1,7 +1,8 @@
-"""Which Unix user's a project's jobs are on a Slurm cluster, and how a command is run as him.
+"""As which Unix users a Slurm cluster's jobs run, and how commands are run as them.
 
-Root gives its rights up before Slurm's command begins (setpriv), so that to munge, and to Slurm, it is that
-user's: `--uid` of salloc and srun, which did the same, is not there any more in newer versions.
+A service of root gives up its rights before Slurm's command begins (setpriv), so that munge, and with it
+Slurm, takes the command for the user's. The option `--uid` of salloc and srun did that once; newer versions
+lack it.
 """
 
 import asyncio
@@ -16,13 +17,13 @@ from trainshed.engines.remote.cluster import ClusterRefused, Owner
 from trainshed.engines.slurm.settings import SlurmSettings
 
 _KEPT = ("PATH", "SLURM_CONF", "SLURM_TIME_FORMAT", "LC_ALL")
-"""All that a user's command is given of the service's environment: he may read what his processes were
-given."""
+"""Variables of the service that a user's command is given. No others: users can read their own processes'
+environment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
-    """A Unix user, as this machine knows him."""
+class UnixUser:
+    """A user, as this machine's user database has it."""
 
     name: str
     uid: int
@@ -30,21 +31,21 @@ class Person:
     home: str
 
     def command(self, argv: Sequence[str], setpriv: str) -> list[str]:
-        """What runs `argv` as him, where root begins it. `setpriv`: path of that command."""
+        """The command by which root runs `argv` as this user. `setpriv`: path of that command."""
         own = f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups"
         return [setpriv, *own, "--", *argv]
 
     def environment(self, ambient: Mapping[str, str]) -> dict[str, str]:
-        """Of such a command."""
+        """The environment of such a command; `ambient`: the service's own."""
         kept = {name: ambient[name] for name in _KEPT if name in ambient}
         return {**kept, "HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
 @functools.cache
-def look_up(name: str) -> Person:
-    """Raises KeyError: this machine does not know him. Blocks: it may ask a directory service."""
+def look_up(name: str) -> UnixUser:
+    """Raises KeyError: this machine knows no such user. Blocks: it may ask a directory service."""
     found = pwd.getpwnam(name)
-    return Person(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
+    return UnixUser(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
 
 
 def setpriv() -> str:
@@ -58,36 +59,36 @@ def setpriv() -> str:
 
 
 def for_project(table: Mapping[str, str], project: str) -> str | None:
-    """What a table of projects says of one; `*` stands for all that it does not name."""
+    """The entry of a project in a table; `*` stands for all that have none of their own."""
     return table.get(project, table.get("*"))
 
 
-def node_directory(settings: SlurmSettings, person: Person | None) -> str:
-    """Where a user's agents and programs write on nodes. `person`: None = the service's user."""
-    uid = person.uid if person else os.geteuid()
+def node_directory(settings: SlurmSettings, user: UnixUser | None) -> str:
+    """Where a user's agents and programs write on nodes. `user`: None = the service's own."""
+    uid = user.uid if user else os.geteuid()
     if not settings.directory:
         return f"/tmp/trainshed-{uid}"
     if "{" not in settings.directory:
         return settings.directory
-    name = person.name if person else pwd.getpwuid(uid).pw_name
+    name = user.name if user else pwd.getpwuid(uid).pw_name
     return settings.directory.replace("{uid}", str(uid)).replace("{user}", name)
 
 
 class Users:
-    """Those whom one cluster's jobs are run as."""
+    """The users as whom one cluster's jobs run."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
         self._own = os.geteuid()
-        self._known: dict[str, Person] = {}
+        self._known: dict[str, UnixUser] = {}
 
     @property
     def uids(self) -> tuple[int, ...]:
-        """All whose jobs may be this service's."""
-        return self._own, *(person.uid for person in self._known.values())
+        """Numbers of all users who may have jobs of this service."""
+        return self._own, *(user.uid for user in self._known.values())
 
     async def load(self) -> tuple[str, ...]:
-        """Look all of them up; those whom this machine does not know."""
+        """Look all of them up; the names that this machine does not know."""
         names = dict.fromkeys(self._settings.users.values())
         return tuple([name for name in names if not await self._find(name)])
 
@@ -102,30 +103,31 @@ class Users:
                 f"no user is named whom jobs of project {project} run as: [engines.slurm.users] names some "
                 'projects; add this one, or "*" for all others'
             )
-        person = await self._find(name)
-        if person is None:
+        user = await self._find(name)
+        if user is None:
             raise ClusterRefused(
                 f"jobs of project {project} run as {name} ([engines.slurm.users]), and the service's machine "
-                f"knows no such user: `getent passwd {name}` has to find him there and on the nodes"
+                f"knows no such user: `getent passwd {name}` has to find that user there and on the nodes"
             )
-        return Owner("" if person.uid == self._own else person.name, account)
+        return Owner("" if user.uid == self._own else user.name, account)
 
-    async def person(self, name: str) -> Person | None:
-        """Whom `Owner.user` stands for; None = the service's own user. Raises ClusterRefused: he is gone."""
+    async def named(self, name: str) -> UnixUser | None:
+        """The user of that `Owner.user`; None = the service's own. Raises ClusterRefused: there is none any
+        more."""
         if not name:
             return None
-        person = await self._find(name)
-        if person is None:
+        user = await self._find(name)
+        if user is None:
             raise ClusterRefused(f"the service's machine knows no user {name} any more")
-        return person
+        return user
 
     def name_of(self, uid: int) -> str | None:
-        """As `Owner.user` has it; None = nobody of them."""
+        """A user's name as `Owner.user` has it; None = none of these users."""
         if uid == self._own:
             return ""
         return next((one.name for one in self._known.values() if one.uid == uid), None)
 
-    async def _find(self, name: str) -> Person | None:
+    async def _find(self, name: str) -> UnixUser | None:
         if name not in self._known:
             try:
                 self._known[name] = await asyncio.to_thread(look_up, name)
