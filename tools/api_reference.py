@@ -20,6 +20,7 @@ from trainshed.wire.trainshed_v1 import (
     launches,
     models,
     secrets,
+    settings,
     shells,
     timeline,
     usage,
@@ -38,6 +39,7 @@ _RECORDS: Final[tuple[ModuleType, ...]] = (
     experiments,
     models,
     secrets,
+    settings,
     shells,
     viewers,
 )

@@ -7,7 +7,14 @@ import pytest
 
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.core.failure.overrides import table_with
-from trainshed.serve.settings import Settings, SettingsError, engine_settings, load
+from trainshed.serve.setting_facts import ABOUT, described
+from trainshed.serve.settings import (
+    Settings,
+    SettingsError,
+    engine_settings,
+    load,
+    load_with_origins,
+)
 from trainshed.serve.up import command
 
 
@@ -237,6 +244,53 @@ def test_the_documented_settings_are_the_settings() -> None:
         )
         for field in fields(Settings)
     ]
+
+
+def test_every_setting_is_told_with_who_has_set_it_and_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`GET /trainshed/v1/settings`."""
+    config = tmp_path / "c.toml"
+    config.write_text(
+        """
+        grace = 5
+        port = 1
+        traces_endpoint = "http://me:secret-1@collector.example:4318/v1/traces?key=secret-2"
+        [retention]
+        jobs = "90d"
+        [[notify]]
+        name = "team"
+        webhook = "https://chat.example/hooks/secret-3"
+        secret_env = "HOOK_SECRET"
+        [engines.mine]
+        api_token = "secret-4"
+        clusters = [{ name = "a", password = "secret-5", url = "https://a.example/x" }]
+        """
+    )
+    monkeypatch.setenv("HOOK_SECRET", "secret-6" * 4)
+    monkeypatch.setenv("TRAINSHED_NODES", "2")
+    monkeypatch.setenv("TRAINSHED_PORT", "2")
+    settings, origins = load_with_origins(config, {"port": 3})
+    found = {each.name: each for each in described(settings, origins)}
+    assert list(found) == [name for members in ABOUT.values() for name in members]
+    assert set(found) == {field.name for field in fields(Settings)}
+    assert all(each.about and each.group for each in found.values())
+    places = {name: (found[name].value, found[name].source, found[name].place) for name in found}
+    assert places["port"] == ("3", "option", "--port")
+    assert places["nodes"] == ("2", "environment", "TRAINSHED_NODES")
+    assert places["grace"] == ("5", "file", str(config))
+    assert found["grace"].default == "30"
+    assert places["retention_jobs"] == ("90d", "file", str(config))
+    assert places["data"] == (str(tmp_path / "data"), "environment", "TRAINSHED_DATA")
+    assert places["capacity"] == ("relaxed", "default", "")
+    assert places["progress_reports"] == ("true", "default", "")
+    assert "secret-" not in repr(found)
+    assert found["notify"].value == (
+        '[{"name": "team", "webhook": "https://chat.example/(redacted)", "secret_env": "HOOK_SECRET", '
+        '"on": ["succeeded", "failed", "cancelled", "stalled"], "jobs": "named"}]'
+    )
+    assert "https://a.example/x" in found["engines"].value
+    assert "//(redacted)@collector.example:4318/v1/traces" in found["traces_endpoint"].value
 
 
 def test_settings_of_the_local_engine_may_stand_in_a_table_of_its_own(tmp_path: Path) -> None:

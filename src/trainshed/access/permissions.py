@@ -184,6 +184,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "google.cloud.resourcemanager.v3.Projects.GetProject": "resourcemanager.projects.get",
     "trainshed.v1.Service.GetStatus": "trainshed.service.get",
     "trainshed.v1.Service.GetMetrics": "trainshed.nodes.list",
+    "trainshed.v1.Service.ListSettings": "trainshed.settings.list",
     "trainshed.v1.Nodes.List": "trainshed.nodes.list",
     "trainshed.v1.Nodes.Drain": "trainshed.nodes.drain",
     "trainshed.v1.Nodes.Undrain": "trainshed.nodes.drain",

@@ -4,7 +4,7 @@ API services."""
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -64,7 +64,8 @@ from trainshed.serve.engine_adapters import (
     link_key,
     viewer_terms,
 )
-from trainshed.serve.settings import Settings, SettingsError, engine_settings
+from trainshed.serve.setting_facts import described
+from trainshed.serve.settings import Origin, Settings, SettingsError, engine_settings
 from trainshed.serve.vault import Vault, job_certificate
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
@@ -228,7 +229,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         operations=bootstrap.store.operations,
         exports=exports,
         capacity=controller,
-        settings=_api_settings(settings),
+        settings=_api_settings(settings, bootstrap.origins),
         outbox=bootstrap.store.notifications if settings.notify else None,
         closing=stopping,
         retention=lambda: retention.report if retention.retention.is_set else None,
@@ -424,7 +425,7 @@ def _smtp(settings: Settings) -> Smtp | None:
     )
 
 
-def _api_settings(settings: Settings) -> ApiSettings:
+def _api_settings(settings: Settings, origins: Mapping[str, Origin]) -> ApiSettings:
     return ApiSettings(
         version=version("trainshed"),
         project=settings.project,
@@ -434,4 +435,5 @@ def _api_settings(settings: Settings) -> ApiSettings:
         reduction_tls=settings.reduction_tls,
         error_delay=round(settings.error_delay * 1e9),
         notify=tuple(table.name for table in settings.notify),
+        configured=described(settings, origins),
     )

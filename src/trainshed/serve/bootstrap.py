@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
 from trainshed.serve.children import BucketKeeper, ForkedBuckets
 from trainshed.serve.grpc_front import GrpcPorts
-from trainshed.serve.settings import Settings, is_loopback, speaks_tls
+from trainshed.serve.settings import Origin, Settings, is_loopback, speaks_tls
 from trainshed.store.port import Store, StoreInUse, StoreTooNew, StoreUnreadable, open_store
 
 T = TypeVar("T")
@@ -45,6 +45,8 @@ class Bootstrap:
     """What exists before the event loop does."""
 
     settings: Settings
+    #: Who has set those that are not at their default.
+    origins: Mapping[str, Origin]
     #: Listens for REST.
     listener: socket.socket
     #: The Unix sockets that replicas call for the APIs.
@@ -83,12 +85,15 @@ class Bootstrap:
 
 @contextlib.contextmanager
 def assembled(
-    settings: Settings, zygote: ZygoteHandle, buckets: ForkedBuckets
+    settings: Settings,
+    origins: Mapping[str, Origin],
+    zygote: ZygoteHandle,
+    buckets: ForkedBuckets,
 ) -> Generator[Bootstrap]:
     """Everything a `Service` is made of; closed again at the end. Raises StartFailed."""
     with contextlib.ExitStack() as cleanup:
         try:
-            bootstrap = _open_in_order(settings, zygote, buckets, cleanup)
+            bootstrap = _open_in_order(settings, origins, zygote, buckets, cleanup)
         except BaseException:
             buckets.dismiss()
             raise
@@ -97,6 +102,7 @@ def assembled(
 
 def _open_in_order(
     settings: Settings,
+    origins: Mapping[str, Origin],
     zygote: ZygoteHandle,
     buckets: ForkedBuckets,
     cleanup: contextlib.ExitStack,
@@ -146,6 +152,7 @@ def _open_in_order(
         ) from failure
     return Bootstrap(
         settings=settings,
+        origins=origins,
         listener=listener,
         programs=programs,
         grpc=grpc_ports,

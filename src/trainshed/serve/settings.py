@@ -246,17 +246,40 @@ GROUPS = ("retention", "smtp", "idle", "traces")
 """Tables of the file that hold settings of this beginning: `[retention] jobs` is `retention_jobs`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who has set a setting."""
+
+    #: "file", "environment" or "option".
+    kind: str
+    #: The path of the file, the name of the variable, the option.
+    place: str
+
+
 def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
     """The settings in force. `overrides` are the command line's; None there means "not given".
 
     Raises SettingsError for unknown keys and values of the wrong type, naming all of them.
     """
+    return load_with_origins(config, overrides)[0]
+
+
+def load_with_origins(
+    config: Path | None, overrides: dict[str, Any]
+) -> tuple[Settings, dict[str, Origin]]:
+    """The same, and who has set those that are not at their default."""
     known = {field.name: field.type for field in fields(Settings)}
     wrong: list[str] = []
     values: dict[str, tuple[Any, str]] = {}
+    origins: dict[str, Origin] = {
+        name: Origin("environment", variable)
+        for name, variable in (("data", "TRAINSHED_DATA"), ("cache", "TRAINSHED_CACHE"))
+        if os.environ.get(variable)
+    }
     if config is not None:
         document = _flattened(config, _read(config), wrong)
         values.update({key: (value, f"{config}: {key}") for key, value in document.items()})
+        origins.update({key: Origin("file", str(config.absolute())) for key in document})
         wrong += [
             f"{config}: unknown setting {key!r}.{near(key, known) or ' docs/settings.md lists all.'}"
             for key in document
@@ -275,9 +298,12 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
             values[name] = (text, variable)
+            origins[name] = Origin("environment", variable)
     for name, value in overrides.items():
         if value is not None:
-            values[name] = (value, f"--{name.replace('_', '-')}")
+            option = f"--{name.replace('_', '-')}"
+            values[name] = (value, option)
+            origins[name] = Origin("option", option)
     converted: dict[str, Any] = {}
     for name, (value, source) in values.items():
         if name in known:
@@ -291,13 +317,14 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
     if cause := exposed(settings) or _unheeded(settings) or _no_mail(settings):
         raise SettingsError(cause)
-    return replace(
+    settings = replace(
         settings,
         data=settings.data.absolute(),
         cache=settings.cache.absolute(),
         tls_cert=_absolute(settings.tls_cert),
         tls_key=_absolute(settings.tls_key),
     )
+    return settings, origins
 
 
 def engine_settings(settings: Settings) -> dict[str, Any]:

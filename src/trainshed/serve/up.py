@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainshed.cli.text.printable import plain
-from trainshed.serve.settings import SettingsError, is_loopback, load, speaks_tls
+from trainshed.serve.settings import SettingsError, is_loopback, load_with_origins, speaks_tls
 from trainshed.telemetry.lines import configure
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def command(
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
     try:
-        settings = load(config, overrides)
+        settings, origins = load_with_origins(config, overrides)
     except SettingsError as failure:
         raise click.ClickException(str(failure)) from None
     # What a service keeps, jobs' variables and logs among it, is its owner's alone; programs get a mask of
@@ -174,7 +174,7 @@ def command(
 
     try:
         with (
-            assembled(settings, handle, buckets) as bootstrap,
+            assembled(settings, origins, handle, buckets) as bootstrap,
             asyncio.Runner(loop_factory=loop_factory()) as loop,
         ):
             loop.run(_serve(bootstrap, announce, last_sign, stop_jobs=stop_jobs_on_exit))

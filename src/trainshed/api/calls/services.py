@@ -37,6 +37,7 @@ from trainshed.store.studies import Studies
 from trainshed.store.tensorboards import Tensorboards
 from trainshed.summaries.places import LogDirectory
 from trainshed.telemetry.meters import Meters
+from trainshed.wire.trainshed_v1.settings import Setting
 
 
 class BucketProbe(Protocol):
@@ -250,6 +251,8 @@ class ApiSettings:
     notify: tuple[str, ...] = ()
     #: Nanoseconds after a job's end before its error is told.
     error_delay: int = 0
+    #: What an operator has set, and what holds where he has not; without secrets.
+    configured: tuple[Setting, ...] = ()
 
 
 def no_retention() -> RetentionReport | None:

@@ -39,6 +39,7 @@ from trainshed.api.trainshed_v1 import (
     quotas,
     resume,
     secrets,
+    settings,
     shell,
     tensorboard,
     usage,
@@ -83,6 +84,7 @@ class Method:
 
 METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "status"): Method("trainshed.v1.Service.GetStatus", jobs.status),
+    ("GET", "settings"): Method("trainshed.v1.Service.ListSettings", settings.list_),
     ("GET", "nodes"): Method("trainshed.v1.Nodes.List", nodes.list_),
     ("POST", "nodes/{node}:drain"): Method(
         "trainshed.v1.Nodes.Drain", nodes.drain, body=capacity.DrainRequest

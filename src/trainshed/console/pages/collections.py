@@ -1,4 +1,4 @@
-"""Models, experiments, and the settings of the service."""
+"""Models and experiments."""
 
 import json
 import math
@@ -8,16 +8,14 @@ from typing import Final
 from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed.console.pages.vertex import place_of
 from trainshed.console.visits import Part, View, Visit
-from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.experiments import (
     Curve,
     ExperimentList,
     ExperimentRun,
     ExperimentRuns,
 )
-from trainshed.wire.trainshed_v1.jobs import Status, Trial
+from trainshed.wire.trainshed_v1.jobs import Trial
 from trainshed.wire.trainshed_v1.models import ModelDescription, ModelList
-from trainshed.wire.trainshed_v1.secrets import SecretList
 
 _PAGE: Final = 100
 _CURVES: Final = 12
@@ -134,19 +132,3 @@ def curves_of(runs: Sequence[ExperimentRun]) -> list[tuple[str, str]]:
         ]
         charts.append((name, json.dumps({"at": steps, "lines": lines, "label": "Step"})))
     return charts
-
-
-async def settings(visit: Visit) -> View:
-    """`/settings`: the service, its engine's promises, names of secrets."""
-    status = await visit.get(Status, "status")
-    project, _ = place_of(visit)
-    secrets = SecretList()
-    try:
-        if project:
-            secrets = await visit.get(SecretList, "secrets", project=project)
-    except Refused as refused:
-        if refused.code is not StatusCode.PERMISSION_DENIED:
-            raise
-    return View(
-        "Settings", "settings.html", {"status": status, "secrets": secrets}, place="settings"
-    )

@@ -1,0 +1,62 @@
+"""The service: its settings and who set them, what its engine promises, names of secrets."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final, TypeVar
+
+from trainshed.console.pages.vertex import place_of
+from trainshed.console.visits import View, Visit
+from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.jobs import Status
+from trainshed.wire.trainshed_v1.record import Record
+from trainshed.wire.trainshed_v1.secrets import SecretList
+from trainshed.wire.trainshed_v1.settings import Setting, SettingList
+
+R = TypeVar("R", bound=Record)
+SOURCES: Final = (("", "All"), ("changed", "Changed"), ("default", "Default"))
+
+
+async def page(visit: Visit) -> View:
+    """`/settings[?show=changed][&search=TEXT]`."""
+    status = await visit.get(Status, "status")
+    project, _ = place_of(visit)
+    secrets = await _if_allowed(visit, SecretList, "secrets", project) if project else None
+    listed = await _if_allowed(visit, SettingList, "settings")
+    return View(
+        "Settings",
+        "settings.html",
+        {
+            "status": status,
+            "secrets": secrets or SecretList(),
+            "groups": grouped(
+                listed.settings if listed else (), visit.query("show"), visit.query("search")
+            ),
+            "sources": SOURCES,
+            "is_allowed": listed is not None,
+        },
+        place="settings",
+    )
+
+
+async def _if_allowed(visit: Visit, record: type[R], path: str, project: str = "") -> R | None:
+    """None: the visitor may not see it."""
+    try:
+        return await visit.get(record, path, project=project)
+    except Refused as refused:
+        if refused.code is not StatusCode.PERMISSION_DENIED:
+            raise
+        return None
+
+
+def grouped(
+    settings: Sequence[Setting], show: str, text: str
+) -> list[tuple[str, Sequence[Setting]]]:
+    """Those that are asked for, by what they belong to."""
+    words = text.lower().split()
+    found = [
+        each
+        for each in settings
+        if (not show or (each.source == "default") == (show == "default"))
+        and all(word in f"{each.name} {each.about} {each.value}".lower() for word in words)
+    ]
+    return [(name, list(members)) for name, members in groupby(found, lambda each: each.group)]
