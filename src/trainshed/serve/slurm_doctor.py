@@ -138,32 +138,32 @@ async def _what_holds(
 
 
 async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
-    """As whom projects' jobs run: whether there is such a user, whether Slurm takes his jobs, and whether he
-    can read what they run in."""
+    """The users as whom projects' jobs run: whether they exist, whether Slurm takes their jobs, and whether
+    they can read what those run in."""
     users, client, wrong = Users(settings), SlurmClient(settings), list[str]()
     seen: set[Owner] = set()
     partitions = Routes(settings).named_partitions
     for project in settings.users:
         try:
             owner = await users.owner(project)
-            person = await users.person(owner.user)
+            user = await users.named(owner.user)
         except ClusterRefused as failure:
             wrong.append(str(failure))
             continue
-        if person is None or owner in seen:
+        if user is None or owner in seen:
             continue
         seen.add(owner)
         for place in _places(cache):
             try:
                 await client.answer(
-                    ["/bin/sh", "-c", f"{place.test} {quote(str(place.path))}"], person
+                    ["/bin/sh", "-c", f"{place.test} {quote(str(place.path))}"], user
                 )
             except ClusterUnavailable:
                 wrong.append(f"user {owner.user} cannot {place.what} {place.path}")
         for partition in partitions:
             account = owner.account or settings.account
             try:
-                await client.answer(commands.try_job(partition, account, settings.qos), person)
+                await client.answer(commands.try_job(partition, account, settings.qos), user)
             except ClusterUnavailable as failure:
                 where = f" in {partition}" if partition else ""
                 charged = f" on account {account}" if account else ""
@@ -177,10 +177,12 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What a user has to get at."""
+    """A file or directory that a user's programs need."""
 
     path: Path
+    #: Command of the shell that says so by its exit status, followed by the path.
     test: str
+    #: What they do with it: a verb for messages.
     what: str
 
 
