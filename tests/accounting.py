@@ -5,6 +5,8 @@
 Each pytest process accounts in a control group of its own (version 1, `cpuacct`, as root), and in those of
 the machines of its labs (tests/slurm/nodes.py), which are apart. Where there are none, only what it has
 waited for counts. What a session's fixture costs is the first test's that asks for it.
+
+Of several workers it is also told which files each ran last: a run that ends on one of them alone is seen.
 """
 
 import collections
@@ -33,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 class _Account:
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._worker = os.environ.get("PYTEST_XDIST_WORKER", "")
         #: Nanoseconds that machines of labs had used when they were looked at last; some are gone.
         self._labs: dict[Path, int] = {}
         #: Of those whose group was made anew.
@@ -51,7 +54,8 @@ class _Account:
         try:
             return (yield)
         finally:
-            row = (item.nodeid, self._used() - cpu, time.monotonic() - wall)
+            now = time.monotonic()
+            row = (item.nodeid, self._used() - cpu, now - wall, self._worker, now)
             with self._path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
 
@@ -86,12 +90,25 @@ def main() -> None:
     for title, count in (("folder", 20), ("file", 80), ("test", 80)):
         seconds: dict[str, float] = collections.defaultdict(float)
         waited: dict[str, float] = collections.defaultdict(float)
-        for test, cpu, wall in rows:
+        for test, cpu, wall, *_ in rows:
             folder, file = str(Path(test.partition("::")[0]).parent), test.partition("::")[0]
             name = {"folder": folder, "file": file, "test": test}[title]
             seconds[name] += cpu
             waited[name] += wall
         _print(title, seconds, waited, count)
+    _print_last(rows)
+
+
+def _print_last(rows: list[tuple[str, float, float, str, float]]) -> None:
+    """What each worker ran last, and how long before the end of all it was done."""
+    ends = [row[4] for row in rows]
+    last: dict[str, dict[str, float]] = collections.defaultdict(dict)
+    for test, _, _, worker, end in rows:
+        last[worker][test.partition("::")[0]] = max(ends) - end
+    print(f"\n{'worker':>8} {'ended':>8}  file, by seconds before the end of all")
+    for worker, files in sorted(last.items()):
+        for file, before in list(files.items())[-3:]:
+            print(f"{worker:>8} {before:8.1f}  {file}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,17 @@ hypothesis.settings.register_profile("all", hypothesis.settings(), deadline=None
 hypothesis.settings.register_profile("some", hypothesis.settings(), deadline=None, max_examples=50)
 hypothesis.settings.load_profile("all" if SOAKS else "some")
 
-LONGEST = ("reduction/test_torch.py", "slurm/", "e2e/", "reduction/", "contract/")
+LONGEST = (
+    "reduction/test_torch.py",
+    "slurm/",
+    "e2e/",
+    "reduction/",
+    "contract/",
+    "engines/",
+    "unit/test_lifecycle_walk.py",
+    "unit/test_patterns.py",
+    "unit/test_studies_",
+)
 """Tests in the order in which they begin: the longest first, so that at the end of a run none of several
 workers is left alone with one of them. The first one builds the environment that others would wait for. All
 else comes after these."""

@@ -22,6 +22,8 @@ class _Sdk:
     """Loaded at its first use, which takes seconds: every worker reads this file, and one runs it."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # as pytest asks of everything in this file
+            raise AttributeError(name)
         return getattr(pytest.importorskip("google.cloud.aiplatform_v1"), name)
 
 
