@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.streams import FileStreams, ServiceStreams
+from trainshed.core.streams import StreamSource
+from trainshed.engines.streams import FileSegment, FileStreams, ServiceStreams
 from trainshed.store.logs import segments
-from trainshed.store.logs.lines import LogCursor, LogLine, Severity, Stream, advanced
+from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, Severity, Stream
+from trainshed.store.logs.onward import JobLog, RecentTexts
 from trainshed.store.logs.reader import LogReader
 
 UID = JobUid(5)
@@ -46,10 +48,25 @@ def keys(lines: Iterable[LogLine]) -> list[tuple[str, int, int]]:
     return [(str(line.replica), line.attempt, line.n) for line in lines]
 
 
-def since(root: Path, position: Any, **arguments: Any) -> tuple[LogLine, ...]:
-    return asyncio.run(
-        LogReader(FileStreams(root), ServiceStreams(root)).lines_since(UID, position, **arguments)
-    )
+def told(source: StreamSource, data: bytes) -> tuple[str, ...]:
+    """Names of whole lines; what is garbled has none."""
+    entries = map(segments.decoded, data.splitlines())
+    return tuple(f"{source.replica}/{source.attempt}/{entry.n}" for entry in entries if entry)
+
+
+def read_on(log: JobLog, most: int = 1 << 20, recent: RecentTexts | None = None) -> list[str]:
+    """All that can be read now, replica by replica."""
+    found: list[str] = []
+    for writer in log.writers():
+        is_followed = True
+        while is_followed:
+            lines, is_followed = writer.read(most, told, recent or RecentTexts(), news=0)
+            found.extend(lines or ())
+    return found
+
+
+def onward(root: Path, position: LogPosition | None = None) -> JobLog:
+    return LogReader(FileStreams(root), ServiceStreams(root)).onward(UID, position or {})
 
 
 def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
@@ -76,7 +93,7 @@ def test_nothing_there_is_an_empty_log(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
         page = asyncio.run(LogReader(FileStreams(root), ServiceStreams(root)).page(UID))
         assert (page.lines, page.next) == ((), None)
-        assert since(root, {}) == ()
+        assert read_on(onward(root)) == []
         assert (
             asyncio.run(
                 LogReader(FileStreams(root), ServiceStreams(root)).tail(UID, 3, replicas={PRIMARY})
@@ -114,12 +131,12 @@ def test_a_torn_last_line_waits_for_its_rest(tmp_path: Path) -> None:
     whole = stored(1, T0 + 1)
     path = write(tmp_path, PRIMARY, [stored(0, T0), whole[:-9]])
     assert page_keys(tmp_path) == page_keys(tmp_path, descending=True) == [("workerpool0-0", 1, 0)]
-    (seen,) = since(tmp_path, {})
-    position = advanced({}, (seen,))
-    assert since(tmp_path, position) == ()
+    log = onward(tmp_path)
+    assert read_on(log) == ["workerpool0-0/1/0"]
+    assert read_on(log) == []
     with path.open("ab") as file:
         file.write(whole[-9:])
-    assert keys(since(tmp_path, position)) == [("workerpool0-0", 1, 1)]
+    assert read_on(log) == ["workerpool0-0/1/1"]
 
 
 def test_what_a_crash_garbled_is_passed_over(tmp_path: Path) -> None:
@@ -128,16 +145,60 @@ def test_what_a_crash_garbled_is_passed_over(tmp_path: Path) -> None:
     expected = [("workerpool0-0", 1, 0), ("workerpool0-0", 1, 3)]
     assert page_keys(tmp_path) == expected
     assert page_keys(tmp_path, descending=True) == expected[::-1]
+    assert read_on(onward(tmp_path), most=20) == ["workerpool0-0/1/0", "workerpool0-0/1/3"]
 
 
 def test_a_follower_misses_no_late_line(tmp_path: Path) -> None:
     """spec/logs#lines: a line that reaches its file after later ones of another replica is still
     delivered."""
     write(tmp_path, PRIMARY, [stored(0, T0 + 100)])
-    lines = since(tmp_path, {})
-    position = advanced({}, lines)
+    log = onward(tmp_path)
+    assert read_on(log) == ["workerpool0-0/1/0"]
     write(tmp_path, WORKER, [stored(0, T0 + 50)])
-    assert keys(since(tmp_path, position)) == [("workerpool1-0", 1, 0)]
+    assert read_on(log) == ["workerpool1-0/1/0"]
+
+
+def test_a_follower_goes_on_behind_what_it_has_seen(tmp_path: Path) -> None:
+    for attempt in (1, 2, 3):
+        write(tmp_path, PRIMARY, [stored(n, T0 + n) for n in range(3)], attempt=attempt)
+        write(tmp_path, PRIMARY, [stored(3, T0 + 3)], attempt=attempt, first=3)
+    write(tmp_path, WORKER, [stored(0, T0)])
+    log = onward(tmp_path, {PRIMARY: (2, 1)})
+    expected = [
+        *(f"workerpool0-0/2/{n}" for n in (2, 3)),
+        *(f"workerpool0-0/3/{n}" for n in range(4)),
+    ]
+    assert read_on(log) == [*expected, "workerpool1-0/1/0"]
+    write(tmp_path, PRIMARY, [stored(4, T0 + 4)], attempt=3, first=4)
+    assert read_on(log) == ["workerpool0-0/3/4"]
+    assert read_on(onward(tmp_path, {PRIMARY: (3, 3)})) == [
+        "workerpool0-0/3/4",
+        "workerpool1-0/1/0",
+    ]
+
+
+def test_what_one_follower_read_another_one_does_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless there is news: then there may be more behind it."""
+    write(tmp_path, PRIMARY, [stored(0, T0)])
+    reads: list[int] = []
+    read = FileSegment.read
+
+    def counted(segment: FileSegment, offset: int, size: int) -> bytes:
+        reads.append(offset)
+        return read(segment, offset, size)
+
+    monkeypatch.setattr(FileSegment, "read", counted)
+    recent = RecentTexts()
+    first, second, third = (onward(tmp_path) for _ in range(3))
+    assert read_on(first, recent=recent) == read_on(second, recent=recent) == ["workerpool0-0/1/0"]
+    assert reads == [0]
+    write(tmp_path, PRIMARY, [stored(1, T0 + 1)])
+    (writer,) = third.writers()
+    lines, is_followed = writer.read(1000, told, recent, news=1)
+    assert (lines, is_followed) == (("workerpool0-0/1/0",), True)
+    assert read_on(third, recent=recent) == ["workerpool0-0/1/1"]
 
 
 def test_a_follower_goes_on_into_the_next_attempt_even_if_the_clock_went_back(
@@ -145,12 +206,8 @@ def test_a_follower_goes_on_into_the_next_attempt_even_if_the_clock_went_back(
 ) -> None:
     write(tmp_path, PRIMARY, [stored(n, T0 + n) for n in range(3)])
     write(tmp_path, PRIMARY, [stored(n, T0 - 100 + n) for n in range(3)], attempt=2)
-    position: Any = {}
-    got: list[LogLine] = []
-    while lines := since(tmp_path, position, limit=2):
-        got.extend(lines)
-        position = advanced(position, lines)
-    assert [(line.attempt, line.n) for line in got] == [(a, n) for a in (1, 2) for n in range(3)]
+    expected = [f"workerpool0-0/{attempt}/{n}" for attempt in (1, 2) for n in range(3)]
+    assert read_on(onward(tmp_path), most=1) == expected
 
 
 def test_removal(tmp_path: Path) -> None:
@@ -221,16 +278,11 @@ def test_pages_and_following_give_every_line_once_in_order(
             if after is None:
                 return got
 
-    async def followed() -> list[LogLine]:
-        got: list[LogLine] = []
-        position: Any = {}
-        while lines := await reader.lines_since(UID, position, limit=limit):
-            got.extend(lines)
-            position = advanced(position, lines)
-        return got
-
     assert [line.key for line in asyncio.run(paged())] == expected
-    assert sorted(line.key for line in asyncio.run(followed())) == sorted(expected)
+    followed = read_on(onward(root), most=10 * limit)
+    by_replica = sorted(expected, key=lambda key: (key[1:4], key[4]))
+    names = [f"{ReplicaId(pool, index)}/{attempt}/{n}" for _, pool, index, attempt, n in by_replica]
+    assert followed == names
 
 
 def test_a_page_of_a_long_log_reads_little_of_it(
@@ -243,20 +295,23 @@ def test_a_page_of_a_long_log_reads_little_of_it(
         )
         assert write(tmp_path, PRIMARY, lines, first=first).stat().st_size > 2_000_000
     parsed: list[bytes] = []
-    decode = segments._entry  # pyright: ignore[reportPrivateUsage] (counts the lines that are parsed)
+    decode = segments.decoded
 
     def counted(raw: bytes) -> segments.Entry | None:
         parsed.append(raw)
         return decode(raw)
 
-    monkeypatch.setattr(segments, "_entry", counted)
+    monkeypatch.setattr(segments, "decoded", counted)
     for n in (0, 777, 33_333, 59_999):
         parsed.clear()
         expected = [("workerpool0-0", 1, each) for each in range(n, min(n + 10, count))]
         assert page_keys(tmp_path, start=T0 + n * 10, limit=10) == expected
-        assert keys(since(tmp_path, {PRIMARY: (1, n - 1)}, limit=10)) == expected
+        (writer,) = onward(tmp_path, {PRIMARY: (1, n - 1)}).writers()
+        lines, _ = writer.read(1000, told, RecentTexts(), news=0)
+        assert lines is not None
+        assert lines[0] == f"workerpool0-0/1/{n}"
         assert page_keys(tmp_path, end=T0 + n * 10, limit=1, descending=True) == (
             [("workerpool0-0", 1, n - 1)] if n else []
         )
         assert len(parsed) < 500
-    assert since(tmp_path, {PRIMARY: (1, count - 1)}) == ()
+    assert read_on(onward(tmp_path, {PRIMARY: (1, count - 1)})) == []

@@ -23,6 +23,7 @@ from trainshed.httpd.messages import Request, Response
 from trainshed.store.curves import Curves
 from trainshed.store.datasets import Datasets
 from trainshed.store.evaluations import Evaluations
+from trainshed.store.logs.onward import RecentTexts
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.metadata import Metadata
 from trainshed.store.models import Models
@@ -316,5 +317,7 @@ class Services:
     meters: Meters = field(default_factory=Meters)
     #: How far programs are, as far as somebody has looked.
     progress: ProgressBook = field(default_factory=ProgressBook)
+    #: Lines of logs that were just read, for others who follow the same ones.
+    recent_texts: RecentTexts = field(default_factory=RecentTexts)
     #: What all transports know of the operations of `v1beta1`.
     beta: BetaOperations = field(default_factory=BetaOperations)

@@ -23,10 +23,10 @@ def text_micros(at: int) -> str:
 def text_nanos(at: int) -> str:
     """`2026-11-20T05:55:42.123456789Z`: one width, so that texts order like the moments."""
     seconds, rest = divmod(at, 10**9)
-    return f"{_whole_second(seconds)}.{rest:09d}Z"
+    return f"{whole_second(seconds)}.{rest:09d}Z"
 
 
 @lru_cache(64)
-def _whole_second(seconds: int) -> str:
-    """Kept for a moment: thousands of log lines are of one second."""
+def whole_second(seconds: int) -> str:
+    """`2026-11-20T05:55:42`. Kept for a moment: thousands of log lines are of one second."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"

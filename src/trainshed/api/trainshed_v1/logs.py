@@ -8,34 +8,40 @@ seen last of every writer.
 
 import asyncio
 import re
-from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from heapq import merge
+from itertools import chain
 from typing import Final, assert_never
 
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.resources.jobs import find_work
-from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
+from trainshed.api.trainshed_v1.log_texts import AT, log_texts
+from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.streams import StreamSource
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, advanced
+from trainshed.store.logs.onward import JobLog, RecentTexts, Texts
+from trainshed.store.logs.onward import Writer as LogWriter
 from trainshed.store.port import NO_JOB
 
-_FEW: Final = 200
-"""Lines that are read at once of a writer who has little to say: on the event loop, without a delay."""
-_MANY: Final = 5_000
-"""Of one who is far behind: in a thread."""
+_FEW: Final = 16 << 10
+"""Bytes that are read at once of those who have little to say: on the event loop, without a delay."""
+_FEW_WRITERS: Final = 16
+_MANY: Final = 512 << 10
+"""Of those who are far behind: in a thread."""
+_LEAST: Final = 4 << 10
+"""Of each of many."""
 _GROWTH: Final = 2
 _LONGEST_TAIL: Final = 10_000
 _PLACE: Final = re.compile(r"(\d{1,9})/([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
@@ -100,37 +106,64 @@ async def _spec(services: Services, work: Work) -> JobSpec | None:
 
 
 @dataclass(slots=True)
+class _Writer:
+    """A replica, and what it has written that is read and not sent yet."""
+
+    log: LogWriter
+    read: Texts = ()
+    #: How many of these are sent.
+    sent: int = 0
+    #: There may be more to read.
+    more: bool = True
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that was read is sent."""
+        return self.sent == len(self.read)
+
+    def until(self, bound: str | None) -> Texts:
+        """Take the lines up to the moment `bound` (None: all)."""
+        first, end = self.sent, len(self.read)
+        if bound is not None:
+            end = bisect_right(self.read, bound, lo=first, key=_moment)
+        self.sent = end
+        return self.read[first:end]
+
+
+@dataclass(slots=True)
 class _Source:
     """A job that writes lines."""
 
     job: Job
-    #: Up to where lines were sent.
+    #: Behind what its lines are sent.
     position: LogPosition = field(default_factory=dict[ReplicaId, tuple[int, int]])
-    #: Lines that are read and not sent yet.
-    read: deque[LogLine] = field(default_factory=deque[LogLine])
+    log: JobLog | None = None
+    writers: dict[LogWriter, _Writer] = field(default_factory=dict[LogWriter, _Writer])
     #: There may be more to read.
     more: bool = True
-    #: How many lines are read next.
-    batch: int = _FEW
     #: No line comes any more.
     over: bool = False
+    #: The last news of it that were known when its lines were looked at.
+    news: int = -1
 
-    async def fill(self, services: Services, replicas: Replicas, most: int) -> None:
-        """Read on, if all that was read is sent; at most `most` lines, or a few."""
-        if self.more and not self.read:
-            found = await services.logs.lines_since(
-                self.job.uid, self.position, replicas=replicas, limit=self.batch
-            )
-            self.position = advanced(self.position, found)
-            self.read.extend(found)
-            self.more = len(found) == self.batch
-            # By and by: who only wants the last lines does not have thousands read that he passes over.
-            self.batch = max(min(self.batch * _GROWTH, most), _FEW) if self.more else _FEW
+    def look(self, services: Services, replicas: Replicas) -> None:
+        """See who writes."""
+        if self.log is None:
+            self.log = services.logs.onward(self.job.uid, self.position, replicas)
+        for writer in self.log.writers():
+            known = self.writers.setdefault(writer, _Writer(writer))
+            known.more = True
 
-    def before(self, bound: int | None) -> Iterator[LogLine]:
-        """Take the lines up to the moment `bound` (None: all)."""
-        while self.read and (bound is None or self.read[0].at <= bound):
-            yield self.read.popleft()
+    def fill(self, recent: RecentTexts, most: int) -> None:
+        """Read on where all is sent that was read; of each replica about `most` bytes."""
+        for writer in self.writers.values():
+            if writer.more and writer.is_drained:
+                found, writer.more = writer.log.read(most, self._write, recent, self.news)
+                writer.read, writer.sent = found or (), 0
+        self.more = any(writer.more or not writer.is_drained for writer in self.writers.values())
+
+    def _write(self, source: StreamSource, data: bytes) -> Texts:
+        return log_texts(self.job, source, data)
 
 
 class _Programs:
@@ -210,9 +243,15 @@ async def _lines(
         counts = {uid: notices.count(uid) for uid in programs.news()}
         await programs.look()
         fresh = programs.news() - counts.keys()
-        while lines := await _next(services, programs.sources, replicas):
+        for source in programs.sources:
+            source.news = counts.get(source.job.uid, -1)
+            source.look(services, replicas)
+        most = _FEW
+        while lines := await _next(services.recent_texts, programs.sources, most):
             pace.spoke()
             yield lines
+            # By and by: who only wants the last lines does not have thousands read that he passes over.
+            most = min(most * _GROWTH, _MANY)
         if programs.is_over or not follow:
             return
         if pace.is_silent():
@@ -221,31 +260,32 @@ async def _lines(
             await pace.news({uid: counts[uid] for uid in programs.news()})
 
 
-async def _next(services: Services, sources: Sequence[_Source], replicas: Replicas) -> bytes:
-    """The next lines of all, by time; none if there are none now."""
+async def _next(recent: RecentTexts, sources: Sequence[_Source], most: int) -> bytes:
+    """The next lines of all, by time, about `most` bytes of them; none if there are none now."""
+    if most <= _FEW and sum(len(source.writers) for source in sources) <= _FEW_WRITERS:
+        return _read(recent, sources, most)
+    return await asyncio.to_thread(_read, recent, sources, most)
+
+
+def _read(recent: RecentTexts, sources: Sequence[_Source], most: int) -> bytes:
+    each = max(most // max(sum(len(source.writers) for source in sources), 1), _LEAST)
     for source in sources:
-        await source.fill(services, replicas, _MANY // len(sources))
+        source.fill(recent, each)
+    writers = [writer for source in sources for writer in source.writers.values()]
     # Of who has more than was read, later lines may still be earlier than those of others.
-    full = [source for source in sources if source.more and source.read]
-    bound = min((source.read[-1].at for source in full), default=None)
-    taken = [(source.job, list(source.before(bound))) for source in sources]
-    if not any(lines for _, lines in taken) and full:
-        # A clock was set back within a batch.
-        first = min(full, key=lambda source: source.read[-1].at)
-        taken = [(first.job, list(first.before(None)))]
-    if sum(len(lines) for _, lines in taken) <= _FEW:
-        return _written(taken)
-    return await asyncio.to_thread(_written, taken)
+    bound = min(
+        (_moment(writer.read[-1]) for writer in writers if writer.more and writer.read),
+        default=None,
+    )
+    taken = [lines for writer in writers if (lines := writer.until(bound))]
+    if len(taken) > 1:
+        # Stable: of lines of one moment those of the first writer come first.
+        return "".join(sorted(chain.from_iterable(taken), key=_moment)).encode()
+    return "".join(taken[0]).encode() if taken else b""
 
 
-def _written(taken: Sequence[tuple[Job, Sequence[LogLine]]]) -> bytes:
-    """What each job's program has said, as lines of the stream, by time."""
-    streams = [
-        [(found.at, line(views.log_line(job.name.api, found, _trial(job)))) for found in lines]
-        for job, lines in taken
-        if lines
-    ]
-    return b"".join([text for _, text in merge(*streams, key=lambda pair: pair[0])])
+def _moment(text: str) -> str:
+    return text[:AT]
 
 
 def _trial(job: Job) -> int:

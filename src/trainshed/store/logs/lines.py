@@ -196,13 +196,13 @@ _UPPER_CASE_STYLES = re.compile(
             rf"{_RANK}\[?(?:{_DATE}[T ])?{_TIME}(?:{_GAP}{_TOKEN}){{0,3}}?{_GAP}{_WORD}(?!\w|-\w)",
             # The same minute again, its time left blank: INFO under the message above.
             rf"\s{{8,}}{_WORD}\s{{2,}}",
-            # host:12:34 [0] NCCL INFO text
-            rf"\S+:\d+:\d+ \[\d+\] (?:[\w/.:-]+ )?NCCL {_WORD}\b",
             # INFO 2026-11-20 05:54:33 text · INFO     text (padded to a column)
             rf"{_RANK}{_WORD}(?:\s+\[?{_DATE}|\s{{4,}}\S)",
         )
     )
 )
+_NCCL_STYLE = re.compile(rf"\S+:\d+:\d+ \[\d+\] (?:[\w/.:-]+ )?NCCL {_WORD}\b")
+"""host:12:34 [0] NCCL INFO text"""
 _LETTER_STYLES = re.compile(
     "|".join(
         (
@@ -215,16 +215,12 @@ _LETTER_STYLES = re.compile(
         )
     )
 )
-_ANY_CASE_STYLES = re.compile(
-    "|".join(
-        (
-            # 2026-11-20 05:54:33 [warning  ] text · 2026/11/20 05:54:33 [error] text · [info] text
-            rf"(?:{_DATE}[T ]{_TIME}\s+)?\[(trace|debug|info|notice|warn|warning|error|critical|fatal)\s*\]",
-            # ts=... level=warn msg=...
-            r"(?:.{0,120}?[\s,])?(?:level|lvl|severity)=\"?([A-Za-z]+)\b",
-        )
-    )
+_BRACKET_STYLE = re.compile(
+    rf"(?:{_DATE}[T ]{_TIME}\s+)?\[(trace|debug|info|notice|warn|warning|error|critical|fatal)\s*\]"
 )
+"""2026-11-20 05:54:33 [warning  ] text · 2026/11/20 05:54:33 [error] text · [info] text"""
+_LOGFMT_STYLE = re.compile(r"(?:.{0,120}?[\s,])?(?:level|lvl|severity)=\"?([A-Za-z]+)\b")
+"""ts=... level=warn msg=..."""
 _WORD_BEFORE_COLON = re.compile(
     r"(trace|debug|info|notice|warning|warn|error|fatal)(?=: )", re.IGNORECASE
 )
@@ -239,21 +235,32 @@ def read_line(stream: Stream, text: str) -> Reading:
     """What to show of one line (without its newline), and how bad it is."""
     if text.startswith("{") and text.endswith("}") and (found := _structured(stream, text)):
         return found
-    return Reading(_severity(stream, text), text)
+    return Reading(severity_of(stream, text), text)
 
 
-def _severity(stream: Stream, text: str) -> Severity:
+def severity_of(stream: Stream, text: str) -> Severity:
+    """How bad a line is that is no JSON object. The expressions are tried only on lines that could match
+    them: logs are read by the million."""
     if stream is Stream.SERVICE:
         return Severity.NOTICE
-    head = text[:_HEAD]
+    head = text if len(text) <= _HEAD else text[:_HEAD]
     if "\x1b" in head:
         head = _COLOUR.sub("", head)
-    if match := _UPPER_CASE_STYLES.match(head):
+    is_plain = begins_plainly(head)
+    if not is_plain and (match := _UPPER_CASE_STYLES.match(head)):
         return _LEVELS[match[match.lastindex or 0]]
-    if match := _LETTER_STYLES.match(head):
-        return _LETTERS[match[match.lastindex or 0]]
-    if (match := _ANY_CASE_STYLES.match(head)) and (
-        level := _LEVELS.get(match[match.lastindex or 0].upper())
+    if "NCCL " in head and (match := _NCCL_STYLE.match(head)):
+        return _LEVELS[match[1]]
+    if not is_plain:
+        if match := _LETTER_STYLES.match(head):
+            return _LETTERS[match[match.lastindex or 0]]
+        if match := _BRACKET_STYLE.match(head):
+            return _LEVELS[match[1].upper()]
+    if (
+        "=" in head
+        and ("level=" in head or "lvl=" in head or "severity=" in head)
+        and (match := _LOGFMT_STYLE.match(head))
+        and (level := _LEVELS.get(match[1].upper()))
     ):
         return level
     if stream is Stream.STDOUT:
@@ -261,11 +268,22 @@ def _severity(stream: Stream, text: str) -> Severity:
     # On stdout these would be guesses ("error: 0.03" is a metric); on stderr they can only make it milder.
     if match := _WORD_BEFORE_COLON.match(head):
         return _LEVELS[match[1].upper()]
-    if _PYTHON_WARNING.match(head):
+    if "Warning: " in head and _PYTHON_WARNING.match(head):
         return Severity.WARNING
-    if _PROGRESS_BAR.match(head):
+    if ("|" in head or "it [" in head) and _PROGRESS_BAR.match(head):
         return Severity.INFO
     return Severity.ERROR
+
+
+def begins_plainly(head: str) -> bool:
+    """Whether a line begins with none of those styles that begin with a level, a bracket or a moment."""
+    first, second = head[:1], head[1:2]
+    if "a" <= first <= "z" or not first:
+        return True
+    if "A" <= first <= "Z":
+        # ERROR:, E1120: in capitals, or followed by digits.
+        return not (second.isupper() or second.isdecimal())
+    return first.isdecimal() and ":" not in head
 
 
 def _structured(stream: Stream, text: str) -> Reading | None:
@@ -281,7 +299,7 @@ def _structured(stream: Stream, text: str) -> Reading | None:
     for key in ("level", "levelname"):
         level = level or _level_of(payload.get(key))
     if level is None:
-        level = _severity(stream, shown if shown is not text else "")
+        level = severity_of(stream, shown if shown is not text else "")
     only_message = payload.keys() == {"message"} and shown is not text
     return Reading(level, shown, None if only_message else payload)
 

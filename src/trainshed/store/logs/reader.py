@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from typing import TypeVar
 
 from trainshed.core.names import JobUid, ReplicaId
@@ -24,6 +24,7 @@ from trainshed.store.logs.lines import (
     Stream,
     read_line,
 )
+from trainshed.store.logs.onward import JobLog
 from trainshed.store.logs.progress import Place, Report, Sample, is_small, reports, sample
 from trainshed.store.logs.reduction import ReplicaReduction, read_reduction
 from trainshed.store.logs.segments import Entry, ReplicaLog
@@ -69,27 +70,12 @@ class LogReader:
         ]
         return await _near_or_aside(partial(_page, sources, window, limit), sources, limit)
 
-    async def lines_since(
-        self,
-        uid: JobUid,
-        position: LogPosition,
-        *,
-        replicas: Collection[ReplicaId] | None = None,
-        limit: int = 1000,
-    ) -> tuple[LogLine, ...]:
-        """What a follower has not seen, at most `limit` lines, merged by time; of each replica without gaps.
-
-        No line is ever missed or given twice to a follower that goes on with `advanced(position, lines)`,
-        however late a replica's lines arrive.
-        """
-        sources = [
-            source
-            for source in self._sources(uid)
-            if (replicas is None or source.replica in replicas)
-            and source.attempt >= position.get(source.replica, (0, 0))[0]
-        ]
-        read = partial(_lines_since, sources, position, limit)
-        return await _near_or_aside(read, sources, limit)
+    def onward(
+        self, uid: JobUid, position: LogPosition, replicas: Collection[ReplicaId] | None = None
+    ) -> JobLog:
+        """What follows a position, for one who follows: of each replica without gaps, however late a line of
+        another one arrives."""
+        return JobLog(self._streams, uid, position, replicas)
 
     async def tail(
         self, uid: JobUid, n: int, *, replicas: Collection[ReplicaId] | None = None
@@ -193,21 +179,6 @@ def _page(sources: list[_Source], window: _Window, limit: int) -> LogPage:
     found = list(islice(merged, limit + 1))
     lines = _lines(sources, found[:limit])
     return LogPage(lines, lines[-1].cursor if len(found) > limit and lines else None)
-
-
-def _lines_since(sources: list[_Source], position: LogPosition, limit: int) -> tuple[LogLine, ...]:
-    def unseen(source: _Source) -> Iterator[_Keyed]:
-        attempt, n = position.get(source.replica, (-1, -1))
-        seen = n if source.attempt == attempt else -1
-        return source.keyed(source.log.forwards(lambda entry: entry.n <= seen))
-
-    # One stream per replica, its attempts one after the other: even if the clock was set back between two
-    # attempts, the later one is not given before the earlier one is through.
-    by_replica: dict[ReplicaId, list[_Source]] = {}
-    for source in sorted(sources, key=lambda source: source.attempt):
-        by_replica.setdefault(source.replica, []).append(source)
-    streams = (chain.from_iterable(map(unseen, attempts)) for attempts in by_replica.values())
-    return _lines(sources, list(islice(heapq.merge(*streams), limit)))
 
 
 def _lines(sources: list[_Source], found: list[_Keyed]) -> tuple[LogLine, ...]:

@@ -35,7 +35,7 @@ Before = Callable[[Entry], bool]
 _decoder = msgspec.json.Decoder(Entry)
 
 
-def _entry(raw: bytes) -> Entry | None:
+def decoded(raw: bytes) -> Entry | None:
     """None for what a crash of the machine may have left: such a line is passed over."""
     try:
         return _decoder.decode(raw)
@@ -62,7 +62,7 @@ class _Segment:
         for start, raw in self.lines(offset):
             if start >= limit:
                 return None
-            if entry := _entry(raw):
+            if entry := decoded(raw):
                 return _Found(start, start + len(raw) + 1, entry)
         return None
 
@@ -83,7 +83,7 @@ class _Segment:
                 high = middle
             guess = (low + high) // 2
         for start, raw in self.lines(low):
-            entry = _entry(raw)
+            entry = decoded(raw)
             if entry is not None and not before(entry):
                 return start
         return self.size
@@ -163,7 +163,7 @@ class ReplicaLog:
         for number in range(max(_segment_of(stored, before), 0), len(stored)):
             segment = _Segment(stored[number])
             for _, raw in segment.lines(segment.place(before)):
-                if entry := _entry(raw):
+                if entry := decoded(raw):
                     yield entry
 
     def backwards(self, before: Before) -> Iterator[Entry]:
@@ -172,11 +172,24 @@ class ReplicaLog:
         for number in range(_segment_of(stored, before), -1, -1):
             segment = _Segment(stored[number])
             for raw in segment.lines_backwards(segment.place(before)):
-                if entry := _entry(raw):
+                if entry := decoded(raw):
                     yield entry
 
     def _segments(self) -> Sequence[Segment]:
         return self._streams.open(self._source, StreamKind.LOG)
+
+
+def place_after(stored: Sequence[Segment], seen: int) -> tuple[int, int]:
+    """Where the line stands that follows the one with the number `seen` (-1: the first one): the segment's
+    number, and the offset in it. `stored` is not empty."""
+    if seen < 0:
+        return 0, 0
+
+    def before(entry: Entry) -> bool:
+        return entry.n <= seen
+
+    number = _segment_of(stored, before)
+    return number, _Segment(stored[number]).place(before)
 
 
 def _segment_of(stored: Sequence[Segment], before: Before) -> int:

@@ -1,0 +1,198 @@
+"""Reads the log of a job onward, as who follows it does: ranges of whole lines, as they lie in the files.
+
+A reader remembers the byte that it has come to, so that a place is looked for once, where it begins. What was
+made of a range is kept a while for others who follow the same log. Blocks.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
+from trainshed.store.logs.lines import LogPosition
+from trainshed.store.logs.segments import place_after
+
+_KEPT_BYTES: Final = 4 << 20
+_KEPT_RANGE: Final = 64 << 10
+"""Longer ones are of one who is far behind, and of nobody else."""
+
+_Place = tuple[StreamSource, int, int]
+"""Number of a segment, and offset in it."""
+
+
+Texts = Sequence[str]
+"""Lines as they are sent, in their order."""
+Write = Callable[[StreamSource, bytes], Texts]
+"""Makes texts of whole lines as they are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    texts: Texts
+    #: Bytes of the range.
+    size: int
+    #: The last news of the job when it was read.
+    news: int
+    #: There was more to be read behind it.
+    is_followed: bool
+
+
+class RecentTexts:
+    """What was made of the ranges that were read last. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, place: _Place) -> _Kept | None:
+        """What was made of a range that begins there."""
+        return self._kept.get(place)
+
+    def keep(self, place: _Place, kept: _Kept) -> None:
+        """Keep it, unless the range is a long one."""
+        if kept.size > _KEPT_RANGE:
+            return
+        with self._lock:
+            if before := self._kept.pop(place, None):
+                self._bytes -= before.size
+            self._kept[place] = kept
+            self._bytes += kept.size
+            while self._bytes > _KEPT_BYTES:
+                self._bytes -= self._kept.popitem(last=False)[1].size
+
+
+class _Onward:
+    """One replica's log of one attempt, behind the line with the number `seen`; -1 = all of it."""
+
+    __slots__ = ("_number", "_offset", "_seen", "_segments", "_source", "_streams", "is_followed")
+
+    def __init__(self, streams: Streams, source: StreamSource, seen: int) -> None:
+        self._streams = streams
+        self._source = source
+        self._seen = seen
+        self._segments: Sequence[Segment] = ()
+        self._number = 0
+        self._offset = 0
+        self.is_followed = False
+        """There was more to be read behind what was read last."""
+
+    def read(self, most: int, write: Write, recent: RecentTexts, news: int) -> Texts | None:
+        """The next lines, of about `most` bytes; None = there are none now."""
+        if not self._segments:
+            self._segments = self._open()
+            if not self._segments:
+                return None
+            self._number, self._offset = place_after(self._segments, self._seen)
+        while True:
+            place = self._source, self._number, self._offset
+            if kept := recent.get(place):
+                self._offset += kept.size
+                # What was known then is known now if there is no news.
+                self.is_followed = kept.is_followed or kept.news != news
+                texts = kept.texts
+            else:
+                data, is_full = self._whole_lines(most)
+                self.is_followed = is_full or self._goes_on()
+                texts = write(self._source, data) if data else ()
+                if data:
+                    recent.keep(place, _Kept(texts, len(data), news, self.is_followed))
+            if texts or not self.is_followed:
+                return texts or None
+
+    def _goes_on(self) -> bool:
+        """Whether there is more to read though this segment is at its end."""
+        if self._number + 1 < len(self._segments):
+            # That there is a next one was known before this one was read to its end.
+            self._number, self._offset = self._number + 1, 0
+            return True
+        self._segments = self._open() or self._segments
+        return self._number + 1 < len(self._segments)
+
+    def _open(self) -> Sequence[Segment]:
+        return self._streams.open(self._source, StreamKind.LOG)
+
+    def _whole_lines(self, most: int) -> tuple[bytes, bool]:
+        """The next lines of this segment, and whether there may be more; one that is not complete waits for
+        its rest."""
+        segment = self._segments[self._number]
+        while True:
+            data = segment.read(self._offset, most)
+            end = data.rfind(b"\n") + 1
+            if end or len(data) < most:
+                self._offset += end
+                return data[:end], len(data) == most
+            most *= 2
+
+
+class Writer:
+    """One replica of a job: its logs, those of its attempts one after the other. Even if the clock was set
+    back between two attempts, the later one is not given before the earlier one is through."""
+
+    __slots__ = ("_attempts", "latest")
+
+    def __init__(self) -> None:
+        self._attempts: list[_Onward] = []
+        self.latest = 0
+        """The last attempt that is known; 0 = none."""
+
+    def add(self, attempt: int, onward: _Onward) -> None:
+        """A later attempt than those before."""
+        self._attempts.append(onward)
+        self.latest = attempt
+
+    def read(
+        self, most: int, write: Write, recent: RecentTexts, news: int
+    ) -> tuple[Texts | None, bool]:
+        """The next lines, of about `most` bytes (None: there are none now), and whether there are more behind
+        them. `news`: the last news of the job, as it was before this call."""
+        while self._attempts:
+            first, *later = self._attempts
+            if texts := first.read(most, write, recent, news):
+                return texts, first.is_followed or bool(later)
+            if not later:
+                break
+            self._attempts = later
+        return None, False
+
+
+class JobLog:
+    """The log of a job, behind a position, of some replicas or (None) all of them."""
+
+    def __init__(
+        self,
+        streams: Sequence[Streams],
+        uid: JobUid,
+        position: LogPosition,
+        replicas: Collection[ReplicaId] | None,
+    ) -> None:
+        self._streams = streams
+        self._uid = uid
+        self._position = position
+        self._replicas = replicas
+        self._writers: dict[ReplicaId, Writer] = {}
+
+    def writers(self) -> Iterable[Writer]:
+        """Who has written something by now, in the order of replicas."""
+        sources = [
+            (source.replica, source.attempt, streams, source)
+            for streams in self._streams
+            for source in streams.sources(self._uid)
+            if self._replicas is None or source.replica in self._replicas
+        ]
+        is_new = False
+        for replica, attempt, streams, source in sorted(sources, key=lambda each: each[:2]):
+            begun, seen = self._position.get(replica, (0, -1))
+            writer = self._writers.get(replica)
+            if attempt < begun or (writer is not None and attempt <= writer.latest):
+                continue
+            if writer is None:
+                writer = self._writers[replica] = Writer()
+                is_new = True
+            writer.add(attempt, _Onward(streams, source, seen if attempt == begun else -1))
+        if is_new:
+            self._writers = dict(sorted(self._writers.items()))
+        return self._writers.values()
