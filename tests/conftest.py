@@ -54,6 +54,8 @@ TOGETHER = {
         "slurm/test_same_job.py",
         "slurm/test_service_clients.py",
         "slurm/test_service_faults.py",
+        "slurm/test_service_gcloud.py",
+        "slurm/test_service_gcloud_ml.py",
         "slurm/test_service_losses.py",
         "slurm/test_service_places.py",
         "slurm/test_service_rows.py",

@@ -19,7 +19,7 @@ RUNTIME_VERSION = ("--runtime-version=2.11", "--python-version=3.7")
 """Of `ml` jobs on the service that the files share. It runs them in the environment that the other jobs have:
 what the real ones hold is gigabytes, and the subject of `./dev test-runtimes`."""
 
-_MAPPED = """
+MAPPED = """
 [[images]]
 pattern = "runtimeVersion:2.11"
 runtime = "scikit-learn 1.6+slim"
@@ -31,7 +31,7 @@ python = "3.10"
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     place = tmp_path_factory.mktemp("service")
     config = place / "service.toml"
-    config.write_text(_MAPPED)
+    config.write_text(MAPPED)
     with running(place / "data", "--config", str(config)) as started:
         yield started
 
