@@ -557,8 +557,10 @@ ON_CLUSTERS = {
     "allocation_revoked",
     "allocation_expired",
     "cluster_preempted",
+    "launch_rejected",
 }
-"""Scripted in `tests/slurm/test_service_losses.py` and `test_service_faults.py` there."""
+"""Scripted in `tests/slurm/test_service_losses.py`, `test_service_rows.py` and `test_service_faults.py`
+there."""
 
 
 def test_every_row_of_the_table_has_a_scripted_run() -> None:

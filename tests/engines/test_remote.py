@@ -10,13 +10,27 @@ import pytest
 from tests.engines.remote_lab import RemoteLab, new_engine
 from tests.slurm.lab import why_not
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.conformance.lab import Lab, Program
-from trainshed.engines.conformance.stage import PRIMARY, SECOND, Stage, staged
-from trainshed.engines.conformance.suite import FOREVER, Conformance
+from trainshed.engines.conformance.stage import (
+    PRIMARY,
+    SECOND,
+    SECOND_REPLICA,
+    Stage,
+    staged,
+)
+from trainshed.engines.conformance.suite import FOREVER, Conformance, moved_to
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.port import NodeChanged, NodesChosen, NodeState, ReplicaReport, StartWaits
+from trainshed.engines.port import (
+    NodeChanged,
+    NodesChosen,
+    NodeState,
+    ReplicaReport,
+    Slot,
+    StartFailed,
+    StartWaits,
+)
 from trainshed.engines.remote.engine import RemoteEngine
 
 _OWN = (
@@ -112,6 +126,41 @@ class TestRemote(Conformance):
         await stage.engine.stop(uid, 1, SECOND)
         await stage.engine.release(uid, 1)
         stage.forget(uid)
+
+    @staged
+    async def test_a_replica_keeps_its_port_wherever_it_goes_or_does_not_start(
+        self, stage: Stage
+    ) -> None:
+        """Its peers, which run, look for it there: they were told once. A port that connections of its last
+        life still die away at is its own; one that another program has is not."""
+        here, there = await stage.nodes()
+
+        async def stopped() -> tuple[JobUid, Slot]:
+            """A job of two, the second of which is over."""
+            uid = stage.job()
+            _, slot = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, node=here)
+            plans = [stage.plan(uid, FOREVER, replica) for replica in (PRIMARY, SECOND_REPLICA)]
+            await stage.engine.launch(plans)
+            for replica in (PRIMARY, SECOND_REPLICA):
+                await stage.started(uid, replica)
+            await stage.engine.stop_replica(uid, 1, SECOND_REPLICA, 1, 0)
+            await stage.end(uid, SECOND_REPLICA)
+            return uid, slot
+
+        uid, before = await stopped()
+        where = before.address, before.port
+        with socket.create_server(where) as server, socket.create_connection(where) as client:
+            server.accept()[0].close()
+            client.recv(1)
+        *_, after = await stage.engine.allocate(uid, 1, [moved_to(before, there)])
+        assert (after.node, after.address, after.port) == (there, *where)
+        uid, before = await stopped()
+        told = f"port {before.port} of node {there} is taken by another program"
+        with (
+            socket.create_server((before.address, before.port)),
+            pytest.raises(StartFailed, match=told),
+        ):
+            await stage.engine.allocate(uid, 1, [moved_to(before, there)])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")

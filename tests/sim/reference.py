@@ -28,6 +28,10 @@ Where the text leaves a choice, it reads:
     job.
 11. What was asked to leave its node and is gone without a record goes by who took it, where the engine
     knows that.
+12. What the engine will never start fails the job at once, with a code of its own (9); a service that could
+    not start it tries again.
+13. Another choice is taken by a job that waits, at once: the pause of a retry was for the one before. It
+    costs neither an attempt nor a retry.
 """
 
 from collections import Counter
@@ -71,8 +75,8 @@ class Vanished:
 
 @dataclass(frozen=True, slots=True)
 class Unprepared:
-    """The attempt's programs cannot be started, for want of the user's `package` or `data`, or of the
-    `service`."""
+    """The attempt's programs cannot be started, for want of the user's `package` or `data`, of the `service`,
+    or since the engine has `rejected` them for good."""
 
     kind: str
 
@@ -91,6 +95,13 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True)
+class TookAnother:
+    """The job waits, and goes on by another of its choices, counted from 0."""
+
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The service itself failed the whole attempt."""
 
@@ -102,7 +113,7 @@ class Cancelled:
     at: int
 
 
-Fact = Ended | Vanished | Unprepared | NoRoom | Evicted | Failed | Cancelled
+Fact = Ended | Vanished | Unprepared | NoRoom | Evicted | TookAnother | Failed | Cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,7 @@ class Reference:
     rows: Rows = field(default_factory=Rows)
     most_attempts: int = ATTEMPTS
     attempts: int = 0
+    choice: int = 0
     giving_up: bool = False
     verdict: Verdict | None = None
     memory: float = 1.0
@@ -160,6 +172,10 @@ class Reference:
         """One more thing happened; reports that `concerns` refuses must not come here."""
         if isinstance(fact, Cancelled):
             return self._cancelled(fact.at)
+        if isinstance(fact, TookAnother):
+            if fact.choice != self.choice:
+                self.choice, self.not_before = fact.choice, 0
+            return None
         if isinstance(fact, Ended | Vanished):
             self.over.add(fact.member)
         if isinstance(fact, Ended) and fact.member == PRIMARY:
@@ -282,5 +298,5 @@ def _end(fact: Fact) -> End:
             return End("preempted")
         case Failed():
             return End("service")
-        case Cancelled():
-            raise AssertionError("a cancel passes no row")
+        case TookAnother() | Cancelled():
+            raise AssertionError("it passes no row")

@@ -8,7 +8,7 @@ from typing import Any
 
 Entry = Mapping[str, Any]
 
-USER_CODE, NO_ROOM, INTERNAL, CANCELLED = 3, 8, 13, 1
+USER_CODE, NO_ROOM, REJECTED, INTERNAL, CANCELLED = 3, 8, 9, 13, 1
 MINUTE = 60 * 10**9
 _SECOND = 10**9
 _CRASH_CODES = (6, 134, 11, 139)
@@ -67,6 +67,7 @@ _GIVES = {
     "exit": Gives(),
     "package": Gives(),
     "data": Gives(),
+    "rejected": Gives(REJECTED),
     "no room": Gives(NO_ROOM, retries=3, pauses=(30 * _SECOND, 60 * _SECOND, 120 * _SECOND)),
     # "3 attempts in all"
     "service": Gives(INTERNAL, retries=2, pauses=(2 * _SECOND, 10 * _SECOND)),
@@ -90,6 +91,7 @@ _HOLDS: dict[str, Callable[[End], bool]] = {
     "exit": lambda end: end.kind in _PROGRAM,
     "package": lambda end: end.kind == "package",
     "data": lambda end: end.kind == "data",
+    "rejected": lambda end: end.kind == "rejected",
     "no room": lambda end: end.kind == "stock_out",
     "service": lambda end: end.kind == "service",
     "preempted": lambda end: end.kind == "preempted",
@@ -107,6 +109,7 @@ CAUSES = {
     "user_code_failed": "exit",
     "package_failed": "package",
     "data_failed": "data",
+    "launch_rejected": "rejected",
     "stock_out": "no room",
     "internal_error": "service",
     "spot_preempted": "preempted",

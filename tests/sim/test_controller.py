@@ -23,7 +23,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.datasets.port import DataRefused, DataUnwritten
-from trainshed.engines.port import LaunchRejected, SlotRequest
+from trainshed.engines.port import LaunchRejected, SlotRequest, StartFailed
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.scheduler.model import Policy
@@ -300,23 +300,36 @@ def test_an_engine_that_cannot_answer_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
-    """spec/failures: the service's own failure, 3 attempts in all. It is not left PREPARING, where no limit
-    of time runs."""
+    """spec/failures#service-failures: at once. It is not left PREPARING, where no limit of time runs."""
 
     async def story() -> None:
         async with world(tmp_path) as w:
             w.engine.always["launch"] = LaunchRejected("there is no such node")
             uid = await w.create(job(1))
+            failed = await w.state(uid, JobState.FAILED)
+            assert failed.error is not None
+            assert (failed.error.code, failed.attempt) == (9, 1)
+            assert "there is no such node" in failed.error.message
+            async with asyncio.timeout(5):
+                while await w.engine.released.get() != (uid, 1):
+                    pass
+
+    asyncio.run(story())
+
+
+def test_a_start_that_fails_is_tried_three_times_in_all(tmp_path: Path) -> None:
+    """spec/failures#service-failures: the service's own failure."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.engine.always["launch"] = StartFailed("no node reaches another one")
+            uid = await w.create(job(1))
             for _ in range(2):
                 await w.pass_pause(uid)
             failed = await w.state(uid, JobState.FAILED)
             assert failed.error is not None
-            assert failed.error.code == 13
-            assert failed.attempt == 3
-            assert "there is no such node" in failed.error.reason
-            async with asyncio.timeout(5):
-                while await w.engine.released.get() != (uid, 3):
-                    pass
+            assert (failed.error.code, failed.attempt) == (13, 3)
+            assert "no node reaches another one" in failed.error.reason
 
     asyncio.run(story())
 

@@ -108,6 +108,7 @@ def test_every_outcome_is_met() -> None:
         "user_code_failed",
         "package_failed",
         "data_failed",
+        "launch_rejected",
         "internal_error",
         "stock_out",
         "spot_preempted",

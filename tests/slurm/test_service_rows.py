@@ -31,7 +31,7 @@ AT_LENGTH = {
 }
 """Many attempts each, of which the engine learns nothing that others do not show."""
 NOT_HERE = {
-    # The engine has no place for a log: agents keep it, and bring it later. Instead of it: the one below.
+    # The engine has no place for a log: agents keep it, and bring it later.
     "test_what_the_service_fails_at_is_tried_three_times_in_all",
     # Of the table alone.
     "test_every_row_of_the_table_has_a_scripted_run",
@@ -61,10 +61,10 @@ def shim_of(slurm_lab: SlurmLab) -> Callable[[str, str], int]:
 adopt(globals(), rows, at_length=AT_LENGTH, left_out=NOT_HERE)
 
 
-def test_what_slurm_will_never_give_is_tried_three_times_in_all(
+def test_what_slurm_will_never_give_fails_the_job_at_once(
     slurm_lab: SlurmLab, service: Service
 ) -> None:
-    """The row `internal_error`, by a partition that an operator has made too small."""
+    """The row `launch_rejected`, by a partition that an operator has made too small."""
     # What an attempt held that has failed is kept for a moment (ADR 68), and would do for this job.
     for _ in until("the end of all allocations"):
         if not slurm_lab.slurm("squeue", "-h"):
@@ -74,11 +74,7 @@ def test_what_slurm_will_never_give_is_tried_three_times_in_all(
         told = story(service, run(service, "print('never')"))
     finally:
         slurm_lab.slurm("scontrol", "update", "partitionname=main", "maxnodes=unlimited")
-    assert (told.state, told.code) == ("FAILED", 13)
-    assert told.verdicts == [
-        Verdict("internal_error", "job_retries", "", "1/2"),
-        Verdict("internal_error", "job_retries", "", "2/2"),
-        Verdict("internal_error", "job_fails", ""),
-    ]
-    assert "Slurm would never start this" in told.view["failure"]["reason"]
+    assert (told.state, told.code) == ("FAILED", 9)
+    assert told.verdicts == [Verdict("launch_rejected", "job_fails", "")]
+    assert told.message.startswith("The job cannot be started here: Slurm would never start this")
     assert not told.begun

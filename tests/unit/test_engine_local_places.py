@@ -1,6 +1,8 @@
 """Addresses and GPUs of slots: pure functions of who has which already (spec/queue#capacity,
 spec/machines#gpus)."""
 
+from dataclasses import replace
+
 import pytest
 
 from trainshed.core.names import JobUid, ReplicaId
@@ -44,6 +46,24 @@ def test_a_slot_that_moves_keeps_its_names_and_gets_the_gpus_of_its_new_node() -
 def test_peers_reach_a_replica_by_name_where_names_work(named: bool) -> None:
     (slot,) = new_slots("id", JobUid(1), [asked(0, 0)], (), {}, named=named)
     assert slot.host == (slot.hostname if named else slot.address)
+
+
+def test_a_port_that_peers_were_told_is_kept_as_long_as_it_can_be_had() -> None:
+    """Whatever else is free: `again` says that its own connections may still be dying away there."""
+
+    def port_of(request: SlotRequest, free: set[tuple[int, bool]] | None = None) -> int:
+        def is_free(port: int, *, again: bool) -> bool:
+            return free is None or (port, again) in free
+
+        [slot] = new_slots(
+            "id", JobUid(1), [request], (), {}, named=True, shared="10.0.0.7", is_free=is_free
+        )
+        return slot.port
+
+    first = port_of(asked(0, 0))
+    told = replace(asked(0, 0), port=31999)
+    assert port_of(told, {(31999, True), (first, False)}) == 31999
+    assert port_of(told, {(31999, False), (first, False)}) == first
 
 
 def test_addresses_are_stable_distinct_and_never_look_like_networks() -> None:

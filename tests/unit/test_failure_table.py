@@ -92,6 +92,7 @@ EXAMPLES = [
     *((met(Cause(loss), REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS) for loss in Loss),
     (met(Cause.PACKAGE), "package_failed", Effect.JOB_FAILS),
     (met(Cause.DATA), "data_failed", Effect.JOB_FAILS),
+    (met(Cause.REJECTED), "launch_rejected", Effect.JOB_FAILS),
     (met(Cause.STOCK_OUT), "stock_out", Effect.JOB_RETRIES),
     (met(Cause.SERVICE), "internal_error", Effect.JOB_RETRIES),
     (met(Cause.SERVICE, WORKER), "internal_error", Effect.JOB_RETRIES),
@@ -111,7 +112,7 @@ def everything() -> Iterator[Evidence]:
             yield met(cause, replica)
         for cause in (*map(Cause, Loss), Cause.SERVICE):
             yield met(cause, replica)
-    alone = {Cause.SERVICE, Cause.PACKAGE, Cause.DATA, Cause.STOCK_OUT}
+    alone = {Cause.SERVICE, Cause.PACKAGE, Cause.DATA, Cause.REJECTED, Cause.STOCK_OUT}
     for cause in (*alone, Cause.PREEMPTED, Cause.CANCELLED):
         yield met(cause)
 
@@ -155,6 +156,7 @@ def test_the_public_codes_are_those_of_the_specification() -> None:
         "user_code_failed": 3,
         "package_failed": 3,
         "data_failed": 3,
+        "launch_rejected": 9,
         "stock_out": 8,
         "internal_error": 13,
         "spot_preempted": 8,

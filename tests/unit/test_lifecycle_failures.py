@@ -233,6 +233,15 @@ def test_a_start_that_turns_out_to_be_impossible_gives_the_attempt_up() -> None:
     assert life.up().job.attempt == 2
 
 
+def test_what_the_engine_will_never_start_is_not_tried_again() -> None:
+    """spec/failures#service-failures: it fails at once, and its message says why."""
+    life = Life(job(1, 1)).see(JobAdmitted(((PRIMARY, "a"), (WORKER, "b"))), RuntimePrepared(1))
+    life.see(PreparationFailed(1, "Slurm refuses 64 CPUs on node1", Cause.REJECTED))
+    life.up()
+    assert failed(life) == (9, "The job cannot be started here: Slurm refuses 64 CPUs on node1")
+    assert life.job.attempt == 1 and life.rules == ["launch_rejected"]
+
+
 def test_a_package_that_cannot_be_installed_is_the_users_failure() -> None:
     """spec/failures#rules, the user's program; it is not tried again."""
     life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)))

@@ -13,7 +13,7 @@ from functools import cache
 import pytest
 
 from tests.soaks import SOAKS
-from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job, with_choices
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.exits import ExitRecord
@@ -25,6 +25,7 @@ from trainshed.core.lifecycle.events import (
     DrillLanded,
     DrillTriggered,
     Event,
+    FellBack,
     JobAdmitted,
     NodeLeft,
     Preempted,
@@ -58,7 +59,7 @@ POLICY = FailurePolicy(
 MOST_STATES = 50_000
 PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
 HAS_PROCESSES = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
-DECISIONS = (JobAdmitted, CapacityRefused)
+DECISIONS = (JobAdmitted, CapacityRefused, FellBack)
 """What the scheduler says in the turn in which it decides, once; everything else is a report, and may come
 twice."""
 
@@ -74,6 +75,9 @@ def anything(subject: Job) -> Iterator[Event]:
     """All that can happen to the job as it is."""
     attempt, phase = subject.attempt, subject.phase
     yield CancelRequested(CancelCause.USER, NOW)
+    if subject.spec.choices:
+        # Decided while it waited: afterwards it changes nothing (spec/queue#fall-backs).
+        yield FellBack(1 - subject.choice, "the other one is free")
     if phase is AttemptState.WAITING:
         yield PLACES
         yield CapacityRefused("no node")
@@ -82,6 +86,7 @@ def anything(subject: Job) -> Iterator[Event]:
         yield PreparationFailed(attempt, "no such package", cause=Cause.PACKAGE)
     if phase in (AttemptState.PREPARING, AttemptState.STARTING, AttemptState.RUNNING):
         yield PreparationFailed(attempt, "no disk", cause=Cause.SERVICE)
+        yield PreparationFailed(attempt, "no such node", cause=Cause.REJECTED)
         yield Preempted("another")
     for replica in subject.replicas if subject.is_placed else ():
         if replica.node in ("a", "b"):
@@ -178,7 +183,7 @@ def walk(first: Job, making: Making) -> Walk:
 def kind_of(subject: Job) -> Hashable:
     """What the future of a job depends on: states of one kind are walked once. How a replica that is over
     ended, by which messages the job ends and which nodes are to be avoided is history; so are budgets once
-    the end is decided."""
+    the end is decided. Which of its choices it runs by is the scheduler's affair."""
     drills = tuple((d.is_armed, d.done, d.attempt, d.incarnation) for d in subject.drills)
     job_is = (subject.state, subject.phase, subject.started > 0)
     if subject.state.is_final:
@@ -236,6 +241,11 @@ def check_way(subject: Job, event: Event, following: Job) -> None:
             again = after.incarnation - before.incarnation
             assert again in (0, 1)
             assert not again or after.state is ReplicaState.WAITING
+    if isinstance(event, FellBack):
+        taken = subject.phase is AttemptState.WAITING and event.choice != subject.choice
+        spec = subject.spec.chosen(event.choice)
+        other = replace(subject, choice=event.choice, spec=spec, not_before=0, updated=NOW)
+        assert following == (other if taken else subject)
     if isinstance(event, CancelRequested):
         assert following.outcome is not None, "an accepted cancel is lost"
         assert following.outcome.state is JobState.CANCELLED or any(
@@ -251,7 +261,7 @@ def check_way(subject: Job, event: Event, following: Job) -> None:
 
 @cache
 def whole_life() -> Walk:
-    return walk(job(1, 1), anything)
+    return walk(with_choices(job(1, 1)), anything)
 
 
 @cache

@@ -52,6 +52,7 @@ from trainshed.engines.port import (
     Fault,
     LaunchRejected,
     SecretMissing,
+    StartFailed,
     StillWaiting,
 )
 from trainshed.eventloop.background import begin, in_turns, joined, keep
@@ -186,7 +187,10 @@ class JobCarrier:
             except DataRefused as failure:
                 self._failed(instruction, str(failure), Cause.DATA)
                 return True
-            except (LaunchRejected, BuildFailed, DataUnwritten) as failure:
+            except LaunchRejected as failure:
+                self._failed(instruction, str(failure), Cause.REJECTED)
+                return True
+            except (StartFailed, BuildFailed, DataUnwritten) as failure:
                 self._failed(instruction, str(failure), Cause.SERVICE)
                 return True
             else:

@@ -40,6 +40,11 @@ class SecretMissing(LaunchRejected):
     """A secret that the job names is not there any more. That is the job's affair, not the service's."""
 
 
+class StartFailed(Exception):
+    """The attempt cannot be started, through no fault of a node or of what was asked for; another attempt may
+    be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What the engine can promise on this host; `doctor` and the docs show it."""
@@ -112,6 +117,8 @@ class SlotRequest:
     machine: str = ""
     #: The job's project; "" = not known. A cluster may run each project's programs as a user of its own.
     project: str = ""
+    #: Where programs that run look for it already, so that no other one will do; 0 = nowhere yet.
+    port: int = 0
 
     @property
     def wanted(self) -> MachineWanted:
@@ -331,7 +338,8 @@ class Engine(Protocol):
     ) -> tuple[Slot, ...]:
         """Slots for the whole gang or none. The same call again returns the same slots; a replica for which
         it names another node moves there, with its hostname and without its files, if nothing of it lives.
-        Raises EngineUnavailable (something of a replica that is to move lives, too), LaunchRejected."""
+        Raises EngineUnavailable (something of a replica that is to move lives, too), LaunchRejected,
+        StartFailed."""
         ...
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:

@@ -43,6 +43,7 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
     "replica_lost": Severity.ERROR,
     "package_failed": Severity.ERROR,
     "data_failed": Severity.ERROR,
+    "launch_rejected": Severity.ERROR,
     "internal_error": Severity.ERROR,
     "failed": Severity.ERROR,
     "trial_infeasible": Severity.WARNING,

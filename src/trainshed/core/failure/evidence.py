@@ -14,9 +14,9 @@ class Cause(enum.StrEnum):
     OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node.
     LOST: it is gone without a record, through no fault of ours; NODE_FAILED, AGENT_LOST, ALLOCATION_REVOKED,
     ALLOCATION_EXPIRED, CLUSTER_PREEMPTED: likewise, and who took it is known (`Loss`). PACKAGE: the job's own
-    package cannot be installed. DATA: its dataset cannot be split. SERVICE: the service failed. STOCK_OUT: no
-    node can take it. PREEMPTED: its capacity went to another job. CANCELLED: a user or a time limit ended the
-    job.
+    package cannot be installed. DATA: its dataset cannot be split. REJECTED: the engine will never start it.
+    SERVICE: the service failed. STOCK_OUT: no node can take it. PREEMPTED: its capacity went to another job.
+    CANCELLED: a user or a time limit ended the job.
     """
 
     EXITED = "exited"
@@ -33,6 +33,7 @@ class Cause(enum.StrEnum):
     CLUSTER_PREEMPTED = "cluster_preempted"
     PACKAGE = "package"
     DATA = "data"
+    REJECTED = "rejected"
     SERVICE = "service"
     STOCK_OUT = "stock_out"
     PREEMPTED = "preempted"

@@ -14,6 +14,7 @@ from trainshed.core.names import JobName, project_number
 CANCELLED = 1
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
+FAILED_PRECONDITION = 9
 INTERNAL = 13
 
 INTERNAL_ERROR_MESSAGE = "Internal error occurred for the current attempt"
@@ -29,6 +30,7 @@ class Message(enum.StrEnum):
     LOST = "lost"
     PACKAGE = "package"
     DATA = "data"
+    REJECTED = "rejected"
     STOCK_OUT = "stock_out"
     INTERNAL = "internal"
     CANCELLED = "cancelled"
@@ -56,8 +58,10 @@ def _text(message: Message, evidence: Evidence) -> str:
             return _user_code(evidence, evidence.status or 0, _tail(evidence))
         case Message.PACKAGE:
             return _user_code(evidence, 1, evidence.text)
-        case Message.DATA:
+        case Message.DATA | Message.CANCELLED:
             return evidence.text
+        case Message.REJECTED:
+            return f"The job cannot be started here: {evidence.text}"
         case Message.OUT_OF_MEMORY:
             return (
                 f"The replica {replica} ran out of memory and exited with a non-zero status of "
@@ -79,8 +83,6 @@ def _text(message: Message, evidence: Evidence) -> str:
             )
         case Message.INTERNAL:
             return INTERNAL_ERROR_MESSAGE
-        case Message.CANCELLED:
-            return evidence.text
         case _:
             assert_never(message)
 

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.messages import (
     FACTS,
+    FAILED_PRECONDITION,
     INTERNAL,
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
@@ -224,6 +225,7 @@ _MESSAGES = {
     Cause.OUT_OF_DISK: (INVALID_ARGUMENT, Message.OUT_OF_DISK),
     Cause.PACKAGE: (INVALID_ARGUMENT, Message.PACKAGE),
     Cause.DATA: (INVALID_ARGUMENT, Message.DATA),
+    Cause.REJECTED: (FAILED_PRECONDITION, Message.REJECTED),
     Cause.SERVICE: (INTERNAL, Message.INTERNAL),
     Cause.STOCK_OUT: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
     Cause.PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),

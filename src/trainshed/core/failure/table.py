@@ -6,6 +6,7 @@ from typing import Final
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.messages import (
     CANCELLED,
+    FAILED_PRECONDITION,
     INTERNAL,
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
@@ -157,6 +158,14 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "data_failed", Match(frozenset({Cause.DATA})), Action.FAIL, INVALID_ARGUMENT, Message.DATA
+    ),
+    # What would run, its message says; another attempt would ask for the same.
+    Rule(
+        "launch_rejected",
+        Match(frozenset({Cause.REJECTED})),
+        Action.FAIL,
+        FAILED_PRECONDITION,
+        Message.REJECTED,
     ),
     Rule(
         "stock_out",

@@ -78,7 +78,7 @@ class PreparationFailed:
 
     attempt: int
     message: str
-    #: PACKAGE or DATA, which are the user's, or SERVICE.
+    #: PACKAGE or DATA, which are the user's, REJECTED, or SERVICE.
     cause: Cause
 
 

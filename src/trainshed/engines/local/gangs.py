@@ -197,9 +197,11 @@ class Gangs:
         self._layout.discard(job_uid, attempt)
 
 
-def _is_free(address: str, port: int) -> bool:
-    """Whether a port can be bound now. Other agents, and other users of a node, have theirs there."""
+def _is_free(address: str, port: int, *, again: bool) -> bool:
+    """As `places.PortProbe` says. Other agents, and other users of a node, have theirs there."""
     with socket.socket() as probe:
+        if again:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
         except OSError:

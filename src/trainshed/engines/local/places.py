@@ -1,8 +1,9 @@
 """Which slot a replica is given: its node, its own address, its GPUs. Pure."""
 
 import hashlib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import Device, choose
@@ -25,6 +26,18 @@ _FIRST_USER = 0x70000000
 _USER_RANGES = 4000
 """User numbers that no distribution gives out, in ranges of `users.COUNT`."""
 
+
+class PortProbe(Protocol):
+    """Whether a port of a node can be had. `again`: by the replica that had it before, connections of which
+    may still be dying away there."""
+
+    def __call__(self, port: int, *, again: bool) -> bool: ...
+
+
+def _is_any_free(port: int, *, again: bool) -> bool:
+    return True
+
+
 Shares = Mapping[str, Sequence[Device]]
 """The GPUs of each node."""
 
@@ -39,7 +52,7 @@ def new_slots(
     named: bool,
     own_users: bool = False,
     shared: str = "",
-    is_free: Callable[[int], bool] = lambda _: True,
+    is_free: PortProbe = _is_any_free,
 ) -> tuple[Slot, ...]:
     """Slots for a gang beside those that are taken. `identity`: what tells this service from another on the
     machine. `named`: a replica's hostname can be resolved by its peers. `own_users`: each gets users of its
@@ -61,7 +74,7 @@ def new_slots(
         addresses.add(address)
         if shared:
             address, endpoint = shared, address
-            port = choose_shared_port(job_uid, request.replica, ports, is_free)
+            port = choose_shared_port(job_uid, request, ports, is_free)
         ports.add(port)
         host = request.hostname if named else address
         devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
@@ -120,17 +133,19 @@ def choose_port(identity: str, job_uid: JobUid, replica: ReplicaId, used: Contai
 
 def choose_shared_port(
     job_uid: JobUid,
-    replica: ReplicaId,
+    request: SlotRequest,
     used: Container[int],
-    is_free: Callable[[int], bool],
+    is_free: PortProbe,
 ) -> int:
-    """Where replicas share an address that other machines reach: a port of its own there. If it is free it is
-    the same on every machine: a replica that moves to another one is looked for at the port that its peers
-    were told in the beginning."""
-    start = _digest("", job_uid, replica) % _SHARED_PORTS
+    """Where replicas share an address that other machines reach: a port of its own there, the one that its
+    peers were told in the beginning if that is free. The first that is looked at is the same on every
+    machine."""
+    if request.port and request.port not in used and is_free(request.port, again=True):
+        return request.port
+    start = _digest("", job_uid, request.replica) % _SHARED_PORTS
     for step in range(_SHARED_PORTS):
         port = _FIRST_SHARED_PORT + (start + step) % _SHARED_PORTS
-        if port not in used and is_free(port):
+        if port not in used and is_free(port, again=False):
             return port
     raise RuntimeError("all ports from 20000 to 31999 are in use; release slots")
 

@@ -34,6 +34,8 @@ class Seat(msgspec.Struct, frozen=True):
     cause: str = ""
     #: Who took it.
     loss: Loss = Loss.UNKNOWN
+    #: The port of the slot that it had last, where the others look for it; 0 = it had none.
+    port: int = 0
     #: The node that was asked for, of one whose node the cluster has chosen; "" = it has not.
     wish: str = ""
 

@@ -20,6 +20,7 @@ from trainshed.engines.port import (
     LaunchRejected,
     Slot,
     SlotRequest,
+    StartFailed,
     StillWaiting,
 )
 from trainshed.engines.remote import messages
@@ -42,7 +43,7 @@ from trainshed.engines.remote.nodes import ClusterNodes
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.remote.reachability import Break, judge
-from trainshed.engines.remote.records import GangRecord, place
+from trainshed.engines.remote.records import GangRecord, Seat, place
 from trainshed.eventloop.background import Crew, joined
 
 log = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ class SlotMaker:
             self._tasks.begin(self._give_back_later(before, part), "giving nodes back")
 
     async def prepared(self, gang: Gang) -> None:
-        """Wait for all slots, for a while. Raises EngineUnavailable, LaunchRejected."""
+        """Wait for all slots, for a while. Raises EngineUnavailable, LaunchRejected, StartFailed."""
         if gang.is_complete():
             return
         task = self._preparing.get(gang.key)
@@ -421,7 +422,7 @@ class SlotMaker:
 
     async def _require_links(self, agents: Sequence[AgentHandle]) -> None:
         """Each node reaches all others. Raises PreflightFailed, with the unfit left alone from now on, and
-        LaunchRejected: no node is to blame."""
+        StartFailed: no node is to blame."""
         if len({agent.node for agent in agents}) < 2:
             return
         word = secrets.token_hex(8)
@@ -441,7 +442,7 @@ class SlotMaker:
         nodes = list(dict.fromkeys(node for node, _ in places))
         judgement = judge(nodes, itertools.chain(*breaks))
         if judgement.network:
-            raise LaunchRejected(judgement.network)
+            raise StartFailed(judgement.network)
         for node, cause in judgement.unfit.items():
             await self._nodes.quarantine(node, cause)
         if judgement.unfit:
@@ -460,7 +461,9 @@ class SlotMaker:
                 for seat in record.seats:
                     slot = given.get(seat.replica)
                     if slot is not None and slot.node == seat.request.node:
-                        record = record.with_seat(msgspec.structs.replace(seat, slot=slot))
+                        _require_port(gang, seat, slot)
+                        seated = msgspec.structs.replace(seat, slot=slot, port=slot.port)
+                        record = record.with_seat(seated)
                 await self._attempts.write(gang, record)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -472,7 +475,7 @@ class SlotMaker:
         await agent.connected()
         if not missing:
             return []
-        requests = tuple(seat.request for seat in gang.seats_of(agent))
+        requests = tuple(replace(seat.request, port=seat.port) for seat in gang.seats_of(agent))
         try:
             answer = await agent.call(
                 lambda number: messages.Allocate(number=number, requests=requests)
@@ -493,6 +496,18 @@ class SlotMaker:
                 await asyncio.sleep(_PATIENCE)
             else:
                 return
+
+
+def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
+    """Raises StartFailed: programs that run would look for the replica at another port than it has now. Its
+    new address they find by its hostname; of a port they are told once, when they start."""
+    if seat.port in (0, slot.port):
+        return
+    if any(gang.is_live(one) for one in gang.record.seats if one is not seat):
+        raise StartFailed(
+            f"port {seat.port} of node {slot.node} is taken by another program, and replicas that run look "
+            f"for {seat.replica} there; a new attempt gives all of them new ports"
+        )
 
 
 async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:
