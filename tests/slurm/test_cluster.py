@@ -18,6 +18,7 @@ import pytest
 from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces
 from tests.slurm.nodes import until
 from trainshed.core.capacity import OthersUse
+from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
@@ -308,6 +309,28 @@ async def test_an_agent_outlives_all_that_started_it(
     await cluster.give_back(hold.name)
     await_that("the agent ended", lambda: not lives(agent))
     await looked(cluster, lambda report: not report.agents)
+
+
+async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    """Until then Slurm says no more than that it is ending: here of an agent that takes its time."""
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    hold = await cluster.acquire(a_name(), [need("node1")])
+    await cluster.start_agent(hold, "node1", python(deaf + _STAYS), str(hold.name).encode())
+    agents(slurm_lab, "node1", hold)
+    slurm_lab.slurm("scancel", hold.cluster_id)
+    asked = 0
+    async for _ in every_moment():
+        try:
+            end = await cluster.ended(hold.name)
+        except ClusterUnavailable as failure:
+            assert "is still ending" in str(failure)
+            asked += 1
+            continue
+        assert end is not None and end.loss is Loss.ALLOCATION_REVOKED
+        break
+    assert asked
 
 
 async def test_an_agent_outlives_the_service_that_lets_go(slurm_lab: SlurmLab) -> None:

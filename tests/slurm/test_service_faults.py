@@ -231,6 +231,39 @@ def test_what_runs_does_not_notice_slurms_own_failures(site: Site, gate: Path) -
     assert not told.verdicts
 
 
+@pytest.mark.soak  # unit/test_joined_clusters.py has the parts of it.
+def test_a_service_that_starts_while_slurm_does_not_answer_loses_nothing_and_takes_jobs(
+    site: Site, gate: Path
+) -> None:
+    """What runs is adopted and ends as it would; what is submitted waits with the reason, and begins when
+    Slurm answers."""
+    job_id = training(site, gate)
+    site.kill_service()
+    site.lab.stop_controller()
+    try:
+        site.start_service()
+        [silent] = site.service.call("GET", "/trainshed/v1/nodes")["nodes"]
+        assert (silent["name"], silent["condition"]) == ("slurm", "GONE")
+        reason = "cluster slurm does not answer: squeue: "
+        assert silent["cause"].startswith(reason)
+        waiting = submit(site.service, spread("pass"))
+        for view in site.service.watch(waiting):
+            if told := view.get("waiting"):
+                assert told["message"].startswith(reason)
+                break
+        gate.write_text("")
+        told = story(site.service, job_id)
+        assert told.state == "SUCCEEDED"
+        assert told.begun == {PRIMARY: 1, WORKER: 1} and not told.verdicts
+        assert site.service.lines(job_id, PRIMARY)[-1].startswith("finds ")
+    finally:
+        site.lab.start_controller()
+    assert story(site.service, waiting).state == "SUCCEEDED"
+    for _ in asked_until("the end of all allocations"):
+        if not site.allocations():
+            break
+
+
 def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
     site: Site, gate: Path
 ) -> None:

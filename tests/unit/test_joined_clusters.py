@@ -22,8 +22,9 @@ from trainshed.engines.remote.cluster import (
     NodeNeed,
     NodeReport,
     Owner,
+    unreached,
 )
-from trainshed.engines.remote.joined import JoinedClusters, Member
+from trainshed.engines.remote.joined import ALONE, JoinedClusters, Member
 
 pytestmark = pytest.mark.anyio
 
@@ -36,6 +37,8 @@ class Recorder:
 
     found: ClusterReport
     down: bool = False
+    #: Why it can never be asked.
+    refusal: str = ""
     #: It had the hold, which was cancelled.
     held: bool = False
     asked: list[str] = field(default_factory=list[str])
@@ -44,6 +47,8 @@ class Recorder:
     )
 
     async def start(self) -> None:
+        if self.refusal:
+            raise ClusterRefused(self.refusal)
         if self.down:
             raise ClusterUnavailable("no answer")
         self.asked.append("start")
@@ -182,13 +187,45 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_d
 
 
 async def test_where_no_cluster_answers_at_the_start_each_is_named() -> None:
-    joined, east, west = two(down=True)
+    joined, east, _ = two(down=True)
     east.down = True
-    with pytest.raises(
-        ClusterUnavailable, match="cluster east: no answer; cluster west: no answer"
-    ):
+    await joined.start()
+    assert [one.cause for one in joined.report().nodes] == [
+        "cluster east does not answer: no answer",
+        "cluster west does not answer: no answer",
+    ]
+    await joined.close()
+
+
+async def test_a_cluster_that_can_never_be_asked_is_a_mistake_of_the_settings() -> None:
+    joined, east, west = two()
+    west.refusal = "there is no command salloc"
+    with pytest.raises(ClusterRefused, match="there is no command salloc"):
         await joined.start()
-    assert (east.asked, west.asked) == (["close"], ["close"])
+    assert east.asked[-1] == west.asked[-1] == "close"
+
+
+async def test_one_cluster_alone_is_waited_for_too_and_its_nodes_keep_their_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.001)
+    only = Recorder(a_report("n1", 5.0, HOLD), down=True)
+    joined = JoinedClusters({ALONE: Member(only, (), "abc")}, "abc", "slurm")
+    await joined.start()
+    [stand_in] = joined.report().nodes
+    assert (stand_in.node.name, stand_in.state) == ("slurm", NodeState.GONE)
+    assert stand_in.cause == "cluster slurm does not answer: no answer"
+    assert unreached([stand_in.node], "n1") is stand_in.node
+    with pytest.raises(ClusterUnavailable, match="cluster slurm does not answer: no answer"):
+        await joined.acquire(HOLD, [NodeNeed("n1", 1, 1, 1)])
+    only.down = False
+    async for report in joined.watch():
+        assert report == only.found
+        break
+    assert await joined.acquire(HOLD, [NodeNeed("n1", 1, 1, 1)]) == Hold(HOLD, "12", ("n1",))
+    with pytest.raises(ClusterRefused, match=r"^nobody's"):
+        await joined.owner("", "n1")
+    await joined.close()
 
 
 async def test_news_of_any_cluster_are_told_with_all_that_is_known() -> None:

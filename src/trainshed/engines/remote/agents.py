@@ -21,7 +21,13 @@ from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle, Connection
 from trainshed.engines.remote.attempts import Attempts, never_started
 from trainshed.engines.remote.channel import ChannelClosed
-from trainshed.engines.remote.cluster import Cluster, HoldEnd, HoldName, is_of
+from trainshed.engines.remote.cluster import (
+    Cluster,
+    ClusterUnavailable,
+    HoldEnd,
+    HoldName,
+    unreached,
+)
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.content.progress import Sending
 from trainshed.engines.remote.gang import Gang, hold_name
@@ -40,6 +46,8 @@ _TICK = 0.5
 """Seconds between two looks at which agents are silent."""
 _SETTLED = 1.0
 """Seconds by which a look at the cluster must be younger than an agent's silence, to tell about it."""
+_UNDECIDED = 30.0
+"""Seconds of silence for which it is waited to be told who ended an agent's hold."""
 _MARGIN = 5.0
 """Seconds after its lease until an agent counts as dead: its programs take their time to die."""
 _LEAVING = 10.0
@@ -339,7 +347,7 @@ class Agents:
                 "its programs by then",
             )
         report = self._cluster.report()
-        if any(one.node.unreached and is_of(agent.node, one.node.name) for one in report.nodes):
+        if unreached([one.node for one in report.nodes], agent.node):
             return None  # Nothing is known of any node there.
         node = next((one for one in report.nodes if one.node.name == agent.node), None)
         looked = report.looked if node is None or node.looked is None else node.looked
@@ -352,8 +360,18 @@ class Agents:
         if gang is None:
             return None
         name = hold_name(self._identity, gang.record, agent.part)
-        if name not in report.agents and (end := await self._ended(name)):
-            return HoldEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
+        if name not in report.agents:
+            try:
+                end = await self._ended(name)
+            except ClusterUnavailable as failure:
+                if silent < _UNDECIDED:
+                    return None
+                _log(agent).warning("it is not known how a hold ended: %s", failure)
+                end = None
+            if end is not None:
+                return HoldEnd(
+                    end.loss, f"{end.why}, and its programs on node {agent.node} with it"
+                )
         if agent.node not in report.agents.get(name, frozenset()):
             return HoldEnd(
                 Loss.AGENT_LOST,

@@ -130,9 +130,13 @@ class HoldEnd:
     why: str
 
 
-def is_of(node: str, cluster: str) -> bool:
-    """Whether a node is one of that cluster, where there are several (`joined`)."""
-    return node.startswith(f"{cluster}.")
+def unreached(nodes: Sequence[Node], node: str) -> Node | None:
+    """What is in the place of the cluster that a node is of, which does not answer; None = it does. The only
+    cluster there is is that of all nodes."""
+    silent = [one for one in nodes if one.unreached]
+    if len(nodes) == 1 and silent:
+        return silent[0]
+    return next((one for one in silent if node.startswith(f"{one.name}.")), None)
 
 
 class Cluster(Protocol):
@@ -140,7 +144,7 @@ class Cluster(Protocol):
     them blocks the loop."""
 
     async def start(self) -> None:
-        """Look for the first time. Raises ClusterUnavailable."""
+        """Look for the first time. Raises ClusterUnavailable, ClusterRefused: it cannot be asked at all."""
         ...
 
     async def close(self) -> None:
@@ -181,8 +185,8 @@ class Cluster(Protocol):
         ...
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
-        """How a hold ended that is not in reports any more; None = the cluster does not know it, or does not
-        answer."""
+        """How a hold ended that is not in reports any more; None = the cluster does not know. Raises
+        ClusterUnavailable: that is not decided yet, or not told just now."""
         ...
 
     async def give_back(self, name: HoldName) -> None:

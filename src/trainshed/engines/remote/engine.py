@@ -35,7 +35,7 @@ from trainshed.engines.remote.agent_handle import AgentGone, AgentHandle
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts, never_started
 from trainshed.engines.remote.autopsies import AutopsyCollector
-from trainshed.engines.remote.cluster import Cluster, ClusterUnavailable
+from trainshed.engines.remote.cluster import Cluster, ClusterRefused, ClusterUnavailable
 from trainshed.engines.remote.gang import AGENT_MEMORY, Gang, new_record
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.messages import News, Order
@@ -114,7 +114,7 @@ class RemoteEngine:
         await self._nodes.load()
         try:
             await self._cluster.start()
-        except ClusterUnavailable as failure:
+        except (ClusterUnavailable, ClusterRefused) as failure:
             raise EngineUnavailable(str(failure)) from failure
         if self._here is not None:
             await self._here.start()

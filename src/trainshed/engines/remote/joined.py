@@ -1,4 +1,5 @@
-"""Several clusters as one, each for regions of its own: a `Cluster` whose nodes are called CLUSTER.NODE."""
+"""Several clusters as one, each for regions of its own: a `Cluster` whose nodes are called CLUSTER.NODE. One
+alone is joined with nothing: its nodes keep their names, and it need not answer when the service starts."""
 
 import asyncio
 import logging
@@ -41,12 +42,18 @@ class Member:
     service: str
 
 
-class JoinedClusters:
-    """`members`: by their names, which hold no dot. A job is of one region, and a region is served by one
-    member: so what an attempt holds is on one of them."""
+ALONE = ""
+"""The name of a cluster that is the only one."""
 
-    def __init__(self, members: Mapping[str, Member], service: str) -> None:
+
+class JoinedClusters:
+    """`members`: by their names, which hold no dot, or one by the name `ALONE`, which people are told as
+    `kind`. A job is of one region, and a region is served by one member: so what an attempt holds is on one
+    of them."""
+
+    def __init__(self, members: Mapping[str, Member], service: str, kind: str = "cluster") -> None:
         self._members = dict(members)
+        self._kind = kind
         self._service = service
         #: Clusters that have not answered yet, and why. Nothing is asked of them.
         self._unreached: dict[str, str] = {}
@@ -56,19 +63,14 @@ class JoinedClusters:
         self._asked: dict[HoldName, str] = {}
 
     async def start(self) -> None:
-        """Start all; those that do not answer now join later. Raises ClusterUnavailable: none answers."""
+        """Start all; those that do not answer now join later. Raises ClusterRefused: one can never be
+        asked."""
         self._unreached = dict.fromkeys(self._members, "it has not answered yet")
         trying = {name: joined(self._reach(name)) for name in self._members}
         try:
-            _, pending = await asyncio.wait(trying.values(), timeout=_START_SECONDS)
-            while pending and len(self._unreached) == len(self._members):
-                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in trying.values():
-                if task.done():
-                    task.result()
-            if len(self._unreached) == len(self._members):
-                reasons = (f"cluster {name}: {why}" for name, why in self._unreached.items())
-                raise ClusterUnavailable("; ".join(reasons))
+            tried, _ = await asyncio.wait(trying.values(), timeout=_START_SECONDS)
+            for task in tried:
+                task.result()
         except BaseException:
             for task in trying.values():
                 task.cancel()
@@ -76,7 +78,9 @@ class JoinedClusters:
             await self._close_members()
             raise
         for name, why in self._unreached.items():
-            log.warning("cluster %s does not answer; its jobs wait until it does: %s", name, why)
+            log.warning(
+                "%s does not answer; its jobs wait until it does: %s", self._title(name), why
+            )
         for name, task in trying.items():
             self._tasks.begin(self._take_up(name, task), f"following cluster {name}")
 
@@ -86,19 +90,21 @@ class JoinedClusters:
         self._reader.put_nowait(None)
 
     def report(self) -> ClusterReport:
+        if ALONE in self._members and not self._unreached:
+            return self._members[ALONE].cluster.report()
         nodes: list[NodeReport] = []
         agents: dict[HoldName, frozenset[str]] = {}
         delays: dict[HoldName, Delay] = {}
         looked = 0.0
         for name, member in self._members.items():
             if why := self._unreached.get(name):
-                nodes.append(_stand_in(name, member, why))
+                nodes.append(self._stand_in(name, member, why))
                 continue
             found = member.cluster.report()
             looked = max(looked, found.looked)
             nodes += [self._named(name, member, one, found.looked) for one in found.nodes]
             for hold, on in found.agents.items():
-                agents[self._outer(hold)] = frozenset(f"{name}.{node}" for node in on)
+                agents[self._outer(hold)] = frozenset(_joined(name, node) for node in on)
             delays |= {self._outer(hold): delay for hold, delay in found.delays.items()}
         return ClusterReport(tuple(nodes), agents, looked, delays)
 
@@ -111,44 +117,56 @@ class JoinedClusters:
             member.cluster.detach()
 
     async def owner(self, project: str, node: str) -> Owner:
-        where, own = _split(node)
+        where, own = self._split(node)
         if where not in self._members:
             raise ClusterRefused(f"there is no cluster {where} any more, of which the node is")
         try:
             return await self._members[where].cluster.owner(project, own)
         except ClusterRefused as failure:
+            if where == ALONE:
+                raise
             raise ClusterRefused(f"cluster {where}: {failure}") from failure
 
     async def acquire(
         self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Hold:
-        places = {_split(need.node)[0] for need in needs}
+        places = {self._split(need.node)[0] for need in needs}
         (where,) = places
         if where not in self._members:
             raise ClusterUnavailable(f"there is no cluster {where} any more, of which the node is")
         self._require(where)
         self._asked[name] = where
         member = self._members[where]
-        inner = [replace(need, node=_split(need.node)[1]) for need in needs]
+        inner = [replace(need, node=self._split(need.node)[1]) for need in needs]
         own = (
-            None if avoid is None else [_split(one)[1] for one in avoid if cluster_of(one) == where]
+            None
+            if avoid is None
+            else [inside for at, inside in map(self._split, avoid) if at == where]
         )
         inner_name = replace(name, service=member.service)
         hold = await member.cluster.acquire(inner_name, inner, avoid=own)
-        return Hold(name, hold.cluster_id, tuple(f"{where}.{node}" for node in hold.nodes))
+        return Hold(name, hold.cluster_id, tuple(_joined(where, node) for node in hold.nodes))
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
-        where, own = _split(node)
+        where, own = self._split(node)
         self._require(where)
         member = self._members[where]
-        nodes = tuple(_split(one)[1] for one in hold.nodes)
+        nodes = tuple(self._split(one)[1] for one in hold.nodes)
         inner = Hold(replace(hold.name, service=member.service), hold.cluster_id, nodes)
         await member.cluster.start_agent(inner, own, argv, given)
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
-        for member in self._members.values():
-            if end := await member.cluster.ended(replace(name, service=member.service)):
-                return end
+        silent: ClusterUnavailable | None = None
+        for where, member in self._members.items():
+            if where in self._unreached:
+                continue
+            try:
+                if end := await member.cluster.ended(replace(name, service=member.service)):
+                    return end
+            except ClusterUnavailable as failure:
+                silent = failure
+        if silent is not None:
+            raise silent
         return None
 
     async def give_back(self, name: HoldName) -> None:
@@ -177,7 +195,7 @@ class JoinedClusters:
         # Others of its cluster reach it by what it is called there.
         return replace(
             one,
-            node=replace(node, name=f"{name}.{node.name}", accepts=accepts),
+            node=replace(node, name=_joined(name, node.name), accepts=accepts),
             address=one.address or node.name,
             looked=looked,
         )
@@ -185,7 +203,7 @@ class JoinedClusters:
     def _require(self, name: str) -> None:
         """Raises ClusterUnavailable: it does not answer."""
         if why := self._unreached.get(name):
-            raise ClusterUnavailable(f"cluster {name} does not answer: {why}")
+            raise ClusterUnavailable(f"{self._title(name)} does not answer: {why}")
 
     async def _reach(self, name: str) -> None:
         """Try once; a failure is noted in `_unreached`."""
@@ -209,7 +227,7 @@ class JoinedClusters:
             if self._unreached.get(name, why) != why:
                 self._reader.put_nowait(self.report())
         if was_away:
-            log.info("cluster %s answers", name)
+            log.info("%s answers", self._title(name))
             self._reader.put_nowait(self.report())
         async for _ in self._members[name].cluster.watch():
             self._reader.put_nowait(self.report())
@@ -218,19 +236,29 @@ class JoinedClusters:
         for member in self._members.values():
             await member.cluster.close()
 
+    def _title(self, name: str) -> str:
+        return f"cluster {name or self._kind}"
 
-def _stand_in(name: str, member: Member, why: str) -> NodeReport:
-    """What is reported of a cluster of which no node is known: one node that is gone, with why."""
-    node = Node(name, 0, 0, accepts=Acceptance(regions=member.regions), unreached=why)
-    return NodeReport(node, NodeState.GONE, f"cluster {name} does not answer: {why}")
+    def _stand_in(self, name: str, member: Member, why: str) -> NodeReport:
+        """What is reported of a cluster of which no node is known: one node that is gone, with why."""
+        regions = Acceptance(regions=member.regions)
+        node = Node(name or self._kind, 0, 0, accepts=regions, unreached=why)
+        return NodeReport(node, NodeState.GONE, f"{self._title(name)} does not answer: {why}")
+
+    def _split(self, node: str) -> tuple[str, str]:
+        """The cluster's name, and the node's there."""
+        return (ALONE, node) if ALONE in self._members else _split(node)
 
 
 def cluster_of(node: str) -> str:
-    """The name of the cluster that a node is of."""
+    """The name of the cluster that a node is of, of several."""
     return _split(node)[0]
 
 
 def _split(node: str) -> tuple[str, str]:
-    """The cluster's name, and the node's there."""
     cluster, _, own = node.partition(".")
     return cluster, own
+
+
+def _joined(cluster: str, node: str) -> str:
+    return node if cluster == ALONE else f"{cluster}.{node}"

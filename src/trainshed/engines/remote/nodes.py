@@ -23,7 +23,7 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.engines.remote.attempts import Attempts
-from trainshed.engines.remote.cluster import Cluster, ClusterReport, NodeReport, is_of
+from trainshed.engines.remote.cluster import Cluster, ClusterReport, NodeReport, unreached
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.eventloop.background import Crew
@@ -144,11 +144,10 @@ class ClusterNodes:
         """Raises EngineUnavailable if a requested node, or its whole cluster, does not answer. `refuse`:
         raises LaunchRejected if the cluster does not list it."""
         for request in requests:
-            for node in self.capacity:
-                if node.unreached and is_of(request.node, node.name):
-                    raise EngineUnavailable(
-                        f"cluster {node.name} does not answer: {node.unreached}"
-                    )
+            if silent := unreached(self.capacity, request.node):
+                raise EngineUnavailable(
+                    f"cluster {silent.name} does not answer: {silent.unreached}"
+                )
             if refuse and request.node not in self._states:
                 raise LaunchRejected(
                     f"there is no node {request.node!r}; this cluster's are "

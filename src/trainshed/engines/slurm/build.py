@@ -21,7 +21,7 @@ from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.credentials import Credential, Issuer
 from trainshed.engines.remote.engine import PORT, RemoteEngine
 from trainshed.engines.remote.hub import Hub
-from trainshed.engines.remote.joined import JoinedClusters, Member, cluster_of
+from trainshed.engines.remote.joined import ALONE, JoinedClusters, Member, cluster_of
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.options import RemoteOptions, module_command
 from trainshed.engines.slurm.cluster import SlurmCluster
@@ -102,7 +102,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 def _cluster(settings: SlurmSettings, identity: str) -> Cluster:
     if not settings.clusters:
-        return SlurmCluster(settings, identity)
+        alone = Member(SlurmCluster(settings, identity), (), identity)
+        return JoinedClusters({ALONE: alone}, identity, "slurm")
     members: dict[str, Member] = {}
     for name in settings.clusters:
         service = identity + name

@@ -88,7 +88,7 @@ class SlurmCluster:
             try:
                 self._settings.command(name)
             except FileNotFoundError as e:
-                raise ClusterUnavailable(str(e)) from None
+                raise ClusterRefused(str(e)) from None
         self._started = time.monotonic()
         for name in await self._users.load():
             log.warning("slurm: this machine knows no user %s ([engines.slurm.users])", name)
@@ -164,14 +164,19 @@ class SlurmCluster:
             raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
+        ask = commands.list_jobs([await self._user(name)], str(name), ended=True)
         try:
-            ask = commands.list_jobs([await self._user(name)], str(name), ended=True)
             found = list(commands.parse_jobs(await self._client.answer(ask)))
-        except (ClusterUnavailable, ValueError) as e:
-            log.info("%s: it is not known how it ended: %s", name, e)
-            return None
+        except ValueError as e:
+            raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
         over = [job for job in found if not job.held and not job.pending]
-        return reasons.end(max(over, key=lambda job: job.id)) if over else None
+        if not over:
+            return None
+        last = max(over, key=lambda job: job.id)
+        if last.state == "COMPLETING":
+            # Who ended it is told when the last of its processes has.
+            raise ClusterUnavailable(f"{name}: job {last.id} is still ending")
+        return reasons.end(last)
 
     async def give_back(self, name: HoldName) -> None:
         self._given_back[name] = time.monotonic()
