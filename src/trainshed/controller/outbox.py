@@ -1,5 +1,5 @@
-"""Sends what commits have put into the outbox, beside everything else: tried again with growing pauses for a
-day, told on the job's timeline (ADR 78). No job waits for it.
+"""Sends the notifications that commits have put into the outbox. Each is tried again with growing pauses for
+a day, and what came of it is told on the job's timeline (ADR 78). No job waits for it.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.notifications import Notification, Target, next_try, notifications
+from trainshed.core.notifications import Notification, Occasion, Target, next_try, notifications
 from trainshed.eventloop.background import Crew, joined
 from trainshed.notifying.targets import NotSent
 from trainshed.store.notifications import Notifications, Outgoing
@@ -21,9 +21,17 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _BATCH: Final = 50
+"""Notifications that are looked at at once."""
 _LONGEST_WAIT: Final = 600.0
 """Seconds; a later try is looked for again then, so that a changed clock is noticed."""
 _DISK_PAUSE: Final = 5.0
+"""Seconds after which it goes on if the store could not be written to."""
+_WORDS: Final = {
+    Occasion.SUCCEEDED: "has succeeded",
+    Occasion.FAILED: "has failed",
+    Occasion.CANCELLED: "was cancelled",
+    Occasion.STALLED: "has stalled",
+}
 
 
 class Sender(Protocol):
@@ -63,7 +71,7 @@ class OutboxWorker:
         self._crew = Crew()
 
     def of(self, commit: Commit) -> tuple[Notification, ...]:
-        """Whom a step tells of."""
+        """The notifications that a step asks for."""
         if not self._targets:
             return ()
         return notifications(commit.job, commit.timeline, self._targets, self._now(), self._page)
@@ -84,16 +92,16 @@ class OutboxWorker:
         while True:
             self._news.clear()
             try:
-                wait = await self._work_off()
+                wait = await self._send_due()
             except Unavailable:
-                # A full disk, say: what was sent and could not be noted is sent again.
+                # The disk may be full. What was sent, but not noted as sent, is sent again.
                 wait = _DISK_PAUSE
             if wait:
                 task = joined(self._news.wait())
                 await asyncio.wait((task,), timeout=wait)
                 task.cancel()
 
-    async def _work_off(self) -> float:
+    async def _send_due(self) -> float:
         """Try what is due. Returns the seconds until there is more to do, 0 = at once."""
         waiting = await self._outbox.waiting(_BATCH)
         due = [each for each in waiting if each.due <= self._now()]
@@ -107,7 +115,8 @@ class OutboxWorker:
         return 0
 
     async def _try_all(self, group: Sequence[Outgoing]) -> None:
-        """Those of one target. Where one fails, the others would, too, and each might take long to do so."""
+        """Send those of one target. After a failure the rest is not tried: it would fail as well, and each
+        try may take long."""
         cause = ""
         for each in group:
             if cause:
@@ -116,7 +125,7 @@ class OutboxWorker:
                 cause = await self._try(each)
 
     async def _try(self, each: Outgoing) -> str:
-        """Why it did not get through; "" = it did."""
+        """Send one; why that failed, "" = it did not."""
         told = each.notification
         what = f"{told.target} was told that the job {_WORDS[told.occasion]}"
         try:
@@ -124,7 +133,7 @@ class OutboxWorker:
         except NotSent as failure:
             cause = str(failure)
         except Exception as failure:
-            # Broad on purpose: what fails so would fail each time, and hold up all others.
+            # Broad on purpose: one notification that makes its sender fail must not hold up all others.
             about(log, told.job_uid).exception("telling %s failed", told.target)
             cause = repr(failure)
         else:
@@ -154,11 +163,3 @@ class OutboxWorker:
         told = each.notification
         details = {"target": told.target, "occasion": told.occasion.value}
         await self._intake.tell(told.job_uid, (TimelineEntry(self._now(), kind, message, details),))
-
-
-_WORDS: Final = {
-    "succeeded": "has succeeded",
-    "failed": "has failed",
-    "cancelled": "was cancelled",
-    "stalled": "has stalled",
-}

@@ -42,10 +42,10 @@ FIRST_PASS: Final = 60.0
 PAUSE: Final = 900.0
 """Seconds between two passes."""
 _BREATH: Final = 0.01
-"""Seconds between two deletions, in which everything else goes on."""
+"""Seconds between two deletions, for requests and jobs to go on."""
 _PAGE: Final = 500
 _BLOCK: Final = 20
-"""Logs that are looked at in one turn of a thread."""
+"""Logs that are measured by one call in a thread."""
 
 
 class Inventory(Protocol):
@@ -62,8 +62,8 @@ class Inventory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """What deletes. `job`: as a request would, with all that is beside its record; raises RequestError.
-    `log`: raises OSError."""
+    """How things are deleted. `job`: as a request would, with all that is beside its record; raises
+    RequestError. `log`: raises OSError."""
 
     job: Callable[[JobName], Awaitable[object]]
     log: Callable[[JobUid], Awaitable[None]]
@@ -80,7 +80,7 @@ class _Over:
 
 @dataclass(slots=True)
 class RetentionTimer:
-    """Looks now and then what is to go. Does nothing if no setting is set."""
+    """Deletes now and then what is due. Does nothing if no setting is set."""
 
     retention: Retention
     reader: Reader
@@ -138,7 +138,7 @@ class RetentionTimer:
     # --- jobs ---
 
     async def _jobs_due(self) -> list[_Over]:
-        """What clients made and is due; what that has made goes with it."""
+        """The jobs of clients that are due; `_delete` takes with each what it has made."""
         before = self.now() - parse_age(self.retention.jobs)
         query = JobQuery("", None, None, limit=_PAGE)
         found: list[_Over] = []
@@ -151,7 +151,7 @@ class RetentionTimer:
             query = JobQuery("", None, None, limit=_PAGE, after=page.went_to)
 
     async def _delete(self, over: _Over) -> bool:
-        """Delete what a job has made, then the job. Whether it is gone: what is in use stays for now."""
+        """Delete what a job has made, then the job. False: something of it is in use, and stays for now."""
         try:
             for child in await self.reader.children(over.uid):
                 if not await self._delete(_Over(child.uid, child.name, child.ended)):
@@ -174,7 +174,7 @@ class RetentionTimer:
     # --- logs ---
 
     async def _take_stock(self) -> None:
-        """See which logs of jobs that are over there are. A log that is known is not looked at again."""
+        """Bring `_logs` up to date. A log that is known is not measured again."""
         there = await asyncio.to_thread(self.inventory.jobs)
         for uid in self._logs.keys() - there:
             del self._logs[uid]
@@ -183,27 +183,28 @@ class RetentionTimer:
             over: list[tuple[JobUid, int]] = []
             for uid in fresh[first : first + _BLOCK]:
                 ended = await self._over_since(uid)
-                if ended:
+                if ended is not None:
                     over.append((uid, ended))
             sizes = await asyncio.to_thread(partial(_sizes, self.inventory, over))
             self._logs.update(sizes)
             await self.sleep(_BREATH)
 
-    async def _over_since(self, uid: JobUid) -> int:
-        """When a job was over, and whatever had made it, which still reads what it measured; 0 = it is not,
-        or cannot be read."""
+    async def _over_since(self, uid: JobUid) -> int | None:
+        """When a job was over, and whatever had made it, which still reads what the job measured (ns since
+        the epoch); 0 = the job was deleted and has left its log behind. None = it is not over, or cannot be
+        read."""
         ended = 0
         wanted: JobUid | None = uid
         while wanted is not None:
             try:
                 work: Work = (await self.reader.job_by_uid(wanted))[0]
             except NotFound:
-                # A job that was deleted has left it behind; what made a job may have gone before the job.
-                return ended or (1 if wanted == uid else 0)
+                # What made a job may have been deleted before the job.
+                return ended
             except RequestError:
-                return 0
+                return None
             if not work.ended:
-                return 0
+                return None
             ended = max(ended, work.ended)
             wanted = parent_of(work)
         return ended
@@ -225,7 +226,7 @@ class RetentionTimer:
         )
 
     async def _tell(self, uid: JobUid, due: LogDue) -> None:
-        """Tell the job, and what has made it, whose log is that of what it made; each once."""
+        """Tell the job, once, and likewise what has made it: its log is made of those of its jobs."""
         now = self.now()
         wanted: JobUid | None = uid
         while wanted is not None:

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Final
 
 BUSY_GPU: Final = 0.02
-"""Part of the time that a GPU is at work, from which on it counts as busy."""
+"""A GPU that is at work for this part of the time or more counts as busy."""
 BUSY_CPUS: Final = 0.05
-"""Processors at work, from which on a replica counts as busy."""
+"""A replica that keeps so many processors at work or more counts as busy."""
 BUSY_BYTES: Final = 10_000
-"""Bytes a second that a replica sends and receives, from which on it counts as busy: it may load data."""
+"""A replica that sends and receives so many bytes a second or more counts as busy: it may load data."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdlePolicy:
     """How long a job may idle, in nanoseconds; 0 = for ever."""
 
-    #: Its GPUs, all of them.
+    #: All GPUs of a job, before it is warned.
     gpus: int = 0
-    #: All of it.
+    #: All of a job, before it is warned.
     jobs: int = 0
     #: After the warning, before it is stopped; 0 = it is only warned.
     stop: int = 0
@@ -34,8 +34,9 @@ class IdlePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a replica used between two looks at it (ns since the epoch)."""
+    """What a replica used between two looks at it."""
 
+    #: ns since the epoch, like `end`.
     begin: int
     end: int
     #: Processors at work on average.
@@ -57,7 +58,7 @@ class Span:
 
 
 class Idling(enum.StrEnum):
-    """What has not worked."""
+    """What of a job was idle."""
 
     GPUS = "gpus"
     JOB = "job"
@@ -84,8 +85,8 @@ class Verdict:
 def verdict(
     policy: IdlePolicy, replicas: Sequence[Sequence[Span]], warned: Iterable[int], now: int
 ) -> Verdict | None:
-    """What follows for a job. `replicas`: the spans of each that runs, oldest first; of one that was not
-    looked at nothing is known, and then nothing follows. `warned`: when its timeline was told before."""
+    """What follows for a job; None = nothing. `replicas`: the spans of each that runs, oldest first; nothing
+    follows while one has none, since it was not looked at. `warned`: when its timeline was told before."""
     if not replicas or not all(replicas):
         return None
     until = min(spans[-1].end for spans in replicas)
@@ -108,7 +109,7 @@ def verdict(
 
 
 def _since(spans: Sequence[Span], idling: Idling) -> int:
-    """The end of the last span in which it worked; the beginning if it never did."""
+    """The end of the last span that was not idle; the first one's beginning if all were."""
     for span in reversed(spans):
         if not (span.gpus_idle if idling is Idling.GPUS else span.is_idle):
             return span.end

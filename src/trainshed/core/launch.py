@@ -18,8 +18,6 @@ of another one in its place."""
 
 STALL_LABEL = "trainshed-stall-after"
 """Label of a job: whole seconds without progress after which its programs are ended, 0 = never."""
-
-
 PROGRESS_LABEL = "trainshed-progress-reports"
 """Label of a job: "off" = its program is not told where it can report how far it is, "on" = it is."""
 

@@ -1,8 +1,6 @@
-"""Who is told how a job ends or that it stalls: targets that the operator has set up, and which jobs they are
-for. What is sent, and when it is tried again. Pure (ADR 78).
+"""Who is told that a job has ended or stalls, what is sent, and when it is tried again. Pure (ADR 78).
 
-Jobs name targets by a label and never an address: what the service calls is what its operator has written
-down.
+Jobs name targets by a label, never an address: the service calls only what its operator has written down.
 """
 
 import enum
@@ -21,15 +19,15 @@ LABEL: Final = "trainshed-notify"
 """Label of a job: names of targets, with `_` between them."""
 _SECOND: Final = 10**9
 _PAUSES: Final = tuple(seconds * _SECOND for seconds in (10, 30, 120, 600, 1800, 3600))
-"""Between two tries; the last one is repeated."""
+"""Nanoseconds between two tries; the last one is repeated."""
 GIVEN_UP_AFTER: Final = 24 * 3600 * _SECOND
-"""How long it is tried."""
+"""Nanoseconds."""
 _LONGEST_ERROR: Final = 2_000
 """Characters of a job's error in a notification."""
 
 
 class Occasion(enum.StrEnum):
-    """What is told of."""
+    """Why somebody is told."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -42,9 +40,9 @@ class Target:
     """Somebody who is told."""
 
     name: str
-    #: Of these occasions.
+    #: The occasions on which they are.
     on: frozenset[Occasion]
-    #: Of every job, whether or not its label names it.
+    #: Whether of every job, or only of those whose label names it.
     every_job: bool = False
 
 
@@ -73,8 +71,9 @@ def notifications(
     now: int,
     page: str = "",
 ) -> tuple[Notification, ...]:
-    """Whom a step tells of: `work` as it is after the step, `entries` the step's own. Jobs that others made
-    are told of by what made them. `page`: the address of pages of jobs, "" = there is none."""
+    """The notifications that a step asks for. `work`: as it is after the step; `entries`: the step's own.
+    None of a job that a tuning job or pipeline made: that one is told of. `page`: the address of pages of
+    jobs, "" = there is none."""
     if not isinstance(work, Pipeline) and work.parent is not None:
         return ()
     occasions = _occasions(work, entries)
@@ -92,7 +91,7 @@ def notifications(
 def _occasions(work: Work, entries: Sequence[TimelineEntry]) -> list[Occasion]:
     stalled = any(entry.details.get("stalled") is True for entry in entries)
     found = [Occasion.STALLED] if stalled else []
-    # Nothing is committed of a work that is over: the step that ends it is told of once.
+    # There is no commit after the step that ends a work, so that its end is told of once.
     return [*found, Occasion(work.state.value.lower())] if work.state.is_final else found
 
 
@@ -136,8 +135,8 @@ def mail_of(told: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def next_try(created: int, tries: int, now: int) -> int | None:
-    """When a notification is tried again that was tried so often in vain, in ns since the epoch; None = it is
-    given up."""
+    """When a notification is tried again after so many failed tries (ns since the epoch); None = it is given
+    up."""
     due = now + _PAUSES[min(tries, len(_PAUSES)) - 1]
     return due if due - created <= GIVEN_UP_AFTER else None
 

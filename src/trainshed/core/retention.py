@@ -46,10 +46,11 @@ def parse_size(text: str) -> int:
 class Retention:
     """What is kept of jobs that are over; what is not set is kept for ever."""
 
-    #: As they were written: ages of a whole job and of its log after its end, and the size of all logs of
-    #: jobs that are over; "" = not set.
+    #: How long a job is kept after its end, as `parse_age` reads it; "" = for ever.
     jobs: str = ""
+    #: How long its log is; "" = as long as the job.
     logs: str = ""
+    #: What the logs of all jobs that are over may take together, as `parse_size` reads it; "" = any size.
     size: str = ""
 
     @property
@@ -63,12 +64,15 @@ class RetentionReport:
     """What was deleted since the service started."""
 
     retention: Retention
-    #: When it was last looked what is to go; ns since the epoch, 0 = not yet.
+    #: When the last pass ended; ns since the epoch, 0 = there was none yet.
     last_pass: int = 0
+    #: Jobs that were deleted.
     jobs: int = 0
+    #: Logs that were deleted of jobs that stay.
     logs: int = 0
-    #: Bytes of logs that were deleted, and that jobs that are over have now.
+    #: Bytes of all logs that were deleted.
     freed: int = 0
+    #: Bytes of the logs that jobs that are over have now.
     kept: int = 0
 
 
@@ -89,8 +93,8 @@ E = TypeVar("E", bound=Ending)
 
 
 def jobs_due(newest_first: Iterable[E], before: int, keep: int = 0) -> list[E]:
-    """Those that have been over since before a moment (ns), but for the first `keep` of the list: what ended
-    first first, and of the same moment the older one. Nothing that is not over is among them."""
+    """Those that ended before a moment (ns), in the order of their ends, and of equal ends the older first.
+    The first `keep` of the list stay."""
     considered = list(newest_first)[keep:]
     due = [each for each in reversed(considered) if 0 < each.ended < before]
     return sorted(due, key=lambda each: each.ended)
@@ -111,13 +115,13 @@ class LogDue:
     """A log that is to be deleted, and by which setting."""
 
     log: KeptLog
-    #: What is told of it: how long, or how much, is kept.
+    #: How long, or how much, is kept, in words.
     kept: str
 
 
 def logs_due(logs: Sequence[KeptLog], retention: Retention, now: int) -> list[LogDue]:
-    """Those that are older than the setting allows; then as many of the oldest as it takes for the rest to
-    fit into the size. The one that ended first first."""
+    """The logs that are older than the setting allows; then as many of the oldest as it takes until the rest
+    fits into the size. In the order of their jobs' ends."""
     before = now - parse_age(retention.logs) if retention.logs else 0
     limit = parse_size(retention.size)
     left = sum(log.bytes for log in logs)
@@ -134,7 +138,7 @@ def logs_due(logs: Sequence[KeptLog], retention: Retention, now: int) -> list[Lo
 
 
 def log_deleted_message(due: LogDue, now: int) -> str:
-    """What whoever looks for a log is told; `now` in ns since the epoch."""
+    """What is said in the place of a log; `now` in ns since the epoch."""
     day = datetime.fromtimestamp(now // 10**9, UTC).date()
     return f"The log was deleted on {day}: logs are kept {due.kept}."
 

@@ -93,7 +93,7 @@ class NodeCapacity:
     others: OthersUse = NOBODY_ELSE
     #: Of no account where nodes have no bounds (`Policy.strict`).
     accepts: Acceptance = ANYBODY
-    #: Why nothing is known of the nodes of a whole cluster, for which this stands; "" = it is a node.
+    #: Set on an entry that stands for a whole cluster that does not answer: why; "" = a real node.
     unreached: str = ""
 
 
@@ -112,7 +112,7 @@ class Policy:
     public_quotas: bool = False
     #: Bytes that no replica gets more than, whatever its machine has; 0 = no cap.
     memory_cap: int = 0
-    #: Bytes that the engine may take on a node for each replica, besides what that one gets.
+    #: Bytes that the engine may take on a node for each replica, beside the replica's own.
     memory_beside: int = 0
 
 
@@ -252,8 +252,9 @@ def _demand(pool: WorkerPool, memory_factor: float, region: str, policy: Policy)
 
 
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:
-    """What a machine's replica takes of a node: all that the machine has, with what programs do not get of it
-    (spec/machines#memory), or as much as anybody gets; and room for the engine in any case."""
+    """Bytes of a node that a machine's replica takes: all that the machine has, also what programs do not get
+    of it (spec/machines#memory), but no more than `memory_cap`; and in any case its limit and what the engine
+    takes beside it."""
     whole, limit = round(machine.memory_bytes * factor), int(machine.memory_limit_bytes * factor)
     if not whole:
         return 0

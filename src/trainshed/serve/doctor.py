@@ -20,8 +20,6 @@ from trainshed.serve.settings import Settings, SettingsError, engine_settings, l
 
 _FEW_BYTES = 10 * 2**30
 _TMP = "Systems empty /tmp when they start, and delete what lies there for days."
-
-
 _MARKS = {
     Verdict.GOOD: ("ok", "green"),
     Verdict.LESS: ("--", "yellow"),
@@ -251,7 +249,7 @@ _STRONGER = {
     "kernel.apparmor_restrict_unprivileged_userns=0; a container needs `--privileged`. Or run the service as "
     "root. Namespaces are Linux's alone.",
 }
-"""How to get a stronger level than these, which are weak."""
+"""How to get a stronger level than these two, which are weak."""
 
 
 def _images(settings: Settings) -> Finding:

@@ -19,9 +19,10 @@ class Finding:
     about: str
     verdict: Verdict
     told: str
-    #: Why it is so; "" = what is told says it, of what is good alone.
+    #: Why it is so; "" only of what is good.
     cause: str = ""
-    #: What to do: a command, a setting, a file to change; of what is good what could be had beyond it, or "".
+    #: What to do: a command, a setting, a file to change. Of what is good: what could be had beyond it, or
+    #: "".
     remedy: str = ""
 
     def __post_init__(self) -> None:

@@ -160,7 +160,7 @@ class Service:
             )
 
     async def _begin_work(self) -> None:
-        """What goes on beside jobs and requests."""
+        """Start what goes on beside jobs and requests."""
         await self._app.suggesting.start()
         await self._app.exports.start()
         self._app.retention.start()
@@ -169,6 +169,7 @@ class Service:
         self._app.runtimes.search()
 
     async def _end_work(self) -> None:
+        """Stop it; the outbox after the controller, whose last commits may still put something into it."""
         await self._app.idling.close()
         await self._app.retention.close()
         await self._app.suggesting.close()

@@ -174,22 +174,27 @@ class Settings:
     autopsy_ttl: Amount = 24.0
     #: GiB of all that is kept of failed replicas.
     autopsy_limit: Amount = 10.0
-    #: How long a job that is over is kept, its log, and how much of all such logs; "" = for ever, any.
+    #: How long a job is kept after its end; "" = for ever.
     retention_jobs: Age = ""
+    #: How long its log is; "" = as long as the job.
     retention_logs: Age = ""
+    #: How much the logs of all jobs that are over may take; "" = any size.
     retention_size: Size = ""
-    #: The server that takes mail for `notify`, "" = there is none; who signs in there, by which environment
-    #: variable's password; who the mail is from.
+    #: The server that takes mail for `notify`; "" = there is none.
     smtp_host: str = ""
     smtp_port: Port = 587
     smtp_tls: SmtpTls = "starttls"
+    #: Who signs in there; "" = nobody does.
     smtp_user: str = ""
+    #: The environment variable that holds the password.
     smtp_password_env: str = ""
+    #: The address that mail is from.
     smtp_sender: str = ""
-    #: Seconds for which all GPUs of a job, or all of it, may do nothing before its timeline says so; and then
-    #: until it is stopped. 0 = for ever, and never.
+    #: Seconds for which all GPUs of a job may do nothing before its timeline says so; 0 = for ever.
     idle_gpus: Amount = 0.0
+    #: The same of all of a job: processors, GPUs and network.
     idle_jobs: Amount = 0.0
+    #: Seconds after that warning until a job that still does nothing is stopped; 0 = it is not.
     idle_stop: Amount = 0.0
     #: Where a collector of OpenTelemetry takes traces by OTLP over HTTP; "" = there are none.
     traces_endpoint: Collector = ""
@@ -243,7 +248,8 @@ LOCAL_ENGINE = (
 
 
 GROUPS = ("retention", "smtp", "idle", "traces")
-"""Tables of the file that hold settings of this beginning: `[retention] jobs` is `retention_jobs`."""
+"""Tables of the file whose settings have the table's name as prefix: `[retention] jobs` is
+`retention_jobs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +397,7 @@ def speaks_tls(settings: Settings) -> bool:
 
 
 def _no_mail(settings: Settings) -> str:
-    """Why nobody can be told by mail that is to be, "" if he can."""
+    """What is missing for the mail that `notify` asks for; "" = nothing."""
     if not any(table.mail for table in settings.notify):
         return ""
     wanted = [name for name in ("smtp_host", "smtp_sender") if not getattr(settings, name)]

@@ -1,5 +1,5 @@
-"""The store's door for notifications that are to be sent: an outbox. They are put into it by the commit that
-they tell of (`store.port.Commit`). Contract suite: tests/contract/store."""
+"""The store's port for notifications that are to be sent: an outbox. The commit that they tell of puts them
+into it (`store.port.Commit`). Contract suite: tests/contract/store."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +20,8 @@ class Outgoing:
 
 
 class Notifications(Protocol):
-    """Every write is durable when its call returns; one that was removed meanwhile is fine."""
+    """Every write is durable when its call returns; nothing happens if the notification was removed
+    meanwhile."""
 
     async def waiting(self, limit: int) -> tuple[Outgoing, ...]:
         """Those that are to be tried next, by `due`."""

@@ -1,9 +1,8 @@
-"""How far programs are: what is remembered of those that somebody looks at, so that each look reads only
-what is new.
+"""How far programs are, found when somebody asks. What was read is remembered, so that the next look reads
+only what is new.
 
-Nothing is followed: of a job that nobody looks at nothing is read. A job that is looked at for the first
-time is told by samples of its whole log, so that it is no matter who looked before, nor whether the service
-was away.
+Nothing is read of a job that nobody asks for. The first look samples the job's whole log, so that it does not
+matter who looked before, or whether the service was away.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ _MOST: Final = 4096
 """Jobs that are remembered: some 20 kB each."""
 _SECOND: Final = 10**9
 _ABOUT: Final = 0.15
-"""Of what a program says of its own rest: by so much that may be wrong."""
+"""The part of a program's own estimate by which that may be wrong."""
 _STEPS: Final = (("current_step", "total_steps", "step"), ("currentEpoch", "totalEpochs", "epoch"))
 """Metrics that programs count by, as Hugging Face's and others' do."""
 
@@ -36,9 +35,9 @@ class Known:
     #: The last line that it printed; "" = none.
     last_line: str = ""
     estimate: Estimate | None = None
-    #: "output": by what it prints; "report": as it said itself; "" = not known.
+    #: "output": from what it prints; "report": the program said so; "" = not known.
     source: str = ""
-    #: When it said so (ns); 0 = it did not.
+    #: When it reported (ns since the epoch); 0 = it did not.
     at: int = 0
     #: What it reported beside that.
     metrics: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -57,14 +56,14 @@ class _Followed:
 
 
 class ProgressBook:
-    """What is remembered, of a bounded number of jobs."""
+    """Remembers how far jobs were, of the newest `most` that somebody asked for."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._followed: OrderedDict[JobUid, _Followed] = OrderedDict()
 
     async def look(self, logs: LogReader, job: Job, now: int) -> Known:
-        """How far a job is that runs. Reads a bounded number of bytes."""
+        """How far a running job is; `now` in ns. Reads a bounded number of bytes."""
         replica = _primary(job)
         followed = self._of(job, replica)
         async with followed.lock:
@@ -101,8 +100,7 @@ class ProgressBook:
 
 
 def reported(logs: LogReader, job: Job, now: int) -> Known | None:
-    """What a job's primary program has said of itself, in the attempt that is or was its last; None:
-    nothing."""
+    """What a job's primary program has reported of itself in the last attempt; None = nothing."""
     told = logs.reports(StreamSource(job.uid, job.attempt, _primary(job).id))
     if not told:
         return None

@@ -25,7 +25,7 @@ _TPU_BOARD = 8
 
 
 def usage(spec: JobSpec) -> tuple[tuple[str, float], ...]:
-    """(metric, amount) that the whole job takes while it has room, by metric, without zeros.
+    """(metric, amount) that the whole job takes while it is placed, by metric, without zeros.
 
     CPUs, devices and gigabytes. Disks count in full for spot and flex-start work too.
     """

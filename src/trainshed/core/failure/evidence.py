@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.names import JobName, ReplicaId, public_replica_name
@@ -13,7 +14,7 @@ class Cause(enum.StrEnum):
     EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did.
     OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node.
     LOST: it is gone without a record, through no fault of ours; NODE_FAILED, AGENT_LOST, ALLOCATION_REVOKED,
-    ALLOCATION_EXPIRED, CLUSTER_PREEMPTED: likewise, and who took it is known (`Loss`). PACKAGE: the job's own
+    ALLOCATION_EXPIRED, CLUSTER_PREEMPTED: likewise, and it is known how (`Loss`). PACKAGE: the job's own
     package cannot be installed. DATA: its dataset cannot be split. REJECTED: the engine will never start it.
     SERVICE: the service failed. STOCK_OUT: no node can take it. PREEMPTED: its capacity went to another job.
     CANCELLED: a user or a time limit ended the job.
@@ -38,6 +39,18 @@ class Cause(enum.StrEnum):
     STOCK_OUT = "stock_out"
     PREEMPTED = "preempted"
     CANCELLED = "cancelled"
+
+
+CLUSTER_LOSSES: Final = frozenset(
+    {
+        Cause.NODE_FAILED,
+        Cause.AGENT_LOST,
+        Cause.ALLOCATION_REVOKED,
+        Cause.ALLOCATION_EXPIRED,
+        Cause.CLUSTER_PREEMPTED,
+    }
+)
+"""Of a replica on a cluster: lost, and it is known how."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from math import isfinite
 from signal import Signals
 from typing import Any, Final, cast
 
-from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.evidence import CLUSTER_LOSSES, Cause
 from trainshed.core.failure.messages import (
     FACTS,
     FAILED_PRECONDITION,
@@ -201,24 +201,17 @@ Entry = Mapping[str, object]
 DEFAULT_PLACE: Final = "out_of_memory"
 """The row that a new one stands before: after those of success and of reducers, before every failure."""
 
-_OF_A_REPLICA = frozenset(
-    {
-        Cause.EXITED,
-        Cause.SIGNALLED,
-        Cause.OUT_OF_MEMORY,
-        Cause.OUT_OF_DISK,
-        Cause.STALLED,
-        Cause.LEFT,
-        Cause.LOST,
-        Cause.NODE_FAILED,
-        Cause.AGENT_LOST,
-        Cause.ALLOCATION_REVOKED,
-        Cause.ALLOCATION_EXPIRED,
-        Cause.CLUSTER_PREEMPTED,
-    }
-)
+_OF_A_REPLICA = CLUSTER_LOSSES | {
+    Cause.EXITED,
+    Cause.SIGNALLED,
+    Cause.OUT_OF_MEMORY,
+    Cause.OUT_OF_DISK,
+    Cause.STALLED,
+    Cause.LEFT,
+    Cause.LOST,
+}
 _MAY_HAVE_A_REPLICA = _OF_A_REPLICA | {Cause.SERVICE}
-_WITHOUT_ROOM = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED})
+_WITHOUT_CAPACITY = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED})
 _MESSAGES = {
     **dict.fromkeys(_OF_A_REPLICA, (INVALID_ARGUMENT, Message.LOST)),
     Cause.OUT_OF_MEMORY: (INVALID_ARGUMENT, Message.OUT_OF_MEMORY),
@@ -376,7 +369,7 @@ def _new(name: str, read: Fields) -> Rule | list[str]:
         read = {
             "code": code,
             "message": message,
-            "gives_room": bool(read["causes"] & _WITHOUT_ROOM),
+            "gives_room": bool(read["causes"] & _WITHOUT_CAPACITY),
         } | read
     return _changed(Rule(name, Match(frozenset()), read["action"]), read)
 
@@ -398,7 +391,7 @@ def _contradictions(rule: Rule) -> Iterator[str]:
             yield "action: a success is not tried again; leave restarts and retries out"
     if rule.restarts and not causes & _MAY_HAVE_A_REPLICA:
         yield "restarts: no single replica ended, so none can be restarted; say retries"
-    if causes & _WITHOUT_ROOM and not rule.gives_room:
+    if causes & _WITHOUT_CAPACITY and not rule.gives_room:
         yield "gives_room: the job has no room that it could keep; leave this out"
     if not rule.restarts:
         yield from _without_restarts(rule)

@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.evidence import CLUSTER_LOSSES, Cause
 from trainshed.core.failure.messages import (
     CANCELLED,
     FAILED_PRECONDITION,
@@ -20,16 +20,6 @@ _OUTSIDE_SIGNALS = frozenset({9, 15})
 """SIGKILL and SIGTERM: no program sends them to itself, so somebody else did (spec/failures#rules)."""
 _TRANSIENT_SIGNALS = frozenset({6, 11})
 _TRANSIENT_CODES = frozenset({6, 134, 11, 139})
-
-_CLUSTER_LOSSES = frozenset(
-    {
-        Cause.NODE_FAILED,
-        Cause.AGENT_LOST,
-        Cause.ALLOCATION_REVOKED,
-        Cause.ALLOCATION_EXPIRED,
-        Cause.CLUSTER_PREEMPTED,
-    }
-)
 
 _GROWING = tuple(_SECOND * tenths // 10 for tenths in (0, 1, 2, 4, 8, 16, 20))
 """The first restarts of a reducer that serves are at once. Twenty of one that dies as soon as it starts take
@@ -53,7 +43,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "reducer_lost",
         Match(
             _ENDED
-            | _CLUSTER_LOSSES
+            | CLUSTER_LOSSES
             | {
                 Cause.OUT_OF_MEMORY,
                 Cause.OUT_OF_DISK,
@@ -121,7 +111,7 @@ RULES: Final[tuple[Rule, ...]] = (
         restarts=5,
         retries=3,
     ),
-    # Once may be a mistake; who does it again and again means the job.
+    # A cancelled allocation may be a mistake; one that is cancelled again and again is meant.
     Rule(
         "allocation_revoked",
         Match(frozenset({Cause.ALLOCATION_REVOKED})),
@@ -130,7 +120,8 @@ RULES: Final[tuple[Rule, ...]] = (
         Message.LOST,
         restarts=2,
     ),
-    # A program with checkpoints gets on in each allocation; one without would begin again for ever.
+    # Many restarts, for a program with checkpoints gets on in each allocation; not for ever, for one without
+    # them begins anew each time.
     Rule(
         "allocation_expired",
         Match(frozenset({Cause.ALLOCATION_EXPIRED})),

@@ -233,8 +233,8 @@ def _preempted(transition: Transition, event: Preempted) -> None:
         text = f"its room went to {event.by}"
         judge_end(transition, evidence(transition, Cause.PREEMPTED, text=text))
     elif job.retry is not None and job.retry.keeps_room:
-        # It is being shut down for another attempt anyway: that one has to ask for room again, and nothing is
-        # counted.
+        # It is being shut down for another attempt anyway: that one has to ask for capacity again, and
+        # nothing is counted.
         transition.change(retry=replace(job.retry, keeps_room=False))
 
 
@@ -288,7 +288,7 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     if lost is None:
         return
     transition.record(timeline.lost(transition.job, lost, event, transition.now))
-    # A node that fails is left as well; what took the replica is what its engine knows of.
+    # Programs on a node that fails were asked to leave, too; what the engine knows of the loss says more.
     if asked and event.loss is Loss.UNKNOWN:
         cause, text = Cause.LEFT, replica.leaving
     else:

@@ -11,7 +11,9 @@ from trainshed.core.lifecycle.transition import Transition
 
 _HOUR: Final = 3600 * 10**9
 CHECKPOINT_HOURS: Final = 4
+"""Without a new checkpoint for so long, the job is told."""
 _AHEAD: Final = _HOUR
+"""Before its limit a job is told of it."""
 
 
 def reminder_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
@@ -42,14 +44,14 @@ def take_reminder(
                 transition.change(warned_of_limit=True)
                 transition.record(timeline.limit_nears(transition.job, transition.now))
         case CheckpointDue():
-            return  # the controller looks, and says what it saw
+            return  # The controller looks for a checkpoint, and reports by CheckpointLooked.
         case CheckpointLooked():
             since = max(transition.job.started, transition.job.checkpoint)
             if event.written > since:
                 transition.change(checkpoint=event.written)
                 return
             if event.at < since + CHECKPOINT_HOURS * _HOUR:
-                return  # looked twice for one reminder
+                return  # Two looks for one reminder.
             transition.change(checkpoint=event.at)
             if event.written >= 0:
                 transition.record(

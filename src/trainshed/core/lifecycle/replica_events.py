@@ -8,12 +8,12 @@ from trainshed.core.names import ReplicaId
 
 
 class Loss(enum.StrEnum):
-    """Who took a replica that is gone without a record, as far as its engine knows. Values are those of the
+    """How a replica was lost that has left no record, as far as its engine knows. Values are those of the
     failure table's causes.
 
-    UNKNOWN: nobody knows. NODE_FAILED: its node, as the cluster says. AGENT_LOST: the agent on its node is
+    UNKNOWN: it is not known. NODE_FAILED: its node, as the cluster says. AGENT_LOST: the agent on its node is
     gone, or is not heard any more. Of what the cluster held for it: ALLOCATION_REVOKED: somebody cancelled
-    it. ALLOCATION_EXPIRED: its time limit is over. CLUSTER_PREEMPTED: the cluster gave it to another one.
+    it. ALLOCATION_EXPIRED: its time limit is over. CLUSTER_PREEMPTED: the cluster gave it to another job.
     """
 
     UNKNOWN = "lost"

@@ -128,7 +128,7 @@ JOB: Final = Table(
             _jt.CANCELLED: Illegal("a cancel is accepted first"),
         },
         _J.PREPARING: {
-            _jt.ADMITTED: _J.PREPARING,  # a later attempt that had to wait for room
+            _jt.ADMITTED: _J.PREPARING,  # a later attempt that had to wait for capacity
             _jt.ALL_UP: _J.RUNNING,
             _jt.RETRIED: _J.PREPARING,
             _jt.CANCEL_ACCEPTED: _J.CANCELLING,
@@ -137,7 +137,7 @@ JOB: Final = Table(
             _jt.CANCELLED: Illegal("a cancel is accepted first"),
         },
         _J.RUNNING: {
-            _jt.ADMITTED: Illegal("a running attempt has its room"),
+            _jt.ADMITTED: Illegal("a running attempt has its capacity"),
             _jt.ALL_UP: Ignore("a restarted replica is up again"),
             _jt.RETRIED: _J.PREPARING,
             _jt.CANCEL_ACCEPTED: _J.CANCELLING,
@@ -160,7 +160,7 @@ JOB: Final = Table(
     },
 )
 
-_HAS_ROOM: Final = Illegal("the attempt has its room")
+_HAS_CAPACITY: Final = Illegal("the attempt has its capacity")
 _PREPARED_LATE: Final = Ignore("the environments of this attempt were ready before")
 _LIVES: Final = Illegal("its end must be decided first")
 _ENDING: Final = Ignore("the attempt is to end")
@@ -173,15 +173,15 @@ ATTEMPT: Final = Table(
     {
         _A.WAITING: {
             _at.ADMITTED: _A.PREPARING,
-            _at.PREPARED: Ignore("the attempt that was prepared has given its room back"),
+            _at.PREPARED: Ignore("the attempt that was prepared has given its capacity back"),
             _at.ALL_UP: Illegal("there is no attempt"),
             _at.END_DECIDED: _A.STOPPING,
-            _at.AGAIN_HERE: Illegal("there is no room to go on in"),
+            _at.AGAIN_HERE: Illegal("there is no capacity to go on with"),
             _at.AGAIN_LATER: _A.WAITING,  # a stock-out
             _at.ENDED: _LIVES,
         },
         _A.PREPARING: {
-            _at.ADMITTED: _HAS_ROOM,
+            _at.ADMITTED: _HAS_CAPACITY,
             _at.PREPARED: _A.STARTING,
             _at.ALL_UP: Illegal("nothing was started"),
             _at.END_DECIDED: _A.STOPPING,
@@ -190,7 +190,7 @@ ATTEMPT: Final = Table(
             _at.ENDED: _LIVES,
         },
         _A.STARTING: {
-            _at.ADMITTED: _HAS_ROOM,
+            _at.ADMITTED: _HAS_CAPACITY,
             _at.PREPARED: _PREPARED_LATE,
             _at.ALL_UP: _A.RUNNING,
             _at.END_DECIDED: _A.STOPPING,
@@ -199,7 +199,7 @@ ATTEMPT: Final = Table(
             _at.ENDED: _LIVES,
         },
         _A.RUNNING: {
-            _at.ADMITTED: _HAS_ROOM,
+            _at.ADMITTED: _HAS_CAPACITY,
             _at.PREPARED: _PREPARED_LATE,
             _at.ALL_UP: Ignore("a restarted replica is up again"),
             _at.END_DECIDED: _A.STOPPING,
@@ -208,7 +208,7 @@ ATTEMPT: Final = Table(
             _at.ENDED: _LIVES,
         },
         _A.STOPPING: {
-            _at.ADMITTED: Ignore("the job ends before it gets the room"),
+            _at.ADMITTED: Ignore("the job ends before it gets its capacity"),
             _at.PREPARED: _ENDING,
             _at.ALL_UP: _ENDING,
             _at.END_DECIDED: _ENDING,

@@ -72,7 +72,7 @@ def parse_custom_job(
     """Read a CustomJob.
 
     `public` is its proto3 JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the
-    wire room hands it on. `region` is the location of the request and taken as given.
+    wire package hands it on. `region` is the location of the request and taken as given.
     Raises InvalidRequest with every violation; field paths are snake_case from the CustomJob down.
     """
     job = Section(public, "", Faults())
