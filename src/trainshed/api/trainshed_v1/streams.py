@@ -15,11 +15,12 @@ from trainshed.wire.trainshed_v1.record import Record, encoded
 SIGN_OF_LIFE: Final = b"\n"
 _KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a blank line is sent."""
-_EAGER: Final = 3
-"""Looks that follow each other at once; then a stream pauses after each, so that a job that writes or
+_EAGER: Final = 4
+"""Looks that may follow each other at once; then a stream pauses before each, so that a job that writes or
 changes all the time does not make its readers cost as much as itself."""
 _PAUSE: Final = 0.02
-"""Seconds."""
+"""Seconds. Each of them in which nobody looked allows one more at once, so that single news, an end above
+all, are told when they come."""
 _SHARE: Final = 4
 """A stream pauses so many times as long as its last look took: of a job with thousands of trials a look is
 work."""
@@ -32,19 +33,24 @@ class Pace:
         self._notices = notices
         self._loop = asyncio.get_running_loop()
         self._silent_since = self._began = self._loop.time()
-        self._took = 0.0
-        self._looks = 0
+        #: Seconds after which one more look at once is allowed.
+        self._span = _PAUSE
+        #: Looks at once that are allowed.
+        self._allowed = float(_EAGER)
 
     async def begin(self) -> None:
-        """Before each look: a pause, if there were some looks at once already."""
-        self._looks += 1
-        if self._looks > _EAGER + 1:
-            await asyncio.sleep(max(_PAUSE, _SHARE * self._took))
+        """Before each look: a pause, if there were too many at once already."""
+        passed = self._loop.time() - self._began
+        self._allowed = min(_EAGER, self._allowed + passed / self._span)
+        if self._allowed < 1:
+            await asyncio.sleep((1 - self._allowed) * self._span)
+            self._allowed = 1
+        self._allowed -= 1
         self._began = self._loop.time()
 
     def looked(self) -> None:
         """The look is over; what it took decides how long to pause before the next one."""
-        self._took = self._loop.time() - self._began
+        self._span = max(_PAUSE, (1 + _SHARE) * (self._loop.time() - self._began))
 
     def spoke(self) -> None:
         """Something is sent."""

@@ -1,0 +1,43 @@
+"""How streams of news keep pace, under virtual time."""
+
+import asyncio
+import itertools
+
+from tests.sim import virtual
+from trainshed.api.trainshed_v1.streams import Pace
+from trainshed.store.notices import Notices
+from trainshed.testing.engine.clock import Clock
+
+
+def looks(news: list[float], takes: float = 0.0) -> list[float]:
+    """When a stream looks, in seconds, of which there is something new at these moments."""
+    found: list[float] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        begin, pace = loop.time(), Pace(Notices())
+        for at in news:
+            await asyncio.sleep(max(0.0, begin + at - loop.time()))
+            await pace.begin()
+            found.append(round(loop.time() - begin, 3))
+            await asyncio.sleep(takes)
+            pace.looked()
+
+    virtual.run(Clock(0), story(), [])
+    return found
+
+
+def test_the_end_of_a_short_job_is_told_when_it_comes() -> None:
+    states = [0.0, 0.004, 0.008, 0.02, 0.05, 0.06]
+    assert looks(states) == states
+
+
+def test_a_job_that_changes_all_the_time_is_looked_at_every_20_ms() -> None:
+    found = looks([0.001 * number for number in range(40)])
+    assert found[:4] == [0.0, 0.001, 0.002, 0.003]
+    assert found[-1] - found[9] == round(30 * 0.02, 3)
+
+
+def test_a_stream_pauses_four_times_as_long_as_its_looks_take() -> None:
+    found = looks([0.0] * 10, takes=0.1)
+    assert [b - a for a, b in itertools.pairwise(found[5:])] == [0.5] * 4
