@@ -40,41 +40,18 @@ class Namespace:
 
     def __init__(self) -> None:
         """Needs this process's /proc. Raises OSError: none can be made."""
-        made_read, made_write = os.pipe()
-        done_read, done_write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(done_write)
-                try:
-                    kernel.unshare(kernel.CLONE_NEWUSER)
-                except OSError as error:
-                    os.write(made_write, b"%d" % error.errno)
-                else:
-                    os.write(made_write, b"m")
-                    os.read(done_read, 1)
-            finally:
-                os._exit(0)
-        os.close(made_write)
-        os.close(done_read)
         opened: "list[int]" = []
         try:
-            answer = os.read(made_read, 16)
-            if answer != b"m":
-                raise _refusal(int(answer or b"0"))
-            for name, flags in (
-                ("uid_map", os.O_WRONLY),
-                ("gid_map", os.O_WRONLY),
-                ("ns/user", os.O_RDONLY),
-            ):
-                opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
-        except OSError:
+            with kernel.idle_child(kernel.CLONE_NEWUSER) as child:
+                for name, flags in (
+                    ("uid_map", os.O_WRONLY),
+                    ("gid_map", os.O_WRONLY),
+                    ("ns/user", os.O_RDONLY),
+                ):
+                    opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
+        except OSError as error:
             kernel.close_all(opened)
-            raise
-        finally:
-            os.close(made_read)
-            os.close(done_write)
-            os.waitpid(child, 0)
+            raise _refusal(error) from None
         self.handles = tuple(opened)
         self.handle = opened[-1]
 
@@ -90,12 +67,12 @@ class Namespace:
         kernel.close_all(self.handles)
 
 
-def _refusal(number: int) -> OSError:
-    """Why there is no user namespace. `number`: of the error; 0 = who was to make it was killed."""
+def _refusal(error: OSError) -> OSError:
+    """Why there is no user namespace."""
     what = "a user namespace cannot be made: user.max_user_namespaces, or a policy"
-    if number == errno.ENOSPC:
-        return kernel.NamespaceRefused(number, what)
-    return OSError(number, what) if number else OSError(what)
+    if error.errno == errno.ENOSPC:
+        return kernel.NamespaceRefused(error.errno, what)
+    return OSError(error.errno, "%s (%s)" % (what, error.strerror))
 
 
 class Users:

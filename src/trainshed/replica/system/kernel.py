@@ -3,15 +3,17 @@
 Importable everywhere; on systems other than Linux the calls raise OSError. Runs on Python 3.6.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
+import signal
 import struct
 import sys
-from signal import SIGKILL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import Any, Iterable
 
 LINUX = sys.platform.startswith("linux")
@@ -79,6 +81,39 @@ def unshare(flags: int) -> None:
         raise
 
 
+_CLONE_VM = 0x00000100
+_IDLE_STACK = 8192
+"""Bytes, for a function of the C library that only waits."""
+
+
+@contextlib.contextmanager
+def idle_child(flags: int) -> "Generator[int]":
+    """The process id of a child in new namespaces, there as long as the context is. It only waits, in this
+    process's own memory, so it costs nothing of what a fork copies. Raises OSError."""
+    stack = ctypes.create_string_buffer(_IDLE_STACK)
+    # A handler would run in it as well, on the memory that we work with.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
+    try:
+        child = _clone(flags, (ctypes.addressof(stack) + _IDLE_STACK) & ~15)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _clone(flags: int, stack: int) -> int:
+    """A child in this process's memory that waits on a stack which begins there, downwards."""
+    if not LINUX:
+        raise OSError(errno.ENOSYS, "clone: only Linux can do this")
+    kinds = ctypes.c_int(flags | _CLONE_VM | signal.SIGCHLD)
+    child: int = _libc.clone(_libc.pause, ctypes.c_void_p(stack), kinds, None)
+    _check(min(child, 0), "clone(%#x)" % flags)
+    return child
+
+
 def enter_namespace(handle: int, kind: int) -> None:
     """Move this process into the namespace behind `handle`, of which `kind` is the `CLONE_*` flag."""
     _call("setns", "setns(%#x)" % kind, ctypes.c_int(handle), ctypes.c_int(kind))
@@ -134,16 +169,16 @@ def pivot_root(new_root: str) -> None:
     os.chdir("/")
 
 
-def die_with_parent(signal: int) -> None:
-    """Have the kernel send `signal` to this process when its parent dies (not carried over a fork)."""
+def die_with_parent(number: int) -> None:
+    """Have the kernel send this signal to this process when its parent dies (not carried over a fork)."""
     if LINUX:
-        _prctl(_PR_SET_PDEATHSIG, signal)
+        _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def help_parent(parent: int) -> None:
     """In a fork: be killed with `parent`, also if that has died already. One outside our namespace is not to
     be seen (0); there the death of the namespace's first process is ours."""
-    die_with_parent(SIGKILL)
+    die_with_parent(signal.SIGKILL)
     if os.getppid() not in (0, parent):
         os._exit(0)
 
@@ -202,10 +237,12 @@ def name_process(name: str) -> None:
         _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode("ascii")[:15]))
 
 
+_NOTHING = ctypes.c_ulong(0)
+
+
 def _prctl(option: int, value: "int | ctypes.Array[ctypes.c_char]") -> None:
-    zero = ctypes.c_ulong(0)
     argument = ctypes.c_ulong(value) if isinstance(value, int) else value
-    _call("prctl", "prctl(%d)" % option, ctypes.c_int(option), argument, zero, zero, zero)
+    _call("prctl", "prctl(%d)" % option, option, argument, _NOTHING, _NOTHING, _NOTHING)
 
 
 def write(path: str, text: str) -> None:
