@@ -190,9 +190,8 @@ class Segments:
     def seal(self) -> "tuple[int, str]":
         """Close for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the number
         of lines and the tail (at most 2 kB, "…" where it is cut)."""
-        self.sync()
+        self.sync()  # That makes the name of a new file durable as well (`journal.append`).
         self._file.close()
-        durable.sync_directory(self._directory)
         tail = "\n".join(self._tail).encode("utf-8")
         if len(tail) > TAIL_BYTES:
             tail = _CUT + tail[len(_CUT) - TAIL_BYTES :]

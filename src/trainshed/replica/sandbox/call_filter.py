@@ -11,6 +11,7 @@ looked at gets past that. Runs on Python 3.6.
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import struct
@@ -67,7 +68,7 @@ def install(*, connect: bool) -> int:
     if not is_known():
         return -1
     seccomp = _MACHINES[platform.machine()][1]["seccomp"]
-    code = _assembled(_steps(platform.machine(), connect=connect))
+    code = _code(connect)
     held = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
     try:
@@ -81,6 +82,18 @@ def install(*, connect: bool) -> int:
     if can_take_part():
         _forbid_bind()
     return handle
+
+
+@functools.lru_cache(maxsize=None)
+def _code(connect: bool) -> bytes:
+    return _assembled(_steps(platform.machine(), connect=connect))
+
+
+def prepare() -> None:
+    """Have what `install` needs at hand in all processes that this one will fork."""
+    if is_known():
+        _code(False)
+        _code(True)
 
 
 def can_take_part() -> bool:

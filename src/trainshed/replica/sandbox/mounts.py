@@ -140,6 +140,12 @@ def is_file(path: str) -> bool:
         return False
 
 
+def have_directory(path: str) -> None:
+    """Make it and those above it, if it is not there: to look costs less than to be told so."""
+    if not os.path.isdir(path):
+        os.makedirs(path, exist_ok=True)
+
+
 def make_target(path: str, directory: bool) -> None:
     if os.path.lexists(path):
         return

@@ -115,27 +115,36 @@ class View:
                 kernel.bind(os.devnull, path)
         later = [(path, True) for _, path in kept + frozen]
         later += [(target, source.is_directory) for source, target, _ in bound]
+        in_memory: "list[str]" = []
         for source, target in shown:
+            passed: "list[str]" = []
             for path, directory in later:
                 if mounts.holds(target, [path]):
-                    source.make_place(path[len(target) + 1 :], directory)
+                    first, _, rest = path[len(target) + 1 :].partition("/")
+                    source.make_place(first, directory or bool(rest))
+                    passed += [os.path.join(target, first)] * bool(rest)
             source.show(target)
+            # Directories on the way are made in memory: on the disk each would cost a start more than all
+            # that is mounted.
+            for way in mounts.outermost(passed):
+                _cover(way)
+                in_memory.append(way)
         hosts.bind("/etc/hosts")
         # Last, since what was covered so far (a private /tmp, say) must not cover these. What has something
         # hidden in it before all others: there it is hidden again.
         around = [each for each in bound if mounts.holds(each[1], places)]
         again = self._show_around(around, places)
         for source, path in kept:
-            os.makedirs(path, exist_ok=True)
+            mounts.have_directory(path)
             source.show(path)
         for source, path in frozen:
-            os.makedirs(path, exist_ok=True)
+            mounts.have_directory(path)
             source.lend(path)
         self._show_mounts([each for each in bound if each not in around])
         read_only = [path for _, path in frozen] + [target for _, target, frost in bound if frost]
         # Of what was covered itself there is nothing to be seen.
         seen = [p for p in hidden if not any(mounts.holds(target, [p]) for _, target in shown)]
-        for path in read_only + seen + again:
+        for path in read_only + seen + again + in_memory:
             kernel.make_read_only(path)
 
     def _show_around(
@@ -260,7 +269,7 @@ class View:
 
     def _mount(self, kind: str, target: str, flags: int, data: "str | None" = None) -> None:
         place = self._place(target)
-        os.makedirs(place, exist_ok=True)
+        mounts.have_directory(place)
         kernel.mount(kind, place, kind, flags, data)
 
     def _show_buckets(self, around: "dict[str, int]") -> None:
@@ -315,7 +324,7 @@ def _show_devices(place: str, given: "Sequence[str]", shm_bytes: int) -> None:
     out. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
     wanted = ["/dev/" + name for name in _HARMLESS] + list(given)
     handles = [(_open(path), path) for path in wanted]
-    os.makedirs(place, exist_ok=True)
+    mounts.have_directory(place)
     kernel.mount("tmpfs", place, "tmpfs", kernel.MS_NOSUID, "mode=755,size=64k")
     for handle, path in handles:
         if handle < 0:

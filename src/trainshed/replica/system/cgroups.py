@@ -16,8 +16,9 @@ ROOT = "/sys/fs/cgroup"
 
 
 def _read(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read()
+    # Not as text: Python would load what decodes it, in each shim anew.
+    with open(path, "rb") as file:
+        return file.read().decode("utf-8", "replace")
 
 
 def _is_v2(directory: str) -> bool:
