@@ -5,12 +5,14 @@ import logging
 
 import pytest
 
+from tests.sim import virtual
 from trainshed.controller import controller
 from trainshed.controller.controller import Mailbox, Mailboxes
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.testing.engine.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -55,3 +57,33 @@ async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> No
     await asyncio.wait_for(all_taken.wait(), 10)
     assert [event for part in taken for event in part] == told
     assert max(map(len, taken)) <= 50
+
+
+@pytest.mark.parametrize(
+    ("replicas", "taken"),
+    [
+        pytest.param(3, [(0.03, 3)], id="all have come"),
+        pytest.param(4, [(0.05, 3)], id="one is late"),
+    ],
+)
+def test_the_starts_of_a_gang_are_taken_in_together(
+    replicas: int, taken: list[tuple[float, int]]
+) -> None:
+    """Each taking in is a commit, and competes with the programs that are starting."""
+    found: list[tuple[float, int]] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+
+        async def apply(uid: JobUid, mailbox: Mailbox) -> None:
+            found.append((round(loop.time() - begin, 3), len(mailbox.events)))
+
+        subject = Mailboxes(apply, lambda uid, mailbox: len(mailbox.events) < replicas)
+        for index in range(3):
+            subject.add(JobUid(7), ReplicaLost(1, ReplicaId(1, index), 1, "gone"))
+            await asyncio.sleep(0.012)
+        await asyncio.gather(*subject.close())
+
+    virtual.run(Clock(0), story(), [])
+    assert found == taken

@@ -73,7 +73,9 @@ _LONGEST_DELAY = 24 * 3600.0
 _STALE_LIMIT = 20
 """Commits in a row that may find the job changed; more mean that another service has taken the lead."""
 _GATHER = 0.01
-"""Seconds in which events are gathered of which more are sure to come, so that they cost few commits."""
+_GATHER_TIMES = 5
+"""Seconds, and how often: so long are events gathered of which more are sure to come, and not longer than
+until the last of them. A gang's start is then a few commits, and the processors are its programs'."""
 _MOST = 50
 """Events of one job that are taken in at once: each looks at all of its replicas, and others wait for the
 loop."""
@@ -139,7 +141,9 @@ class Mailboxes:
         """Apply all that came in for one job, until nothing is left."""
         stale = refused = 0
         while uid in self._mailboxes and not self._closing:
-            if self._more_to_come(uid, self._mailboxes[uid]):
+            for _ in range(_GATHER_TIMES):
+                if not self._more_to_come(uid, self._mailboxes[uid]):
+                    break
                 await asyncio.sleep(_GATHER)
             mailbox = self._take(uid)
             try:

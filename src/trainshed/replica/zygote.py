@@ -24,7 +24,7 @@ import socket
 import time
 
 from trainshed.replica import protocol
-from trainshed.replica.sandbox import levels
+from trainshed.replica.sandbox import call_filter, levels
 from trainshed.replica.supervisor import autopsy, guardian, shim
 from trainshed.replica.system import kernel, trees, unix_sockets
 
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _QUIET_MS = 60
-"""Without a request for so long, what was asked for last has most likely been started."""
+_QUIET_MS_EACH = 15
+_LARGE_BURST = 16
+"""Without a request for so long, and so much longer for each of so many at most that came since it was quiet
+last, what was asked for has most likely been started: until then the processors are the programs'."""
 _PAUSE_MS = 5
 BUSY_SECONDS = 20.0
 """After a start, more are likely to follow for so long."""
@@ -52,6 +55,7 @@ def run(handle: int) -> "NoReturn":
     # machine's first process may take its time, and until then a dying namespace waits for its dead.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.adopt_orphans()
+    call_filter.prepare()
     gc.disable()
     gc.collect()
     if hasattr(gc, "freeze"):
@@ -78,6 +82,8 @@ class Zygote:
         self._busy_stock = 0
         self._busy_until = 0.0
         self._level = ""
+        #: Shims asked for since it was quiet last.
+        self._burst = 0
 
     def serve(self) -> None:
         """Until the other end is closed."""
@@ -107,7 +113,7 @@ class Zygote:
 
     def _keep_stock(self, poll: "select.poll") -> None:
         """Bring the stock to what is wanted, until there is a request to be read."""
-        pause: "float | None" = _QUIET_MS
+        pause: "float | None" = _QUIET_MS + _QUIET_MS_EACH * min(self._burst, _LARGE_BURST)
         while True:
             left = self._busy_until - time.monotonic()
             wanted = self._busy_stock if left > 0 else self._idle_stock
@@ -116,6 +122,7 @@ class Zygote:
                 pause = left * 1000 + 1 if left > 0 else None
             if poll.poll(pause):
                 return
+            self._burst = 0
             if len(self._stock) < wanted:
                 self._add_to_stock()
                 pause = _PAUSE_MS
@@ -145,6 +152,7 @@ class Zygote:
     def _hand_on(self, line: bytes, handle: int) -> bool:
         """Give a request to an idle shim; false if there is none."""
         self._busy_until = time.monotonic() + BUSY_SECONDS
+        self._burst += 1
         while self._stock:
             with self._stock.pop() as shim_socket:
                 try:
