@@ -9,8 +9,8 @@ import pytest
 
 from tests.progress_corpus.record import RECORDINGS, RESTARTED
 from trainshed.core.progress.estimate import Estimate, Tracker
-from trainshed.core.progress.reading import counts, totals_of
-from trainshed.core.progress.telling import left
+from trainshed.core.progress.lines import counts, totals_of
+from trainshed.core.progress.remaining import remaining_text
 
 
 @pytest.mark.parametrize(
@@ -188,4 +188,4 @@ def test_a_program_that_says_it_is_through_is_through() -> None:
     ],
 )
 def test_the_rest_in_words(remaining: float | None, margin: float | None, text: str) -> None:
-    assert left(remaining, margin) == text
+    assert remaining_text(remaining, margin) == text

@@ -255,7 +255,7 @@ class ConsoleApplication:
         return self._html(render("trouble.html", values), code.http)
 
     def _before(self, call: Request) -> str:
-        """The page of ours on which the form was sent that was refused; "" if it does not say."""
+        """The console's page from which a refused form was sent; "" if the request does not say."""
         came = urlsplit(call.headers.get("referer", ""))
         if call.method != "POST" or not self._is_ours(came.netloc, call):
             return ""
@@ -346,8 +346,8 @@ class ConsoleApplication:
 
 
 def _local(following: str) -> str:
-    """A place here, as a location: `//elsewhere.example` is none, nor is what browsers make such a thing
-    of."""
+    """A path of this console, encoded for a Location header; "/" instead of what browsers would take for
+    another host, such as `//elsewhere.example`."""
     is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
     return quote(following if is_here else "/", safe="/?&=%:+-._~")
 

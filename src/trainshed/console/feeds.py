@@ -1,8 +1,8 @@
-"""What is written to logs that are looked at, read once for all who look.
+"""Live logs, read once for all browsers that follow the same one.
 
-A feed follows the log of one job for one person, in windows of half a second, of which it keeps the last
-lines. Who joins is given what he has not seen of those, and from then on each window, as the same bytes as
-all others.
+A feed follows the log of one job for one principal in windows of half a second, and keeps the last lines. A
+browser that joins gets those of them that it has not seen; from then on it gets each window, as the same
+bytes as all others.
 """
 
 import asyncio
@@ -18,21 +18,24 @@ from trainshed.console.events import QUIET, SILENCE, event
 from trainshed.eventloop.background import joined
 
 BURST: Final = 400
-"""Lines of one event, and those that a feed keeps."""
+"""Lines of one event at most, and those that a feed keeps."""
 _PAUSE: Final = 0.5
+"""Seconds of a window."""
 _PIECES: Final = 4
+"""Pieces of the API's stream in a window at most: nobody can read what a faster program prints."""
 _BYTES: Final = 60_000
-"""Of a stream, so many pieces or bytes make up a window; who writes more is too fast for anybody to read."""
+"""Bytes in a window, likewise."""
 _OF_A_FLOOD: Final = 80
-"""Lines of an event where more come than that."""
+"""Lines of an event where a window has `BURST` or more."""
 _AT_ONCE: Final = 4
+"""Readers that are given a window before other tasks have their turn."""
 _TURN: Final = 0.002
-"""So many readers are told of a window, and then, for so many seconds, others on the loop have their turn."""
+"""Seconds of that turn."""
 _BEHIND: Final = 8
 """Windows that may wait for a slow reader."""
 
 Line = Mapping[str, Any]
-"""A line as the API's stream tells it."""
+"""A line as the API's stream has it."""
 Places = dict[str, tuple[int, int]]
 """By replica (attempt, n) of the last line that was seen."""
 Source = Callable[[Mapping[str, Sequence[str]]], Awaitable[AsyncGenerator[bytes]]]
@@ -41,35 +44,35 @@ Source = Callable[[Mapping[str, Sequence[str]]], Awaitable[AsyncGenerator[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What came within half a second."""
+    """The lines that came within half a second."""
 
     lines: tuple[Line, ...]
     #: Lines before them were left out.
     skipped: bool
-    #: The event that tells it to who has seen all before it and filters nothing; b"" = nothing came.
+    #: The event for readers that have seen all before it and filter nothing; b"" = nothing came.
     whole: bytes
 
 
 class _Reader:
-    """One who looks."""
+    """One browser's stream."""
 
-    __slots__ = ("is_lost", "windows")
+    __slots__ = ("has_missed", "windows")
 
     def __init__(self) -> None:
         #: None: the log is complete. An exception: it cannot be read any more.
         self.windows: asyncio.Queue[Window | Exception | None] = asyncio.Queue(_BEHIND + 1)
-        #: Windows were left out, since it was too slow.
-        self.is_lost = False
+        #: Windows were dropped because it was too slow.
+        self.has_missed = False
 
     def put(self, window: Window | Exception | None) -> None:
         if self.windows.full():
             self.windows.get_nowait()
-            self.is_lost = True
+            self.has_missed = True
         self.windows.put_nowait(window)
 
 
 def fresh(lines: Sequence[Line], seen: Places) -> tuple[list[Line], bool]:
-    """Those that were not seen yet, and whether some between were left out; they are seen then."""
+    """The lines that were not seen yet, and whether some between them were left out. Notes them in `seen`."""
     found: list[Line] = []
     skipped = False
     for line in lines:
@@ -85,7 +88,7 @@ def fresh(lines: Sequence[Line], seen: Places) -> tuple[list[Line], bool]:
 
 @dataclass(slots=True, eq=False)
 class _Feed:
-    """One log that is followed, by whom it may be."""
+    """One log that is followed, and its readers."""
 
     source: Source
     row: Callable[[Line], list[Any]]
@@ -93,23 +96,23 @@ class _Feed:
     recent: deque[Line] = field(default_factory=lambda: deque[Line](maxlen=BURST))
     seen: Places = field(default_factory=Places)
     task: asyncio.Task[None] | None = None
-    #: The first window was read: who joins need not wait for it.
+    #: The first window was read: a reader that joins need not wait for it.
     has_begun: bool = False
     is_over: bool = False
 
     async def _tell(self, window: Window | Exception | None) -> None:
-        """A few at a time: what each is sent is work, and nobody else is to wait for all of it."""
+        """Give it to all readers, a few at a time: other tasks shall not wait until all have been sent it."""
         for number, reader in enumerate(tuple(self.readers)):
             reader.put(window)
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(_TURN)
 
     async def run(self) -> None:
-        """Until the log is complete, or cannot be read."""
+        """Read until the log is complete, or cannot be read."""
         try:
             await self._follow()
             await self._tell(None)
-        except Exception as failure:  # Whoever looks is told.
+        except Exception as failure:  # The readers raise it.
             await self._tell(failure)
         finally:
             self.is_over = True
@@ -128,7 +131,7 @@ class _Feed:
                         break
             if not is_behind:
                 return
-            # More than anybody reads: go on with the last lines.
+            # Too fast to read: go on with the last lines.
             await asyncio.sleep(_PAUSE)
 
     async def _take(self, lines: list[Line], skipped: bool) -> None:
@@ -139,7 +142,7 @@ class _Feed:
 
 
 class Feeds:
-    """The logs that are looked at now, by who looks and which replica."""
+    """The logs that are followed now, by principal, job and replica."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, _Feed] = {}
@@ -162,11 +165,11 @@ class Feeds:
         feed.readers.append(reader)
         try:
             if feed.has_begun:
-                # What came between what he has read and the next window.
+                # What came after the lines that the browser has, and before the next window.
                 found, skipped = fresh(tuple(feed.recent), seen)
                 if told := _told(found, skipped, row, passes):
                     yield told
-            is_even = feed.has_begun
+            has_caught_up = feed.has_begun
             while True:
                 try:
                     window = await asyncio.wait_for(reader.windows.get(), SILENCE)
@@ -178,14 +181,14 @@ class Feeds:
                 if window is None:
                     yield event("over", {})
                     return
-                if is_even and passes is None and not reader.is_lost:
+                if has_caught_up and passes is None and not reader.has_missed:
                     yield window.whole or QUIET
                     continue
                 found, skipped = (
-                    fresh(window.lines, seen) if not is_even else (list(window.lines), False)
+                    fresh(window.lines, seen) if not has_caught_up else (list(window.lines), False)
                 )
-                skipped, is_even = skipped or reader.is_lost or window.skipped, True
-                reader.is_lost = False
+                skipped, has_caught_up = skipped or reader.has_missed or window.skipped, True
+                reader.has_missed = False
                 yield _told(found, skipped, row, passes) or QUIET
         finally:
             feed.readers.remove(reader)
@@ -246,7 +249,7 @@ async def _next(source: AsyncGenerator[bytes]) -> bytes | None:
 
 
 def _last(texts: list[bytes]) -> list[Line]:
-    """The last lines of all that came. Whether there were more, their numbers tell."""
+    """The last lines of all that came. Gaps in their numbers show whether there were more."""
     found = [line for text in texts for line in text.split(b"\n") if line]
     return list(map(_decoder.decode, found[-BURST:]))
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from trainshed.console import assets
 from trainshed.console.snippets import snippets
-from trainshed.core.progress.telling import left
+from trainshed.core.progress.remaining import remaining_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -68,7 +68,7 @@ def environment() -> "Environment":
         "clean": clean,
         "bytes": bytes_text,
         "seconds": seconds_text,
-        "left": left,
+        "left": remaining_text,
         "number": number_text,
         "id": id_of,
         "q": _quoted,

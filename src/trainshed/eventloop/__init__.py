@@ -1,1 +1,1 @@
-"""The loop that all of a process waits on: background work whose death is heard, and how late the loop is."""
+"""Tasks beside the event loop, whose failures are logged and healed, and how late the loop is."""

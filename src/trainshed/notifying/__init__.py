@@ -1,1 +1,1 @@
-"""Tells people and programs outside of the ends and stalls of jobs: signed webhooks and mail."""
+"""Notifies people and programs that jobs have ended or stalled: signed webhooks and mail."""

@@ -41,7 +41,7 @@ from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
-from trainshed.notifying.sending import Senders
+from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import Smtp
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.interpreters import Interpreters

@@ -24,7 +24,7 @@ from trainshed.api.rest import ApiApplication
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import JobState
-from trainshed.notifying.sending import Senders
+from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import NotifyTable, Smtp
 from trainshed.serve import certificates
 from trainshed.store.port import Commit, LiveJob

@@ -14,7 +14,7 @@ from typing import Final
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.progress.estimate import Estimate, Tracker
-from trainshed.core.progress.reading import Count, Level, counts, totals_of
+from trainshed.core.progress.lines import Count, Level, counts, totals_of
 from trainshed.core.streams import StreamSource
 from trainshed.store.logs.progress import Place, Report
 from trainshed.store.logs.reader import LogReader

@@ -15,7 +15,7 @@ from trainshed.cli.text.printable import one_line
 from trainshed.cli.tuning_views import TrialView, TuningView
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
-from trainshed.core.progress.telling import left
+from trainshed.core.progress.remaining import remaining_text
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1 import timeline
 from trainshed.wire.trainshed_v1.capacity import Waiting
@@ -264,7 +264,7 @@ def _short(value: str) -> str:
 def progress_text(progress: records.Progress) -> str:
     """Such as `45 %, epoch 3 of 10, about 12 min left (± 2 min)`; "" = nothing is known."""
     share = f"{progress.done * 100:.0f} %" if progress.done is not None else ""
-    rest = left(progress.remaining_seconds, progress.margin_seconds)
+    rest = remaining_text(progress.remaining_seconds, progress.margin_seconds)
     text = one_line(progress.text)
     return ", ".join(filter(None, (share, "" if text == share else text, rest)))
 

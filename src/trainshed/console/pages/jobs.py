@@ -7,6 +7,10 @@ from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
 
 _PAGE: Final = 50
+_BEFORE: Final = 3
+"""Lines before a traceback that are shown with it."""
+_LAST: Final = 20
+"""Lines that are shown of a program without a traceback."""
 FILTERS: Final = (
     ("", "All"),
     ("RUNNING", "Running"),
@@ -69,14 +73,9 @@ def lasted(job: JobSummary) -> float | None:
     return epoch(job.end_time) - epoch(job.start_time)
 
 
-_BEFORE = 3
-_LAST: Final = 20
-"""Lines."""
-
-
 def telling(tail: str) -> str:
-    """Of a program's last lines those that tell why it ended: from its traceback on, with what it printed
-    right before; without one the very last."""
+    """Of a program's last lines those that say why it ended: its first traceback with what comes before and
+    after; without one the very last."""
     lines = tail.splitlines()
     found = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     return "\n".join(lines[max(0, found[0] - _BEFORE) :] if found else lines[-_LAST:])

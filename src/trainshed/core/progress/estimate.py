@@ -1,10 +1,10 @@
-"""How far a program is, and for how long it will still run, by what it counted at which times. Pure.
+"""How far a program is, and for how long it will still run, from what it counted and when. Pure.
 
-Of all that a program counts one thing tells of the whole: its epochs if it says how many there are, else
-the bar or the steps that are not begun anew again and again. How long a unit of it takes is measured on the
-newer half of those that were seen, so that a slow beginning counts less and less, and what was lost between
-the end of a program and its restart counts not at all. Within an epoch time is what tells, once one was
-seen whole; before that the steps do.
+One of the things that a program counts measures the whole program, the governing counter: its epochs if it
+says how many there are, else a bar or steps that do not begin anew again and again. The time of one unit of
+it is the mean of the newer half of those that were seen, so that a slow beginning counts less and less; the
+time between the end of a program and its restart does not count. Within an epoch its share is taken from the
+time that has passed, once one epoch was seen whole, and before that from the steps in it.
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from trainshed.core.progress.reading import Count, Level, counts, is_preparation
+from trainshed.core.progress.lines import Count, Level, counts, is_preparation
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,20 @@ class Estimate:
 _MOST_COUNTERS: Final = 32
 _MOST_MARKS: Final = 128
 _NEARLY: Final = 0.97
-"""A counter that has come so far was through before it began anew."""
+"""A counter that has come so far counts as complete when it begins anew."""
 _EARLY: Final = 0.35
-"""Of the time of a unit: a first one that is told sooner has just begun."""
+"""If the first epoch is counted before this part of an epoch's time has passed, the line was printed at its
+beginning."""
 _OUTLIER: Final = 1.5
+"""Factor between two speeds from which on they count as different."""
 _FEW: Final = 3
+"""Spans from which on their mean is trusted."""
 _LEAST_ERROR: Final = 0.05
-"""Of what remains: how exact an estimate is at best."""
+"""Smallest error of an estimate, as a part of what remains."""
 _FAR_ERROR: Final = 0.12
-"""The same at the very beginning: what comes need not be as what was."""
+"""What is added to that at the very beginning, when little of the program was seen."""
 _WIDTH: Final = 1.3
-"""Standard deviations on either side that hold four of five cases."""
+"""Standard deviations to either side that hold four of five cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +57,28 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Counter:
-    """What became of one thing that is counted."""
+    """One thing that is counted, as it was seen to grow."""
 
     level: Level
     what: str
     total: float
     is_preparation: bool
     began: float
-    #: Where its count grew, oldest first, since it was begun last.
+    #: The moments at which its count grew, oldest first, since it last began.
     marks: list[_Mark] = field(default_factory=list[_Mark])
     #: When the count was seen last, grown or not.
     seen: float = 0.0
-    #: How often it was begun anew after it was through.
+    #: How often it began anew after it was complete.
     passes: int = 0
-    #: (seconds, units) between two marks of before the last restart.
+    #: (seconds, units) between each two marks from before the program's last restart.
     earlier: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     #: The program was started again since the last mark.
     is_cut: bool = False
     #: Its numbers begin with 0.
     from_zero: bool = False
-    #: For and against a line telling of an epoch that is over.
+    #: Lines of an epoch that say more than its number, as those at its end do.
     ends: int = 0
+    #: Lines of an epoch that say its number alone, or steps within it, as those at its beginning do.
     begins: int = 0
 
     @property
@@ -86,7 +90,7 @@ class _Counter:
         return self.total > 0 and self.done >= self.total * _NEARLY
 
     def take(self, at: float, done: float) -> bool:
-        """Whether it has grown, or was begun anew."""
+        """Note the count of a line; whether it has grown, or begun anew."""
         self.seen = at
         if not self.marks:
             self.marks.append(_Mark(at, done))
@@ -102,7 +106,7 @@ class _Counter:
             self.marks, self.is_cut = [], False
         self.marks.append(_Mark(at, done))
         if len(self.marks) > _MOST_MARKS:
-            # The older half is told by every other one.
+            # Keep every other one of the older half.
             self.marks = self.marks[: _MOST_MARKS // 2 : 2] + self.marks[_MOST_MARKS // 2 :]
         return True
 
@@ -124,7 +128,7 @@ class _Pace:
 class Tracker:
     """Takes the lines of a program in their order, and estimates. `began`: when the program was started, in
     seconds of the same clock; `totals`: how much of what there is, where lines do not say so
-    (`reading.totals_of`).
+    (`lines.totals_of`).
 
     Bounded, whatever it is given: 32 counters with 128 marks each."""
 
@@ -138,8 +142,7 @@ class Tracker:
         self._counters: dict[tuple[str, float], _Counter] = {}
 
     def restarted(self) -> None:
-        """What comes from here on is of a program that was started anew: the time until it has come as far
-        again tells nothing."""
+        """The program was started anew: the time until it has come as far again is not measured."""
         for counter in self._counters.values():
             counter.is_cut = True
 
@@ -148,7 +151,7 @@ class Tracker:
         self.count(at, counts(text))
 
     def count(self, at: float, found: tuple[Count, ...]) -> None:
-        """What a line counts (`reading.counts`)."""
+        """What a line counts (`lines.counts`)."""
         if self._began is None:
             self._began = at
         has_steps = any(each.level is Level.STEP for each in found)
@@ -179,7 +182,8 @@ class Tracker:
         return found
 
     def estimate(self, now: float) -> Estimate | None:
-        """How far it is at a time that is no earlier than its last line. None: no line has told anything."""
+        """How far it is at `now`, which is no earlier than its last line. None: no line has counted
+        anything."""
         shown = self._shown()
         if shown is None:
             return None
@@ -193,7 +197,7 @@ class Tracker:
         return _by_steps(governor, now, _text(governor))
 
     def _shown(self) -> _Counter | None:
-        """What is told of where nothing tells of the whole: epochs before steps, and the newest."""
+        """The counter that is shown where none governs: of epochs before steps, the newest."""
         return max(
             self._counters.values(),
             key=lambda each: (each.total > 0, each.level, each.seen),
@@ -201,13 +205,13 @@ class Tracker:
         )
 
     def _governor(self) -> _Counter | None:
-        """What tells of the whole program; None: nothing does."""
+        """The counter that measures the whole program; None: none does."""
         known = [each for each in self._counters.values() if each.total > 0]
         epochs = [each for each in known if each.level is Level.EPOCH]
         if epochs:
             return max(epochs, key=lambda each: each.seen)
         if any(each.level is Level.EPOCH and each.marks for each in self._counters.values()):
-            # There are epochs, nobody says how many, and bars that are through in each.
+            # There are epochs, but not how many of them; each epoch has bars of its own.
             known = [each for each in known if each.total > max(e.total for e in known) * 0.999]
         once = [each for each in known if not each.passes and not each.is_preparation]
         open_ = [each for each in once if not each.is_through]
@@ -216,7 +220,7 @@ class Tracker:
         return max(once, key=lambda each: each.seen, default=None)
 
     def _is_smooth(self, counter: _Counter) -> bool:
-        """Epochs that are told in parts."""
+        """Whether it counts parts of epochs as well."""
         return any(mark.done != int(mark.done) for mark in counter.marks)
 
     def _by_epochs(self, epochs: _Counter, now: float, text: str) -> Estimate:
@@ -237,7 +241,7 @@ class Tracker:
                 and self._began is not None
                 and last.done + (1 if epochs.from_zero else 0) == 1
             ):
-                # The first one took no longer than all of the program so far.
+                # Only one epoch was seen: it took no longer than the program so far.
                 first = max(last.at - self._began, 1e-9)
                 pace = _Pace(first, first / 2, 1.0)
             elif inner is None or inner.done <= 0:
@@ -251,7 +255,7 @@ class Tracker:
                 )
         left = total - over
         if inner and inner.marks[0].at == last.at:
-            # The line that first told of the epoch told how far it was.
+            # The first line of the epoch also said how many steps of it were done.
             elapsed += pace.mean * inner.marks[0].done / inner.total
         this = max(pace.mean - elapsed, 0.0)
         return _estimate(done, text, this + (left - 1) * pace.mean, left, pace)
@@ -267,7 +271,7 @@ class Tracker:
         return first.at - self._began >= pace.mean * _EARLY
 
     def _inner(self, epochs: _Counter, since: float) -> _Counter | None:
-        """What is counted within the epoch that began at a time: the first of it."""
+        """The largest counter of steps within the epoch that began at `since`."""
         found = [
             each
             for each in self._counters.values()
@@ -294,13 +298,13 @@ def _by_steps(counter: _Counter, now: float, text: str) -> Estimate:
     if pace is None:
         return Estimate(done, text)
     left = total - counter.done
-    # What was done since it was told last, as far as can be said.
+    # What was presumably done since its last line.
     since = min(max(now - last.at, 0.0), left * pace.mean)
     return _estimate(done, text, left * pace.mean - since, left, pace)
 
 
 def _pace(counter: _Counter) -> _Pace | None:
-    """How long a unit takes, by the newer half of what was seen; None: nothing was."""
+    """How long a unit takes, by the newer half of the spans; None: there is none."""
     spans = [span for span in counter.spans() if span[1] > 0 and span[0] >= 0]
     if not spans:
         return None
@@ -310,14 +314,14 @@ def _pace(counter: _Counter) -> _Pace | None:
         len(newest) >= _FEW
         and not 1 / _OUTLIER < _mean(spans[: -len(newest)]) / _mean(newest) < _OUTLIER
     ):
-        # It goes at another speed now.
+        # Its speed has changed.
         spans = newest
     elif len(spans) > _FEW:
         half, kept = 0.0, 0
         while kept < _FEW or half < units / 2:
             kept += 1
             half += spans[-kept][1]
-        # What comes now and then, as a validation does, is missed by a few.
+        # Enough spans to hold what comes only now and then, such as a validation.
         spans = spans[-max(kept, min(len(spans) - 1, 8)) :]
     elif len(spans) > 1 and spans[0][0] / spans[0][1] > _OUTLIER * _mean(spans[1:]):
         spans = spans[1:]
@@ -326,13 +330,13 @@ def _pace(counter: _Counter) -> _Pace | None:
         return None
     units = sum(span[1] for span in spans)
     spread = sum(span[1] * (span[0] / span[1] - mean) ** 2 for span in spans) / units
-    # Of a unit: a span of many is their mean.
+    # A span of many units is their mean: the deviation of one unit is larger.
     many = units / len(spans)
     return _Pace(mean, math.sqrt(spread * many), units)
 
 
 def _newest(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those of the newest third of the time; never all."""
+    """The spans of the newest third of the time, but never all."""
     left, kept = sum(span[0] for span in spans) / 3, 0
     while kept < len(spans) - 1 and left > 0:
         kept += 1

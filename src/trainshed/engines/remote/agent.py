@@ -59,9 +59,9 @@ from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
+from trainshed.engines.remote.news import Known, Untold
 from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.remote.reachability import Beacon, own_address, reach
-from trainshed.engines.remote.telling import Known, Untold
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, joined, keep

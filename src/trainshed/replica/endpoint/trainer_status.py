@@ -1,5 +1,5 @@
-"""Kubeflow Trainer's status protocol, as a replica's endpoint answers it: a program reports how far it is by
-one POST, which is written down beside its log.
+"""Kubeflow Trainer's status protocol, as a replica's endpoint serves it: a program reports by a POST how far
+it is, and that is written down beside its log.
 
 `POST /apis/trainer.kubeflow.org/v1alpha1/namespaces/P/trainjobs/J/status` at `HOST` over TLS, with the token
 of this incarnation and
@@ -7,13 +7,13 @@ of this incarnation and
     {"trainerStatus": {"progressPercentage": 45, "estimatedRemainingSeconds": 60,
                        "metrics": [{"name": "loss", "value": "0.2"}], "lastUpdatedTime": "..."}}
 
-of which all is optional. Who may connect at all `peers` says.
+in which all is optional. `peers` decides who may connect at all.
 
 A line of `progress.jsonl` is
 
     {"at": NS, "percent": N, "left": SECONDS, "metrics": {NAME: VALUE}, "incarnation": N}
 
-without what was not said. Thinned as `growing_files` does. Runs on Python 3.6.
+without the fields that were not given. Thinned as `growing_files` does. Runs on Python 3.6.
 """
 
 import hmac
@@ -42,30 +42,22 @@ _LONGEST_NAME = 256
 _LONGEST_VALUE = 1024
 _MOST_SECONDS = (1 << 31) - 1
 _BURST = 10
+"""Reports that may come at once."""
 _PER_SECOND = 2.0
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    411: "Length Required",
-    413: "Payload Too Large",
-    422: "Unprocessable Entity",
-    429: "Too Many Requests",
-    503: "Service Unavailable",
+"""Reports that are taken over time."""
+_CODES = {
+    200: ("OK", ""),
+    400: ("Bad Request", "INVALID_ARGUMENT"),
+    401: ("Unauthorized", "UNAUTHENTICATED"),
+    404: ("Not Found", "NOT_FOUND"),
+    405: ("Method Not Allowed", "UNIMPLEMENTED"),
+    411: ("Length Required", "INVALID_ARGUMENT"),
+    413: ("Payload Too Large", "OUT_OF_RANGE"),
+    422: ("Unprocessable Entity", "INVALID_ARGUMENT"),
+    429: ("Too Many Requests", "RESOURCE_EXHAUSTED"),
+    503: ("Service Unavailable", "UNAVAILABLE"),
 }
-_STATUSES = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    404: "NOT_FOUND",
-    405: "UNIMPLEMENTED",
-    411: "INVALID_ARGUMENT",
-    413: "OUT_OF_RANGE",
-    422: "INVALID_ARGUMENT",
-    429: "RESOURCE_EXHAUSTED",
-    503: "UNAVAILABLE",
-}
+"""By HTTP status: its reason phrase, and the name of the google.rpc code of a refusal."""
 
 
 def path(namespace: str, job: str) -> str:
@@ -74,7 +66,7 @@ def path(namespace: str, job: str) -> str:
 
 
 class Refusal(Exception):
-    """A report is not taken; the message says why, and what to do."""
+    """A report is refused; the message says why, and what to do."""
 
     def __init__(self, code: int, text: str, fields: "Iterable[bytes]" = ()) -> None:
         super().__init__(text)
@@ -105,7 +97,7 @@ class TrainerStatus:
         masked: "Iterable[str]" = (),
         clock: "Callable[[], float]" = time.monotonic,
     ) -> None:
-        """Touches nothing. `logs`: the directory of the replica's log; `masked`: texts that must not be
+        """Opens no file yet. `logs`: the directory of the replica's log; `masked`: texts that must not be
         written down."""
         self._token = token
         self._incarnation = incarnation
@@ -268,12 +260,12 @@ class _Reading:
 
 def refused(refusal: Refusal) -> bytes:
     """The answer that tells of it."""
-    error = {"code": refusal.code, "message": refusal.text, "status": _STATUSES[refusal.code]}
+    error = {"code": refusal.code, "message": refusal.text, "status": _CODES[refusal.code][1]}
     return _answer(refusal.code, {"error": error}, refusal.fields)
 
 
 def _answer(code: int, value: object, fields: "list[bytes]") -> bytes:
     body = json.dumps(value).encode("utf-8")
-    first = ("HTTP/1.1 %d %s" % (code, _REASONS[code])).encode("ascii")
+    first = ("HTTP/1.1 %d %s" % (code, _CODES[code][0])).encode("ascii")
     known = [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
     return b"\r\n".join([first, *known, *fields, b"", body])

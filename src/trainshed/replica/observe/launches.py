@@ -6,10 +6,10 @@ A line of `launches.jsonl` is one incarnation:
     "hostname": NAME, "address": IP, "level": LEVEL, "user": N, "memory": BYTES, "disk": BYTES,
     "processes": N, "gpus": [UUID]}
 
-`names`: of all its environment variables; `values`: of those that say where it is and what it may use, never
-of those that only its user knows the meaning of. What is long is cut, secrets are masked. `user`: the
-machine's number of the program's own, -1 = that of the service. 0 = no limit, "" = the machine's. Nothing
-here may hurt the program: what cannot be written is not written. Runs on Python 3.6.
+`names`: of all its environment variables; `values`: of those in `SHOWN` alone, for others may hold what is
+nobody's business. What is long is cut, secrets are masked. `user`: the number of the user that the program
+runs as, -1 = the service's own. Of limits 0 = none; of `hostname` and `address` "" = the machine's. If it
+cannot be written, the program runs all the same. Runs on Python 3.6.
 """
 
 import json
@@ -71,4 +71,4 @@ def note(plan: protocol.LaunchDocument, at: int, mask: "masking.Mask | None") ->
         finally:
             os.close(handle)
     except OSError:
-        pass  # A full disk: the program runs all the same, and nobody knows how it was started.
+        pass  # The disk may be full.

@@ -62,12 +62,12 @@ class Connection:
 
 
 class Traffic:
-    """Counts for one incarnation. `address`, `storage_port`: the replica's own, and its endpoint's there."""
+    """Counts for one incarnation. `address`: the replica's; `storage_port`: that of its endpoint there."""
 
     __slots__ = ("_address", "_gone", "_known", "_notices", "_received", "_sent", "_storage_port")
 
     def __init__(self, address: str, storage_port: int) -> None:
-        """Raises OSError: this system does not tell."""
+        """Raises OSError: this system does not count connections."""
         if not sys.platform.startswith("linux"):
             raise OSError(errno.ENOSYS, "only Linux counts connections")
         self._address = address
@@ -91,7 +91,7 @@ class Traffic:
                     self._add(each, before.get(each.cookie, (0, 0)))
                     self._known[each.cookie] = each.sent, each.received
                 elif each.cookie in before:
-                    # Handed to nobody yet, or being closed: there will be a notice.
+                    # No process has it open any more: the kernel will send its notice.
                     self._known[each.cookie] = before[each.cookie]
             self._gone = {
                 cookie: counts for cookie, counts in before.items() if cookie not in self._known
@@ -99,11 +99,11 @@ class Traffic:
         return self._sent, self._received
 
     def fileno(self) -> int:
-        """Readable when a connection has ended that nobody has been told of yet."""
+        """Readable when there are notices to read."""
         return self._notices.fileno()
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """End the notices."""
         self._notices.close()
 
     def _add(self, found: Connection, before: "tuple[int, int]") -> None:
@@ -119,16 +119,16 @@ class Traffic:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                continue  # More connections ended than there was room for: those are lost.
+                continue  # More notices came than the buffer holds: those connections are not counted.
             for found in _connections(data):
                 before = self._known.pop(found.cookie, None) or self._gone.pop(found.cookie, None)
                 if before is not None or self._is_ours(found):
                     self._add(found, before or (0, 0))
 
     def _is_ours(self, ended: Connection) -> bool:
-        """Of one that was never seen open."""
+        """Whether a connection that was never seen open was the replica's, by its addresses."""
         (local, port), remote = ended.local, ended.remote
-        # The endpoint itself has the other end of what a program says to it.
+        # A connection to the endpoint has two ends here: only the program's counts.
         is_own = self._address.startswith("127.")
         is_server = is_own and local == self._address and port != self._storage_port
         return is_server or (
@@ -185,7 +185,7 @@ def _open_connections() -> "Iterator[Connection]":
 
 
 def _messages(data: bytes) -> "Iterator[tuple[int, int, int]]":
-    """Type, and where it begins and ends, of each."""
+    """(type, begin, end) of each message."""
     at = 0
     while at + _HEADER.size <= len(data):
         length, kind = _HEADER.unpack_from(data, at)[:2]
@@ -211,11 +211,8 @@ def _connections(data: bytes) -> "Iterator[Connection]":
         if kind not in (_BY_FAMILY, _BY_FAMILY + 1) or end - begin < _MESSAGE.size:
             continue
         fields = _MESSAGE.unpack_from(data, begin)
-        family, own_port, other_port, own, other, cookie = (
-            *fields[:1],
-            *fields[4:8],
-            fields[9],
-        )
+        family, cookie = fields[0], fields[9]
+        own_port, other_port, own, other = fields[4:8]
         counts = _counts(data, begin + _MESSAGE.size, end)
         if counts is not None:
             local = _address(family, own), int.from_bytes(own_port, "big")
@@ -227,7 +224,7 @@ def _address(family: int, data: bytes) -> str:
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, data[:4])
     text = socket.inet_ntop(socket.AF_INET6, data)
-    # A socket for both kinds, as many servers have one.
+    # An IPv4 connection of a socket that serves both, as many servers have one.
     return text[7:] if text.startswith("::ffff:") else text
 
 

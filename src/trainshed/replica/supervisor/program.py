@@ -60,8 +60,8 @@ def make_directories(files: str) -> None:
 
 
 def leave_token(files: str, token: str) -> None:
-    """Put the token by which the program reports how far it is where it finds it, in place of whatever an
-    earlier incarnation has made of that."""
+    """Write the file with the token by which the program reports how far it is, in the place of an earlier
+    incarnation's."""
     path = os.path.join(files, HYPERTUNE, TRAINER_TOKEN)
     try:
         os.unlink(path)
@@ -70,7 +70,7 @@ def leave_token(files: str, token: str) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444)
     except FileExistsError:
-        return  # Then it is the program's own doing that it cannot report.
+        return  # The program itself has put something there: it cannot report then.
     os.write(handle, token.encode("ascii"))
     os.close(handle)
 

@@ -6,7 +6,7 @@ _DAY = 24 * _HOUR
 _UNITS = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1, "s"))
 
 
-def left(remaining: float | None, margin: float | None = None) -> str:
+def remaining_text(remaining: float | None, margin: float | None = None) -> str:
     """Such as `about 12 min left`, with a margin `about 12 min left (± 2 min)`; both in seconds. "" = not
     known."""
     if remaining is None:

@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Level(enum.IntEnum):
-    """How much of a program what is counted holds: an epoch holds many steps, and many a bar."""
+    """What size of unit is counted: an epoch holds many steps."""
 
     STEP = 0
     EPOCH = 1
@@ -23,12 +23,12 @@ class Count:
     """How much is done of how much."""
 
     level: Level
-    #: What is counted, such as "epoch"; of a bar what stands before it, its numbers left out; "" = not said.
+    #: What is counted, such as "epoch"; of a bar the text before it, without its numbers; "" = not said.
     what: str
     done: float
     #: 0 = not said.
     total: float
-    #: The rest of the line says something in numbers: of an epoch that is over, as a rule.
+    #: The rest of the line has numbers as well, as lines at the end of an epoch do.
     has_more: bool = False
 
     @property
@@ -52,7 +52,7 @@ _PREPARING: Final = re.compile(
     r"|creating|sanity checking|preparing|preprocessing|uploading|saving)\b",
     re.IGNORECASE,
 )
-"""What bars before the work are called."""
+"""Names of bars of what is done before the training."""
 
 _WORD: Final = r"\b(epoch|step|iteration|iter|batch|round|generation)s?\b"
 _NUMBER: Final = r"(\d{1,12})"
@@ -78,13 +78,13 @@ _MARKS: Final = ("/", " of ", "poch", "POCH", "ound", "tep", "ter", "atch", "ene
 
 
 def may_count(text: str) -> bool:
-    """Whether it is worth while to look at a line: cheap, and never wrong with no."""
+    """A cheap test before the patterns: False only of lines that count nothing."""
     return any(mark in text for mark in _MARKS)
 
 
 def counts(text: str) -> tuple[Count, ...]:
-    """All that a line counts: the wider first, and of equal ones the last first. Of a line that was
-    overwritten its last state counts."""
+    """All that a line counts: epochs before steps, and of either the last one first. Of a line that was
+    overwritten the last state counts."""
     if not may_count(text):
         return ()
     text = text[-_LONGEST:].rstrip("\r\x08").rpartition("\r")[2]
@@ -93,7 +93,7 @@ def counts(text: str) -> tuple[Count, ...]:
     found = _words(text)
     inner = _bars(text)
     if inner:
-        # The bar is of the epoch that stands before it; its own numbers are no news of one that is over.
+        # The numbers behind the epoch are the bar's: they do not say that the epoch is over.
         found = [
             Count(each.level, each.what, each.done, each.total) for each in found if each.level
         ]
@@ -116,7 +116,7 @@ def _words(text: str) -> list[Count]:
             more = _says_more(text, match.end()) or _says_more(text[: match.start()], 0)
             found.append(Count(_LEVELS[word], word, float(match[2]), 0, more))
     if any(each.level is Level.STEP and each.total for each in found):
-        # Within the epoch, whatever else is said.
+        # The line is about a step: its further numbers do not say that the epoch is over.
         return [Count(each.level, each.what, each.done, each.total) for each in found]
     return found
 
@@ -140,7 +140,7 @@ def _bars(text: str) -> list[Count]:
 
 
 def is_preparation(count: Count) -> bool:
-    """Whether it is a bar of what comes before the work."""
+    """Whether it is a bar of what is done before the training."""
     return _PREPARING.match(count.what) is not None
 
 
@@ -152,8 +152,8 @@ _ARGUMENT: Final = re.compile(
 
 
 def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
-    """How much of what a program is told to do, by its command line: `--epochs 10`, `--max_steps=500`. For
-    lines that do not say so."""
+    """Totals that a program is given on its command line (`--epochs 10`, `--max_steps=500`), by what is
+    counted. For lines that count without a total."""
     found: dict[str, float] = {}
     for place, argument in enumerate(arguments):
         match = _ARGUMENT.fullmatch(argument)
