@@ -60,6 +60,7 @@ TOGETHER = {
         "slurm/test_service_places.py",
         "slurm/test_service_rows.py",
     ),
+    "users of slurm": ("slurm/test_identity.py", "slurm/test_ordinary_user.py"),
     "sdk": (
         "e2e/test_datasets_sdk.py",
         "e2e/test_experiments_sdk.py",

@@ -11,7 +11,7 @@ from tests.e2e.running import CUSTOM_JOBS, Service, common_place, container_job,
 from tests.e2e.stories import timeline
 from tests.e2e.test_up import GANG
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import configure, service_on_login_node
+from tests.slurm.whole import configure, give_environments, service_on_login_node
 
 _TOP = 'capacity = "relaxed"\nmemory_per_replica = 300\ngrace = 1'
 
@@ -20,6 +20,7 @@ _TOP = 'capacity = "relaxed"\nmemory_per_replica = 300\ngrace = 1'
 def service(slurm_lab: SlurmLab) -> Iterator[Service]:
     directory = configure(slurm_lab, "nobody", _TOP, place=common_place(), wrapped=False)
     os.chown(directory, NOBODY, NOBODY)
+    give_environments(NOBODY)
     with service_on_login_node(slurm_lab, directory, NOBODY) as started:
         yield started
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -23,6 +24,7 @@ from tests.e2e.running import (
 )
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
+from tests.soaks import SOAKS
 
 AGENTS = "/tmp/agents"
 """On nodes: where agents and programs write."""
@@ -67,6 +69,19 @@ def service_on(lab: SlurmLab, directory: Path) -> Generator[Service]:
 def cache_for_users() -> Path:
     """Environments that root built on an interpreter that other users may run."""
     return CACHE.with_name(f"{CACHE.name}-users")
+
+
+def give_environments(user: int) -> None:
+    """What root has built for other users becomes that user's as well, who would build the same: how an
+    ordinary user builds is for ./dev test-all, and for those who are one."""
+    theirs, built = cache_of(user) / "environments", cache_for_users() / "environments"
+    if SOAKS or theirs.exists() or not built.exists():
+        return
+    draft = theirs.with_name("environments.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    subprocess.run(["cp", "-a", str(built), str(draft)], check=True)
+    subprocess.run(["chown", "-hR", f"{user}:{user}", str(draft)], check=True)
+    draft.rename(theirs)
 
 
 def on_login_node(
