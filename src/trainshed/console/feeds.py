@@ -95,6 +95,7 @@ class _Feed:
     readers: list[_Reader] = field(default_factory=list[_Reader])
     recent: deque[Line] = field(default_factory=lambda: deque[Line](maxlen=BURST))
     seen: Places = field(default_factory=Places)
+    #: Runs `run`; None = not yet.
     task: asyncio.Task[None] | None = None
     #: The first window was read: a reader that joins need not wait for it.
     has_begun: bool = False

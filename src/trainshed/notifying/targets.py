@@ -62,6 +62,7 @@ class Smtp:
     #: "" = nobody signs in there.
     user: str = ""
     password: str = field(default="", repr=False)
+    #: The address that mail is from.
     sender: str = ""
 
 

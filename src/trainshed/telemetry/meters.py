@@ -61,10 +61,11 @@ class Meters:
     restarts: Counter[Labels] = field(default_factory=Counter[Labels])
     #: Lines in the logs of replicas that ended.
     lines: int = 0
-    #: What the retention has deleted, `jobs` or `logs`; and how many bytes that freed.
+    #: What the retention has deleted: `jobs` or `logs`.
     deleted: Counter[Labels] = field(default_factory=Counter[Labels])
+    #: Bytes that this has freed.
     freed: int = 0
     #: Tries to tell somebody of a job, by target and what came of them.
     notifications: Counter[Labels] = field(default_factory=Counter[Labels])
-    #: Takes spans for traces; None = nobody does.
+    #: Takes spans for traces; None = none are made.
     spans: SpanSink | None = None

@@ -1,5 +1,5 @@
-"""What took how long, for traces: a port that is given finished spans. Who sends them elsewhere is
-`telemetry.otel`, and nobody as long as no setting says so."""
+"""Spans of traces, and the port that takes finished ones. `telemetry.otel` sends them to a collector, if a
+setting names one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -34,6 +34,7 @@ class Known:
 
     #: The last line that it printed; "" = none.
     last_line: str = ""
+    #: None = nothing was counted.
     estimate: Estimate | None = None
     #: "output": from what it prints; "report": the program said so; "" = not known.
     source: str = ""
@@ -50,8 +51,11 @@ class _Followed:
     attempt: int
     incarnation: int
     tracker: Tracker
+    #: Up to where its log was read.
     place: Place = field(default_factory=Place)
+    #: The last line that was read; "" = none yet.
     last_line: str = ""
+    #: Held during a look.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 

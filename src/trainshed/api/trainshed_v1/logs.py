@@ -250,7 +250,7 @@ async def _lines(
         while lines := await _next(services.recent_texts, programs.sources, most):
             pace.spoke()
             yield lines
-            # By and by: who only wants the last lines does not have thousands read that he passes over.
+            # Growing reads: a client that wants the last lines only shall not have thousands read in vain.
             most = min(most * _GROWTH, _MANY)
         if programs.is_over or not follow:
             return

@@ -78,6 +78,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: _Address | None = None
     partition: _Word | None = None
     account: _Word | None = None
+    #: In the place of the whole table of `[engines.slurm]`, as `accounts` is.
     users: _Users | None = None
     accounts: _Accounts | None = None
     qos: _Word | None = None

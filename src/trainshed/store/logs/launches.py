@@ -15,25 +15,28 @@ from trainshed.core.streams import StreamKind, Streams, StreamSource
 class Launch(msgspec.Struct, frozen=True):
     """One incarnation, as it was started."""
 
+    #: 0 = it is not known.
     incarnation: int = 0
     #: Nanoseconds since the epoch.
     at: int = 0
     argv: tuple[str, ...] = ()
     #: Where it started; "" = in a working directory of its own.
     directory: str = ""
-    #: Of all its environment variables, sorted.
+    #: Names of all its environment variables, sorted.
     names: tuple[str, ...] = ()
-    #: Of those of them that the service sets to say where it is.
+    #: Values of those that the service sets to say where it is (`replica.observe.launches.SHOWN`).
     values: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     #: "" = the machine's.
     hostname: str = ""
+    #: "" = the machine's.
     address: str = ""
     #: Sandbox level.
     level: str = ""
-    #: Of the machine's numbers; -1 = the service's own.
+    #: Number of the Unix user; -1 = the service's own.
     user: int = -1
-    #: Bytes, as is `disk`; 0 = no limit.
+    #: Bytes; 0 = no limit.
     memory: int = 0
+    #: Bytes; 0 = no limit.
     disk: int = 0
     #: Processes and threads; 0 = no limit.
     processes: int = 0

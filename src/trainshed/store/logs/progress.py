@@ -1,5 +1,5 @@
-"""What is read of a replica to see how far its program is: lines of its log, of which a few are enough
-however many there are, and what it has reported by itself (`trainshed.replica.endpoint.trainer_status`)."""
+"""Reads what tells how far a replica's program is: a sample of its log's lines, bounded however many there
+are, and what it has reported by itself (`trainshed.replica.endpoint.trainer_status`)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,21 @@ from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import Entry
 
 _ALL: Final = 128 << 10
-"""Bytes: so much that is new is read whole."""
-_PIECE: Final = 8 << 10
+"""Bytes of new lines that are read whole."""
 _PIECES: Final = 12
-"""Of more so many pieces are read, evenly spread, and the end."""
+"""Where there are more, so many pieces are read, evenly spread, and the end."""
+_PIECE: Final = 8 << 10
+"""Bytes of a piece."""
 _END: Final = 32 << 10
+"""Bytes of the end."""
 _SMALL: Final = 16 << 10
+"""Bytes that may be read on the event loop."""
 _REPORTS: Final = 256 << 10
+"""Bytes of reports that are read at most, the newest."""
 
 
 class Place(NamedTuple):
-    """Up to where a log was looked at."""
+    """A position in a log: a segment, and an offset in it."""
 
     segment: int = 0
     offset: int = 0
@@ -40,7 +44,7 @@ class Sample:
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a program said of itself."""
+    """One report of a program on itself."""
 
     #: Nanoseconds.
     at: int
@@ -63,8 +67,8 @@ def is_small(segments: Sequence[Segment], place: Place) -> bool:
 
 
 def sample(segments: Sequence[Segment], place: Place) -> Sample:
-    """Lines behind a place: all if they are few, else some of everywhere and the last ones. Blocks for
-    small reads."""
+    """The lines behind a place: all if they are few, else pieces spread over them and the last ones. Blocks
+    for small reads."""
     if not segments:
         return Sample((), place)
     end = segments[-1].size()

@@ -40,21 +40,25 @@ class Look:
     gpus: tuple[GpuLook, ...] = ()
     #: Bytes that its files took; 0 = not known.
     disk: int = 0
-    #: Bytes sent and received over TCP since the start; None: nobody tells.
+    #: Bytes sent and received over TCP since the start; None = they are not counted.
     moved: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Between two looks: processors at work on average, of each GPU the part of the time that it was at work
-    (None: it does not tell), bytes a second that were sent and received; memory and disk as at the end of
-    it."""
+    """What was used between two looks; memory and disk as at the second one."""
 
+    #: Of the second look; ns since the epoch.
     at: int
+    #: Processors at work on average.
     cpus: float
+    #: Bytes.
     memory: int
+    #: Of each GPU the part of the time that it was at work; None = it does not tell.
     gpus: tuple[float | None, ...] = ()
+    #: Bytes; 0 = not known.
     disk: int = 0
+    #: Bytes a second that were sent and received; None = they are not counted.
     moved: tuple[float, float] | None = None
 
 
@@ -159,6 +163,7 @@ class _Entry(msgspec.Struct, frozen=True):
         default_factory=list[str | list[float | None]]
     )
     disk: int = 0
+    #: Bytes sent and received.
     net: tuple[int, int] | None = None
     last: bool = False
 

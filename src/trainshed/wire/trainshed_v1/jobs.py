@@ -23,26 +23,32 @@ class LoopLag(Record, frozen=True):
 class Outbox(Record, frozen=True):
     """Notifications that are not delivered yet."""
 
-    #: Whom jobs may have told.
+    #: Targets that jobs may name.
     targets: tuple[str, ...] = ()
+    #: Notifications that are still to be delivered.
     waiting: int = 0
-    #: Of them those that were tried in vain.
+    #: Those of them that were tried in vain.
     failing: int = 0
 
 
 class Retention(Record, frozen=True):
     """How long jobs that are over and their logs are kept, and what was deleted since the service started."""
 
-    #: As the settings have them; "" = for ever, and any size.
+    #: Age at which a job is deleted, as in the settings; "" = never.
     jobs: str = ""
+    #: Age at which its log is; "" = with the job.
     logs: str = ""
+    #: What the logs of all jobs that are over may take; "" = any size.
     size: str = ""
-    #: When it was last looked what is to go; "" = not yet.
+    #: When the last pass ended; "" = there was none yet.
     last_time: str = ""
+    #: Jobs that were deleted.
     deleted_jobs: int = 0
+    #: Logs that were deleted of jobs that stay.
     deleted_logs: int = 0
+    #: Size of all logs that were deleted.
     freed_bytes: int = 0
-    #: Of all jobs that are over; 0 = not looked at.
+    #: Size of the logs of all jobs that are over; 0 = not measured.
     log_bytes: int = 0
 
 
@@ -117,8 +123,9 @@ class Glance(Record, frozen=True):
     done: float | None = None
     #: The same in words, such as "epoch 3 of 10" or "12 of 40 trials".
     progress: str = ""
-    #: Seconds that it will still take, and by how many that may be wrong; null if that is not known.
+    #: Seconds that it will still take; null if that is not known.
     remaining_seconds: float | None = None
+    #: Seconds by which that may be wrong, either way, in four of five cases; null if that is not known.
     margin_seconds: float | None = None
 
 
@@ -133,10 +140,10 @@ class Progress(Record, frozen=True):
     remaining_seconds: float | None = None
     #: Seconds by which that may be wrong, either way, in four of five cases.
     margin_seconds: float | None = None
-    #: Where that comes from: "output" = from what it prints, "report" = its program said so, "trials"; "" =
-    #: not known.
+    #: Where that comes from: "output" = what its program prints, "report" = what its program reports,
+    #: "trials"; "" = not known.
     source: str = ""
-    #: When its program said so; "" = it did not.
+    #: When its program reported; "" = it did not.
     update_time: str = ""
     #: What its program reported beside that, by name.
     metrics: Mapping[str, str] = {}

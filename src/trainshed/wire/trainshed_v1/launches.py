@@ -24,16 +24,19 @@ class Runtime(Record, frozen=True):
 class LaunchMachine(Record, frozen=True):
     """The machine of a replica: by its type, and by what holds here."""
 
+    #: Machine type, such as "n1-standard-4".
     type: str = ""
+    #: Processors that the type has.
     vcpus: float = 0.0
-    #: That the type has.
+    #: Memory that the type has.
     memory_bytes: int = 0
-    #: That the program may use; 0 = no limit, or it has not started.
+    #: Memory that the program may use; 0 = no limit, or it has not started.
     memory_limit_bytes: int = 0
-    #: That was asked for, or is the default.
+    #: Disk that was asked for, or the default.
     disk_bytes: int = 0
     #: Processes and threads; 0 = no limit, or it has not started.
     process_limit: int = 0
+    #: Type of its accelerators; "" = it has none.
     accelerator: str = ""
     accelerator_count: int = 0
     #: Uuids of the GPUs that are its own.
@@ -44,14 +47,18 @@ class Launch(Record, frozen=True):
     """How the newest incarnation of a replica was started in an attempt. Of one that has not started there is
     what is known before: runtime, machine, time limits."""
 
+    #: Full name of the job.
     name: str = ""
     attempt: int = 0
+    #: Id of the replica, such as "workerpool0-0".
     replica: str = ""
+    #: The replica as the job's log calls it.
     task: str = ""
     #: "" of an earlier attempt: it is not known.
     node: str = ""
     #: 0 = it has not started, or an older version of the service started it.
     incarnation: int = 0
+    #: "" = it has not started.
     start_time: str = ""
     runtime: Runtime = Runtime()
     machine: LaunchMachine = LaunchMachine()
@@ -67,7 +74,9 @@ class Launch(Record, frozen=True):
     values: Mapping[str, str] = {}
     #: CLUSTER_SPEC without the job: `cluster` and `task`; null where there is none.
     cluster_spec: Mapping[str, Any] | None = None
+    #: "" = the machine's.
     hostname: str = ""
+    #: "" = the machine's.
     address: str = ""
     #: Level of isolation (docs/isolation.md).
     isolation: str = ""
@@ -75,4 +84,5 @@ class Launch(Record, frozen=True):
     user: int | None = None
     #: Seconds that the job may run.
     timeout_seconds: float = 0.0
+    #: Account whose credentials the program finds.
     service_account: str = ""

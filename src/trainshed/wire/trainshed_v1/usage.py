@@ -31,8 +31,9 @@ class UsagePoint(Record, frozen=True):
     disk_bytes: int = 0
     #: How busy each GPU was, from 0 to 1.
     gpus: tuple[float | None, ...] = ()
-    #: Bytes a second over TCP since the point before; null where nobody tells, as for `received_per_second`.
+    #: Bytes a second over TCP since the point before; null where they are not counted.
     sent_per_second: float | None = None
+    #: Likewise.
     received_per_second: float | None = None
 
 
@@ -109,9 +110,10 @@ class ReplicaUsage(Record, frozen=True):
     disk_bytes: int = 0
     #: Of the disk that was asked for, which nothing holds it to.
     disk_limit_bytes: int = 0
-    #: Bytes sent over TCP by all incarnations of the attempt, as far as they were counted; null where nobody
-    #: tells, as for `received_bytes`.
+    #: Bytes sent over TCP by all incarnations of the attempt, as far as they were counted; null where they
+    #: are not.
     sent_bytes: int | None = None
+    #: Likewise.
     received_bytes: int | None = None
     gpus: tuple[GpuUsage, ...] = ()
     #: The newest ones, oldest first.
