@@ -19,7 +19,7 @@ from trainshed.core.lifecycle.events import (
     RuntimePrepared,
 )
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
-from trainshed.core.names import JobName, ReplicaId
+from trainshed.core.names import JobName, ReplicaId, project_number
 
 pytestmark = pytest.mark.anyio
 JOBS = f"{LOCATION}/customJobs"
@@ -356,3 +356,32 @@ async def test_known_methods_that_are_not_served_say_so(house: House) -> None:
     assert "Of PipelineService there is CancelTrainingPipeline, " in answer.error["message"]
     answer = await house.call("GET", f"{LOCATION}/batchPredictionJobs")
     assert "Of JobService there is CancelCustomJob, " in answer.error["message"]
+
+
+async def test_a_project_is_the_same_by_its_number(house: House) -> None:
+    """spec/clients#projects: programs find the number in CLOUD_ML_PROJECT_ID, and log and list by it."""
+    services = replace(house.services, settings=ApiSettings(project="p1"))
+    house.app = ApiApplication(services, house.tokens.authenticate, hosts=HOSTS)
+    numbered = LOCATION.replace("p1", str(project_number("p1")))
+    name = await created(house)
+    listed = await house.call("GET", f"{numbered}/customJobs")
+    assert [job["name"] for job in listed.json["customJobs"]] == [name]
+    boards = f"{numbered}/tensorboards"
+    operation = await house.call("POST", boards, {"displayName": "curves"})
+    board = operation.json["response"]["name"]
+    assert board.startswith("projects/p1/")
+    await house.call("POST", f"{numbered}/metadataStores?metadataStoreId=default", {})
+    contexts = f"{numbered}/metadataStores/default/contexts"
+    await house.call("POST", f"{contexts}?contextId=runs", {"displayName": "runs"})
+    context = (await house.call("GET", f"{LOCATION}/metadataStores/default/contexts/runs")).json
+    assert context["name"].startswith("projects/p1/")
+    below = (
+        f'parent_contexts: "{numbered.removeprefix("/v1/")}/metadataStores/default/contexts/runs"'
+    )
+    assert (await house.call("GET", f"{contexts}?filter={quote(below)}")).json == {}
+    spec = custom_job()["jobSpec"] | {"tensorboard": board.replace("p1", str(project_number("p1")))}
+    spec |= {"serviceAccount": "a@p1.iam.gserviceaccount.com"}
+    job = await house.call("POST", JOBS, custom_job() | {"jobSpec": spec})
+    assert job.json["jobSpec"]["tensorboard"] == board, job.body
+    other = await house.call("GET", "/v1/projects/123456789012/locations/us-central1/customJobs")
+    assert other.json == {}

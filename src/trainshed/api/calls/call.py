@@ -6,7 +6,7 @@ or in the name of the resource that it carries; only Logging lists bare projects
 name their logs.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -19,6 +19,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.core import secrets
 from trainshed.core.errors import PermissionDenied
+from trainshed.core.names import project_number
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods
 from trainshed.wire.known_methods import KnownMethod
@@ -54,7 +55,14 @@ _LISTS: Final = frozenset(
     {"artifacts", "child_contexts", "executions", "resource_names", "time_series"}
 )
 _BARE: Final = "project_ids"
-_PARTS: Final = "entries"
+_ENTRIES: Final = "entries"
+_PARTS: Final = frozenset({_ENTRIES, "events"})
+_RENAMED: Final = _NAMES | {"experiment", "experiment_run", "model"}
+"""Also names within a resource, as in a job's specification."""
+_RENAMED_LISTS: Final = _LISTS | {_BARE}
+_FILTER: Final = "filter"
+_FREE: Final = frozenset({"metadata", "training_task_inputs"})
+"""What is the caller's own, whatever its fields are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +96,50 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
     if handler is None:
         raise not_served(known_methods.by_name(method) or KnownMethod(method, ""), handlers)
     authorize(principal, method)
-    if not principal.project:
-        return handler
 
     async def within(call: Call, request: Any) -> Message:
-        authorize(principal, method, projects_of(request))
-        refuse_more(principal, method, request)
+        name_by_id(request, (principal.project, call.services.settings.project))
+        if principal.project:
+            authorize(principal, method, projects_of(request))
+            refuse_more(principal, method, request)
         return await handler(call, request)
 
     return within
+
+
+def name_by_id(request: Message, ids: Iterable[str]) -> None:
+    """Replace the numbers of projects in a request's names by their ids, for a project is one whichever it is
+    named by: programs find the number in CLOUD_ML_PROJECT_ID. `ids`: the projects whose numbers are known
+    here; "" is none."""
+    numbers = {f"projects/{project_number(each)}/": f"projects/{each}/" for each in ids if each}
+    _rename(request, numbers)
+
+
+def _rename(message: Message, numbers: Mapping[str, str]) -> None:
+    for part, value in message.ListFields():
+        if part.name in _PARTS:
+            for below in value:
+                _rename(below, numbers)
+        elif part.name in _RENAMED_LISTS:
+            value[:] = [_renamed(each, numbers) for each in value]
+        elif part.type == FieldDescriptor.TYPE_STRING:
+            if part.name in _RENAMED and (name := _renamed(value, numbers)) != value:
+                setattr(message, part.name, name)
+            elif part.name == _FILTER:
+                for old, new in numbers.items():
+                    setattr(message, part.name, getattr(message, part.name).replace(old, new))
+        elif isinstance(value, Message) and part.name not in _FREE:
+            _rename(value, numbers)
+
+
+def _renamed(name: str, numbers: Mapping[str, str]) -> str:
+    """A name, or a project alone: `projects/P`, or as Logging lists them `P`."""
+    for old, new in numbers.items():
+        if name.startswith(old):
+            return new + name[len(old) :]
+        if name in (old[:-1], old[9:-1]):
+            return new[9:-1] if name == old[9:-1] else new[:-1]
+    return name
 
 
 def refuse_more(program: Principal, method: str, request: Message) -> None:
@@ -142,7 +185,7 @@ def projects_of(request: Message) -> Iterator[str]:
             yield from map(project_in, value)
         elif part.name == _BARE:
             yield from value
-        elif part.name == _PARTS:
+        elif part.name == _ENTRIES:
             for below in value:
                 yield from projects_of(below)
         elif part.type == FieldDescriptor.TYPE_MESSAGE and "name" in _texts(value):
