@@ -203,6 +203,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Secrets.RotateKey": "trainshed.secrets.rotateKey",
     "trainshed.v1.Experiments.List": "aiplatform.contexts.list",
     "trainshed.v1.Experiments.Describe": "aiplatform.contexts.get",
+    "trainshed.v1.Logs.Collect": "trainshed.logs.collect",
     "trainshed.v1.Jobs.List": "trainshed.jobs.list",
     "trainshed.v1.Jobs.Explain": "trainshed.jobs.explain",
     "trainshed.v1.Jobs.Describe": "trainshed.jobs.get",

@@ -1,5 +1,6 @@
 """Deletes jobs that have been over for long and logs that are too old or too many, as settings say: now and
-then, one after the other, the oldest first. What is to go, `core.retention` decides (ADR 77).
+then, one after the other, the oldest first; logs also at somebody's order. What is to go, `core.retention`
+decides (ADR 77).
 
 A job is deleted as a request deletes it. Of a log its job's timeline tells before it goes, and a pass that is
 cut off is finished by the next one.
@@ -19,6 +20,7 @@ from trainshed.core.names import JobName, JobUid
 from trainshed.core.retention import (
     LOG_DELETED,
     KeptLog,
+    LogCollection,
     LogDue,
     Retention,
     RetentionReport,
@@ -94,6 +96,8 @@ class RetentionTimer:
     _crew: Crew = field(init=False, default_factory=Crew)
     #: Logs of jobs that are over: they grow no more.
     _logs: dict[JobUid, KeptLog] = field(init=False, default_factory=dict[JobUid, KeptLog])
+    #: One look, or order, at a time.
+    _looking: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self.report = RetentionReport(self.retention)
@@ -113,8 +117,26 @@ class RetentionTimer:
             await self.look()
             await self.sleep(PAUSE)
 
+    async def collect(
+        self, retention: Retention, most: int, *, dry_run: bool = False
+    ) -> LogCollection:
+        """Delete, at somebody's order, the `most` logs that are due first, by an age and a size that need not
+        be those of the settings. `dry_run`: none, but say which."""
+        async with self._looking:
+            await self._take_stock()
+            due = logs_due(list(self._logs.values()), retention, self.now())
+            done: list[LogDue] = []
+            for each in due[:most]:
+                if dry_run or await self._delete_log(each):
+                    done.append(each)
+            return LogCollection(tuple(done), len(due[most:]))
+
     async def look(self) -> None:
         """Delete all that is due now."""
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         jobs, logs, freed = self.report.jobs, self.report.logs, self.report.freed
         if self.retention.jobs:
             for over in await self._jobs_due():
@@ -209,7 +231,8 @@ class RetentionTimer:
             wanted = parent_of(work)
         return ended
 
-    async def _delete_log(self, due: LogDue) -> None:
+    async def _delete_log(self, due: LogDue) -> bool:
+        """Whether it is gone."""
         uid = JobUid(due.log.uid)
         try:
             await self._tell(uid, due)
@@ -217,13 +240,14 @@ class RetentionTimer:
         except (OSError, RequestError) as failure:
             told = about(log, uid)
             told.warning("its log was not deleted: %s; the next pass tries again", failure)
-            return
+            return False
         self._logs.pop(uid, None)
         self.report.logs += 1
         self._freed("logs", due.log.bytes)
         about(log, uid).info(
             "its log was deleted (%d bytes): logs are kept %s", due.log.bytes, due.kept
         )
+        return True
 
     async def _tell(self, uid: JobUid, due: LogDue) -> None:
         """Tell the job, once, and likewise what has made it: its log is made of those of its jobs."""

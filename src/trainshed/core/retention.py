@@ -119,6 +119,15 @@ class LogDue:
     kept: str
 
 
+@dataclass(frozen=True, slots=True)
+class LogCollection:
+    """Logs that were deleted at somebody's order, or would be."""
+
+    due: tuple[LogDue, ...]
+    #: So many more are due, for the next order.
+    more: int = 0
+
+
 def logs_due(logs: Sequence[KeptLog], retention: Retention, now: int) -> list[LogDue]:
     """The logs that are older than the setting allows; then as many of the oldest as it takes until the rest
     fits into the size. In the order of their jobs' ends."""

@@ -233,6 +233,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         outbox=bootstrap.store.notifications if settings.notify else None,
         closing=stopping,
         retention=lambda: retention.report if retention.retention.is_set else None,
+        collector=lambda: retention,
     )
     retention = RetentionTimer(
         Retention(settings.retention_jobs, settings.retention_logs, settings.retention_size),

@@ -186,3 +186,34 @@ async def test_status_says_what_is_kept(house: House) -> None:
     told = (await house.call("GET", "/trainshed/v1/status")).json["retention"]
     assert (told["jobs"], told["logs"], told["size"]) == ("90d", "", "50GB")
     assert told["lastTime"]
+
+
+async def test_logs_are_deleted_at_an_order(house: House) -> None:
+    """`trainshed gc --logs-older-than 30d --logs-size 30MB`, without any setting."""
+    old, runs = await over(house), await created(house)
+    house.clock += 40 * DAY
+    young = await over(house)
+    kept = timer(house)
+    house.services = replace(house.services, collector=lambda: kept)
+    house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
+
+    async def order(**body: Any) -> Any:
+        return await house.call("POST", "/trainshed/v1/logs:collect", body)
+
+    answer = (await order(olderThan="30d", dryRun=True)).json
+    (log,) = answer["logs"]
+    assert (log["job"], log["kept"]) == (old, "for 30 days after a job's end")
+    assert log["bytes"] > 1000 and len(logs(house)) == 3
+    assert (await order(olderThan="30d")).json["logs"] == [log]
+    assert logs(house) == sorted(name.rpartition("/")[2] for name in (runs, young))
+    assert (await status(house, old), (await order(size="1MB")).json) == (
+        200,
+        {"logs": [], "more": 0},
+    )
+    told = await house.store.reader.timeline(JobUid(int(log["uid"])))
+    assert [entry.kind for entry in told].count("log_deleted") == 1
+    refused = await order(olderThan="soon", size="much", what=1)
+    assert refused.status == 400
+    fields = refused.error["details"][0]["fieldViolations"]
+    assert [each["field"] for each in fields] == ["olderThan", "size", "what"]
+    assert "30d" in (await order()).error["message"]

@@ -141,3 +141,31 @@ def test_what_has_been_over_for_long_is_deleted(trainshed: Invoke, service: Fake
     service.on("GET", JOBS, listed(*jobs))
     assert trainshed("gc", "--older-than", "1d", "--keep", "3").stdout == ""
     assert "such as 12h, 30d or 4w" in trainshed("gc", "--older-than", "soon").stderr
+
+
+def test_logs_go_by_age_and_size_and_their_jobs_stay(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    """The service decides which; it is asked until nothing is left to delete."""
+    path = "/trainshed/v1/logs:collect"
+
+    def log(uid: str, size: int) -> dict[str, Any]:
+        name = f"projects/p/locations/r/customJobs/{uid}"
+        return {"job": name, "uid": uid, "endTime": "2026-11-18T06:00:00.000000Z", "bytes": size}
+
+    service.on("POST", path, {"logs": [log("1", 5 * 10**6)], "more": 3})
+    dry = trainshed("gc", "--logs-size", "50GB", "--dry-run")
+    assert dry.stdout.startswith("log of projects/p/locations/r/customJobs/1  5.0 MB  2026-11-18")
+    assert dry.stderr == "1 log (5.0 MB), and 3 more would be deleted\n"
+    body = json.loads(service.bodies("POST", path)[-1])
+    assert body == {"olderThan": "", "size": "50GB", "dryRun": True}
+    assert not [asked for asked in service.asked if asked.path == JOBS], "no jobs were asked for"
+    service.on(
+        *("POST", path),
+        {"logs": [log("1", 5 * 10**6)], "more": 1},
+        {"logs": [log("2", 10**6)], "more": 0},
+    )
+    done = trainshed("gc", "--logs-older-than", "14d")
+    assert (done.stdout.count("log of"), done.stderr) == (2, "2 logs (6.0 MB) deleted\n")
+    assert "50GB" in trainshed("gc", "--logs-size", "much").stderr
+    assert "--older-than" in trainshed("gc", "--logs-size", "5GB", "--keep", "3").stderr

@@ -98,6 +98,17 @@ def test_gpus_have_columns_where_there_are_some(trainshed: Invoke, service: Fake
     assert "GiB of" not in second
 
 
+def test_what_went_over_the_network_is_shown_where_it_is_counted(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    counted = used(sentBytes=3_400_000_000, receivedBytes=0)
+    service.on("GET", USAGE, answer(counted, used("workerpool1-0")))
+    header, first, second, _ = trainshed("jobs", "top", "7").stdout.splitlines()
+    assert "DISK    SENT  RECEIVED  CPU LATELY" in header
+    assert "3.0 GiB  3.4 GB       0 B  ▁" in first
+    assert "3.0 GiB       –         –  ▁" in second
+
+
 def test_of_a_replica_that_is_over_only_means_and_peaks_are_shown(
     trainshed: Invoke, service: FakeService
 ) -> None:

@@ -14,7 +14,7 @@ from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Wa
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.resume.traffic import Access
-from trainshed.core.retention import RetentionReport
+from trainshed.core.retention import LogCollection, Retention, RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
@@ -107,6 +107,16 @@ class AccessHistory(Protocol):
     def last_written(self, uri: str) -> int:
         """When something below the URI was last written (ns) in any way, 0 = there is nothing, -1 = it cannot
         be known."""
+        ...
+
+
+class LogCollector(Protocol):
+    """Deletes logs of jobs that are over."""
+
+    async def collect(
+        self, retention: Retention, most: int, *, dry_run: bool = False
+    ) -> LogCollection:
+        """As `controller.retention.RetentionTimer.collect`."""
         ...
 
 
@@ -261,6 +271,11 @@ def no_retention() -> RetentionReport | None:
     return None
 
 
+def no_collector() -> LogCollector | None:
+    """Logs are not deleted at an order."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """Everything a handler may use."""
@@ -313,6 +328,8 @@ class Services:
     outbox: Notifications | None = None
     #: What the retention does; None = nothing is ever deleted.
     retention: Callable[[], RetentionReport | None] = no_retention
+    #: What deletes logs at an order; asked for late, since it is built of these services. None: nothing does.
+    collector: Callable[[], LogCollector | None] = no_collector
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
     #: How far programs are, as far as somebody has looked.

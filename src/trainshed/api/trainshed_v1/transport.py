@@ -24,6 +24,7 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
+    collecting,
     curves,
     describing,
     drills,
@@ -53,6 +54,7 @@ from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import Violation, WireError
 from trainshed.wire.trainshed_v1 import capacity
 from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan
+from trainshed.wire.trainshed_v1.jobs import LogOrder
 from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
 from trainshed.wire.trainshed_v1.secrets import SecretValue
 from trainshed.wire.trainshed_v1.shells import ReplicaChoice
@@ -117,6 +119,9 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "experiments"): Method("trainshed.v1.Experiments.List", experiments.list_),
     ("GET", "experiments/{experiment}"): Method(
         "trainshed.v1.Experiments.Describe", experiments.describe
+    ),
+    ("POST", "logs:collect"): Method(
+        "trainshed.v1.Logs.Collect", collecting.collect, body=LogOrder
     ),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method(

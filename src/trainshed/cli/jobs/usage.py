@@ -14,7 +14,7 @@ from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output_format import print_data, takes_form
-from trainshed.cli.reduction_table import reduction_lines
+from trainshed.cli.reduction_table import reduction_lines, size
 from trainshed.cli.text.colours import faint, replica_colour, state_colour
 from trainshed.cli.text.moments import duration, gibibytes, parse_moment
 from trainshed.cli.text.tables import Column, joined, spark, table
@@ -27,8 +27,8 @@ _LOOK_AGAIN = 2.0
 _SHOWN = 24
 """Points of a line of blocks."""
 
-
 _NOTHING = "–"
+_NETWORK = (Column("SENT", right=True), Column("RECEIVED", right=True))
 
 
 @click.command()
@@ -43,10 +43,10 @@ _NOTHING = "–"
 def command(
     session: Session, endpoint: Endpoint, *, job: str, watch: bool, attempt: int | None, form: str
 ) -> None:
-    """Show what replicas use: processors, memory, disk, GPUs.
+    """Show what replicas use: processors, memory, disk, network, GPUs.
 
     CPU is in per cent of the vCPUs that were asked for; MEMORY leaves out files that are only cached; DISK is
-    what a replica's own files take.
+    what a replica's own files take; SENT and RECEIVED are what went over TCP since its start.
     """
     if watch and (attempt or form == "json"):
         raise click.UsageError("--watch goes with neither --attempt nor --format json.")
@@ -150,9 +150,11 @@ def usage_lines(usage: Usage, now: int) -> list[str]:
 
 
 def top_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
-    """The lines of a table of what replicas use now; GPUs have columns only where there are any."""
+    """The lines of a table of what replicas use now; GPUs and the network have columns only where there are
+    any, or it is counted."""
     gpus = any(replica.gpus for replica in replicas)
-    columns = [
+    network = _is_counted(replicas)
+    columns: list[Column] = [
         Column("REPLICA"),
         Column("STATE"),
         Column("CPU", right=True),
@@ -162,6 +164,7 @@ def top_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
         Column("PEAK", right=True),
         Column("OF", right=True),
         Column("DISK", right=True),
+        *(_NETWORK if network else []),
         *([Column("GPU"), Column("GPU MEMORY", right=True)] if gpus else []),
         Column("CPU LATELY"),
     ]
@@ -178,6 +181,7 @@ def top_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
             gibibytes(replica.peak_memory_bytes),
             gibibytes(replica.limit_bytes),
             gibibytes(replica.disk_bytes),
+            *(_network_cells(replica) if network else ()),
             *(_gpu_cells(replica) if gpus else ()),
             spark([point.cpus for point in replica.points]),
         )
@@ -189,10 +193,12 @@ def top_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
 def summary_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
     """The lines of a table of what replicas used in all."""
     gpus = any(replica.gpus for replica in replicas)
-    columns = [
+    network = _is_counted(replicas)
+    columns: list[Column] = [
         Column("USED BY"),
         Column("MEAN CPU", right=True),
         Column("PEAK MEMORY", right=True),
+        *(_NETWORK if network else []),
         *([Column("MEAN GPU"), Column("PEAK GPU MEMORY", right=True)] if gpus else []),
     ]
     rows = [
@@ -200,6 +206,7 @@ def summary_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
             replica.task,
             f"{replica.mean_cpus:.2f} of {replica.vcpus:g}",
             f"{gibibytes(replica.peak_memory_bytes)} of {gibibytes(replica.limit_bytes)}",
+            *(_network_cells(replica) if network else ()),
             *(
                 (
                     _percents(gpu.mean_busy for gpu in replica.gpus),
@@ -230,6 +237,17 @@ def _coloured(
 def hint_lines(usage: Usage) -> list[str]:
     """What was asked for and hardly used."""
     return ["", *(click.style(hint, fg="yellow") for hint in usage.hints)] if usage.hints else []
+
+
+def _is_counted(replicas: Sequence[ReplicaUsage]) -> bool:
+    """Whether anything is known of the network."""
+    return any(replica.sent_bytes is not None for replica in replicas)
+
+
+def _network_cells(replica: ReplicaUsage) -> tuple[str, str]:
+    counts = (replica.sent_bytes, replica.received_bytes)
+    sent, received = (_NOTHING if count is None else size(count) for count in counts)
+    return sent, received
 
 
 def _gpu_cells(replica: ReplicaUsage) -> tuple[str, str]:

@@ -52,6 +52,37 @@ class Retention(Record, frozen=True):
     log_bytes: int = 0
 
 
+class LogOrder(Record, frozen=True):
+    """Which logs of jobs that are over are to be deleted."""
+
+    #: Those that have been over for so long, `30d`; "" = of any age.
+    older_than: str = ""
+    #: How much the logs may take that stay, `50GB`; "" = any size.
+    size: str = ""
+    #: Tell which would be deleted, and delete none.
+    dry_run: bool = False
+
+
+class DeletedLog(Record, frozen=True):
+    """A log that was deleted, or would be."""
+
+    #: Full name of its job; "" = that was deleted before.
+    job: str = ""
+    uid: str = ""
+    end_time: str = ""
+    bytes: int = 0
+    #: What is kept, for which it was too much: "for 30 days after a job's end".
+    kept: str = ""
+
+
+class DeletedLogs(Record, frozen=True):
+    """What an order has deleted, the oldest first."""
+
+    logs: tuple[DeletedLog, ...] = ()
+    #: So many more are due: order again. 0 = that was all.
+    more: int = 0
+
+
 class Status(Record, frozen=True):
     """The service, and what clients take by default."""
 
