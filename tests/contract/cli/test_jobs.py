@@ -91,6 +91,19 @@ def test_the_beginning_of_an_id_is_enough(trainshed: Invoke, service: FakeServic
     assert "There is no job '5679'. Did you mean:\n  5678" in none.stderr
 
 
+def test_the_beginning_of_an_old_jobs_id_is_found_by_a_search(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    """Beyond the newest 500, and only if none of those is meant."""
+    newest = listed(*(job(str(number)) for number in range(9500, 9000, -1)))
+    old = listed(job("1234"), job("7", labels={"a": "1234"}))
+    service.on("GET", JOBS, listed(), newest, old)
+    service.on("GET", f"{JOBS}/1234", job("1234"))
+    assert trainshed("jobs", "describe", "123").exit_code == 0
+    queries = [asked.query for asked in service.asked if asked.path == JOBS]
+    assert [query.get("search") for query in queries] == [None, None, "123"]
+
+
 def test_the_timeline_tells_times_between(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job())
     entries = [entry("created", "It was created."), entry("running", "All run.\nMore.", 12)]

@@ -16,7 +16,8 @@ from trainshed.wire.trainshed_v1.record import read
 
 _JOBS = "/trainshed/v1/jobs"
 _LOOKED_THROUGH = 500
-"""Newest jobs among which the beginning of an id is looked for. A display name is looked for among all."""
+"""Newest jobs among which the beginning of an id is looked for first, and near misses. Further jobs cost a
+search of all; a display name is found among all at once."""
 _SAME_NAME = 100
 """Jobs of one display name of which the newest is taken."""
 _NAMED = 5
@@ -59,11 +60,13 @@ def list_jobs(
     limit: int | None = 20,
     parent: str | None = None,
     named: str | None = None,
+    search: str | None = None,
     glance: bool = False,
 ) -> list[dict[str, Any]]:
     """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them. `parent`:
     the full name of a work, whose own jobs are listed in place of what clients made. `state`: one, or several
-    with commas between. `named`: only those with this display name. `glance`: each with how it is just now.
+    with commas between. `named`: only those with this display name. `search`: with this in the name, the id or
+    a label. `glance`: each with how it is just now.
 
     Raises Refused, Unreachable.
     """
@@ -78,6 +81,7 @@ def list_jobs(
             parent=parent,
             state=state,
             displayName=named,
+            search=search,
             limit=wanted,
             pageToken=token,
             glance="true" if glance else None,
@@ -98,8 +102,8 @@ def live_jobs(client: Client, project: str = EVERY_PROJECT) -> list[JobView]:
 
 def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
     """The description of the job that `reference` means: an id or full name, else, of `project` ("" = the
-    service's own), `@last`, a display name, or the beginning of the id of one of the newest jobs. Says on
-    stderr which one a name has meant.
+    service's own), `@last`, a display name, or the beginning of an id. Says on stderr which one a name has
+    meant.
 
     Raises click.ClickException that names near misses if it means none, and the choices if it means several.
     """
@@ -121,10 +125,17 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
             raise click.ClickException(_NO_JOB)
         job, told = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
     else:
+
+        def begins(job: dict[str, Any]) -> bool:
+            return job["jobId"].startswith(reference)
+
         jobs = list_jobs(client, project, limit=_SAME_NAME, named=reference)
         if not any(job["displayName"] == reference for job in jobs):
-            # It may be the beginning of an id.
+            # It may be the beginning of an id, most likely of a new one.
             jobs = list_jobs(client, project, limit=_LOOKED_THROUGH)
+            if len(jobs) == _LOOKED_THROUGH and not any(begins(job) for job in jobs):
+                older = list_jobs(client, project, limit=None, search=reference)
+                jobs = [job for job in older if begins(job)] or jobs
         try:
             job, told = meant(reference, [JobView.parse(job) for job in jobs])
         except click.ClickException:
