@@ -55,7 +55,23 @@ PROGRAMS: Final = {
     "transformers_bars": ("learn_transformers.py", "bars"),
     "transformers_lines": ("learn_transformers.py", "lines", "--num_train_epochs", "5"),
     "transformers_evaluates": ("learn_transformers.py", "evaluates"),
+    **{f"format_{kind}": ("formats.py", kind) for kind in ("pairs", "padded", "folds")},
+    "format_brackets": ("formats.py", "brackets", "--epochs", "4"),
+    "format_settings": ("formats.py", "settings", "SOLVER.MAX_ITER", "400"),
+    "boosting_xgboost": ("boosting.py", "--num_round", "60"),
 }
+HELD_OUT: Final = {
+    **{
+        f"held_out_{kind}": ("held_out.py", kind)
+        for kind in ("warm_validated", "steps", "nested", "faster", "resumed")
+    },
+    "held_out_numbered": ("held_out.py", "numbered", "--epochs", "11"),
+    "held_out_keras": ("held_out_keras.py", "10", "1"),
+    "held_out_keras_lines": ("held_out_keras.py", "12", "2"),
+    "held_out_lightning": ("held_out_lightning.py", "--max_epochs", "8"),
+    "held_out_transformers": ("held_out_transformers.py",),
+}
+"""Recorded after the estimates were settled; nothing was chosen by them."""
 
 
 class _Lines:
@@ -128,11 +144,12 @@ def record(python: str, command: Sequence[str], name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", required=True)
-    parser.add_argument("names", nargs="*", metavar="NAME", default=list(PROGRAMS))
+    parser.add_argument("names", nargs="*", metavar="NAME", default=[*PROGRAMS, *HELD_OUT])
     options = parser.parse_args()
     segments.PROGRESS_SECONDS = _SHOWN_EVERY
+    programs = PROGRAMS | HELD_OUT
     runs = [
-        threading.Thread(target=record, args=(options.python, PROGRAMS[name], name))
+        threading.Thread(target=record, args=(options.python, programs[name], name))
         for name in options.names
     ]
     for run in runs:

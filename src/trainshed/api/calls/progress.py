@@ -14,7 +14,7 @@ from typing import Final
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.progress.estimate import Estimate, Tracker
-from trainshed.core.progress.lines import Count, Level, counts, totals_of
+from trainshed.core.progress.lines import Count, Level, totals_of
 from trainshed.core.streams import StreamSource
 from trainshed.store.logs.progress import Place, Report
 from trainshed.store.logs.reader import LogReader
@@ -76,8 +76,7 @@ class ProgressBook:
             followed.place = found.place
             followed.last_line = found.last or followed.last_line
             for at, text in found.lines:
-                if counted := counts(text):
-                    followed.tracker.count(at / _SECOND, counted)
+                followed.tracker.feed(at / _SECOND, text)
         told = reported(logs, job, now)
         if told is not None:
             return Known(followed.last_line, told.estimate, told.source, told.at, told.metrics)

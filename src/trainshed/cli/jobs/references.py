@@ -65,8 +65,8 @@ def list_jobs(
 ) -> list[dict[str, Any]]:
     """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them. `parent`:
     the full name of a work, whose own jobs are listed in place of what clients made. `state`: one, or several
-    with commas between. `named`: only those with this display name. `search`: with this in the name, the id or
-    a label. `glance`: each with how it is just now.
+    with commas between. `named`: only those with this display name. `search`: with this in the name, the id
+    or a label. `glance`: each with how it is just now.
 
     Raises Refused, Unreachable.
     """

@@ -237,7 +237,7 @@ def _progress_of(job: records.JobDescription) -> str:
     if job.progress:
         return progress_text(job.progress)
     glance = job.glance
-    if not glance or not glance.progress:
+    if not glance:
         return ""
     return progress_text(
         records.Progress(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from trainshed.core.progress.lines import Count, Level, counts, is_preparation
+from trainshed.core.progress.lines import Count, Level, counts, is_aside, rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,10 @@ _LEAST_ERROR: Final = 0.05
 """Smallest error of an estimate, as a part of what remains."""
 _FAR_ERROR: Final = 0.12
 """What is added to that at the very beginning, when little of the program was seen."""
+_LEAST_SHARE: Final = 0.2
+"""Part of a unit from which on the bars within it tell how long it takes."""
+_TOLD_ERROR: Final = 0.15
+"""Error of what a program itself says that remains, as a part of it."""
 _WIDTH: Final = 1.3
 """Standard deviations to either side that hold four of five cases."""
 
@@ -62,7 +66,9 @@ class _Counter:
     level: Level
     what: str
     total: float
-    is_preparation: bool
+    is_aside: bool
+    #: It tells of an epoch and not of the whole.
+    is_within: bool
     began: float
     #: The moments at which its count grew, oldest first, since it last began.
     marks: list[_Mark] = field(default_factory=list[_Mark])
@@ -132,7 +138,7 @@ class Tracker:
 
     Bounded, whatever it is given: 32 counters with 128 marks each."""
 
-    __slots__ = ("_began", "_counters", "_totals")
+    __slots__ = ("_began", "_counters", "_told", "_totals")
 
     def __init__(
         self, began: float | None = None, totals: Mapping[str, float] | None = None
@@ -140,15 +146,23 @@ class Tracker:
         self._began = began
         self._totals = dict(totals or {})
         self._counters: dict[tuple[str, float], _Counter] = {}
+        #: (when, seconds) that the program said it still takes, oldest first, since its start.
+        self._told: list[tuple[float, float]] = []
 
     def restarted(self) -> None:
         """The program was started anew: the time until it has come as far again is not measured."""
+        self._told = []
         for counter in self._counters.values():
             counter.is_cut = True
 
     def feed(self, at: float, text: str) -> None:
         """A line, and when it was printed."""
-        self.count(at, counts(text))
+        if found := counts(text):
+            self.count(at, found)
+        if (told := rest(text)) is not None:
+            if len(self._told) >= _MOST_MARKS:
+                del self._told[: _MOST_MARKS // 2 : 2]
+            self._told.append((at, told))
 
     def count(self, at: float, found: tuple[Count, ...]) -> None:
         """What a line counts (`lines.counts`)."""
@@ -177,24 +191,54 @@ class Tracker:
             if len(self._counters) >= _MOST_COUNTERS:
                 oldest = min(self._counters, key=lambda each: self._counters[each].seen)
                 del self._counters[oldest]
-            found = _Counter(count.level, count.what, total, is_preparation(count), at)
+            found = _Counter(count.level, count.what, total, is_aside(count), count.is_within, at)
             self._counters[key] = found
         return found
 
     def estimate(self, now: float) -> Estimate | None:
-        """How far it is at `now`, which is no earlier than its last line. None: no line has counted
-        anything."""
+        """How far it is at `now`, which is no earlier than its last line. None: no line has told anything."""
+        found = self._counted(now)
+        if not self._told or (found is not None and found.remaining is not None):
+            return found
+        left = _told_rest(self._told, now)
+        if left is None:
+            return found
+        done, text = (found.done, found.text) if found else (None, "")
+        return Estimate(done, text, left, left * _TOLD_ERROR)
+
+    def _counted(self, now: float) -> Estimate | None:
+        """The estimate by what lines count. None: no line has counted anything."""
         shown = self._shown()
         if shown is None:
             return None
         text = _text(shown)
         governor = self._governor()
         if governor is None:
-            done = shown.done / shown.total if shown.total else None
-            return Estimate(done, text)
+            # A share of one bar of many would be read as one of the whole.
+            return Estimate(None, text)
         if governor.level is Level.EPOCH and not self._is_smooth(governor):
             return self._by_epochs(governor, now, _text(governor))
-        return _by_steps(governor, now, _text(governor))
+        return _by_steps(governor, now, _text(governor), self._share(governor))
+
+    def _share(self, outer: _Counter) -> float:
+        """The part of its current unit that a counter has done, by the bars that began after it: each counts
+        within one unit of the bar before. 0 = not known."""
+        since, share, part = outer.marks[-1].at, 0.0, 1.0
+        inner = [
+            each
+            for each in self._counters.values()
+            if each is not outer
+            and each.level is Level.STEP
+            and each.total > 0
+            and each.began >= outer.began
+            and each.marks
+            and each.seen >= since
+            and not each.is_aside
+        ]
+        for each in sorted(inner, key=lambda each: each.began):
+            share += part * min(each.done / each.total, 1.0)
+            part /= each.total
+        return min(share, 1.0)
 
     def _shown(self) -> _Counter | None:
         """The counter that is shown where none governs: of epochs before steps, the newest."""
@@ -206,14 +250,14 @@ class Tracker:
 
     def _governor(self) -> _Counter | None:
         """The counter that measures the whole program; None: none does."""
-        known = [each for each in self._counters.values() if each.total > 0]
+        known = [each for each in self._counters.values() if each.total > 0 and not each.is_within]
         epochs = [each for each in known if each.level is Level.EPOCH]
         if epochs:
             return max(epochs, key=lambda each: each.seen)
         if any(each.level is Level.EPOCH and each.marks for each in self._counters.values()):
             # There are epochs, but not how many of them; each epoch has bars of its own.
             known = [each for each in known if each.total > max(e.total for e in known) * 0.999]
-        once = [each for each in known if not each.passes and not each.is_preparation]
+        once = [each for each in known if not each.passes and not each.is_aside]
         open_ = [each for each in once if not each.is_through]
         if open_:
             return min(open_, key=lambda each: each.began)
@@ -280,7 +324,7 @@ class Tracker:
             and each.marks
             and each.seen >= since
             and each.marks[-1].at >= since
-            and not each.is_preparation
+            and not each.is_aside
         ]
         return max(found, key=lambda each: (each.total, each.seen), default=None)
 
@@ -289,18 +333,37 @@ def _text(counter: _Counter) -> str:
     return Count(counter.level, counter.what, counter.done, counter.total).text
 
 
-def _by_steps(counter: _Counter, now: float, text: str) -> Estimate:
+def _by_steps(counter: _Counter, now: float, text: str, share: float) -> Estimate:
+    """`share`: of the unit that is under way, by what is counted within; 0 = not known."""
     total, last = counter.total, counter.marks[-1]
     done = min(counter.done / total, 1.0)
     if counter.done >= total:
         return Estimate(1.0, text, 0.0, 0.0)
     pace = _pace(counter)
-    if pace is None:
-        return Estimate(done, text)
     left = total - counter.done
+    if pace is None:
+        if share < _LEAST_SHARE or now <= last.at:
+            return Estimate(done, text)
+        # The first unit, by what is counted within it.
+        unit = (now - last.at) / share
+        pace = _Pace(unit, unit / 2, share)
+        done = min((counter.done + share) / total, 1.0)
     # What was presumably done since its last line.
     since = min(max(now - last.at, 0.0), left * pace.mean)
     return _estimate(done, text, left * pace.mean - since, left, pace)
+
+
+def _told_rest(told: list[tuple[float, float]], now: float) -> float | None:
+    """Seconds that remain by what a program said. If what it said lately did not fall as fast as time went
+    by, it is corrected by the speed at which it fell. None: it does not fall."""
+    at, left = told[-1]
+    began = next(each for each in told if each[0] >= (told[0][0] + at) / 2)
+    speed = (began[1] - left) / (at - began[0]) if at > began[0] else 1.0
+    if speed <= 0:
+        return None
+    if not 1 / _OUTLIER < speed < _OUTLIER:
+        left /= speed
+    return max(left - max(now - at, 0.0), 0.0)
 
 
 def _pace(counter: _Counter) -> _Pace | None:

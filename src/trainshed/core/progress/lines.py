@@ -7,7 +7,7 @@ Guesses nothing: a line counts only if it tells how much is done, and either how
 import enum
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -30,6 +30,8 @@ class Count:
     total: float
     #: The rest of the line has numbers as well, as lines at the end of an epoch do.
     has_more: bool = False
+    #: The line says which epoch it is a part of: it tells of that epoch, not of the whole.
+    is_within: bool = False
 
     @property
     def text(self) -> str:
@@ -42,22 +44,24 @@ _LEVELS: Final = {
     "epoch": Level.EPOCH,
     "round": Level.EPOCH,
     "generation": Level.EPOCH,
+    "episode": Level.EPOCH,
     "step": Level.STEP,
     "iteration": Level.STEP,
     "iter": Level.STEP,
     "batch": Level.STEP,
 }
-_PREPARING: Final = re.compile(
+_ASIDE: Final = re.compile(
     r"^(?:map|filter|loading|downloading|tokeni[sz]ing|generating|casting|extracting|resolving|fetching"
-    r"|creating|sanity checking|preparing|preprocessing|uploading|saving)\b",
+    r"|creating|sanity checking|preparing|preprocessing|uploading|saving"
+    r"|validation|validating|valid|val|evaluation|evaluating|eval|testing|test|predicting)\b",
     re.IGNORECASE,
 )
-"""Names of bars of what is done before the training."""
+"""Names of bars of what is done before the training, and beside it."""
 
-_WORD: Final = r"\b(epoch|step|iteration|iter|batch|round|generation)s?\b"
+_WORD: Final = r"\b(epoch|step|iteration|iter|batch|round|generation|episode)s?\b"
 _NUMBER: Final = r"(\d{1,12})"
 _COUNTED: Final = re.compile(
-    rf"{_WORD}\s{{0,3}}[:=#]?\s{{0,3}}\[?{_NUMBER}\s{{0,3}}(?:/|of)\s{{0,3}}{_NUMBER}",
+    rf"{_WORD}[\s:=#\[]{{0,16}}{_NUMBER}\s{{0,3}}(?:/|of)\s{{0,12}}{_NUMBER}",
     re.IGNORECASE,
 )
 _NAMED: Final = re.compile(
@@ -69,17 +73,44 @@ _BAR: Final = re.compile(rf"(\d{{1,3}})%\|[^|]{{0,300}}\|\s{{0,3}}{_AMOUNT}/{_AM
 _KERAS: Final = re.compile(rf"^\s{{0,12}}{_NUMBER}/{_NUMBER} (?:[━╸╺\[]|- \d)")
 _RICH: Final = re.compile(rf"━[ ━╸╺]{{0,200}}{_NUMBER}/{_NUMBER} ")
 _SHARE: Final = re.compile(rf"\[{_NUMBER}/{_NUMBER} \(\s{{0,3}}\d{{1,3}}(?:\.\d{{1,3}})?%\)\]")
+_PAIR: Final = re.compile(
+    rf"\[\s{{0,8}}\d{{1,12}}(?:/\d{{1,12}})?\]:?\s?\[\s{{0,8}}{_NUMBER}/\s{{0,8}}{_NUMBER}\]"
+)
+"""`[3][ 10/80]` or `[3/20][10/80]`, as many programs count an epoch and what is done of it."""
+_PAIRED: Final = re.compile(rf"\[\s{{0,8}}{_NUMBER}/\s{{0,8}}{_NUMBER}\]:?\s?(?=\[)")
+"""The epoch of such a pair, of which no word says what it is."""
+_LEADING: Final = re.compile(
+    rf"^\[\s{{0,8}}{_NUMBER}/\s{{0,8}}{_NUMBER}\]\s.{{0,80}}?(?:loss|acc|error|score|rmse|auc)",
+    re.IGNORECASE,
+)
+"""`[03/10] train_loss: 0.3`"""
+_ROUND: Final = re.compile(r"^\[(\d{1,9})\]\s{1,4}[\w' @]{1,60}[-:]")
+"""`[12]\ttrain-rmse:0.4`, as XGBoost and LightGBM tell their rounds."""
+_CLOCK: Final = re.compile(
+    r"\beta\b['\"]?[:=]?\s{0,3}(?:(\d{1,3}) days?, )?(\d{1,3}):(\d{2})(?::(\d{2}))?", re.IGNORECASE
+)
+_REST: Final = re.compile(
+    r"\b(?:eta|remaining(?: time)?|time left)\b['\"]?[:=]?\s{0,3}"
+    r"((?:\d{1,6}(?:\.\d{1,6})?\s?(?:d|h|min|m|sec|s|ms|us)\b\s?){1,4})",
+    re.IGNORECASE,
+)
+_PART: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s?([a-z]{1,3})")
+_SECONDS: Final = {
+    **{"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0},
+    **{"sec": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6},
+}
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]{0,12}[A-Za-z]")
 _DIGITS: Final = re.compile(r"\d{1,12}")
 _MANY: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _LONGEST: Final = 2000
 _LONGEST_NAME: Final = 60
-_MARKS: Final = ("/", " of ", "poch", "POCH", "ound", "tep", "ter", "atch", "eneration")
+_MARKS: Final = ("/", " of ", "poch", "POCH", "ound", "tep", "ter", "atch", "eneration", "pisode")
+_RESTS: Final = ("eta", "ETA", "emaining", "ime left")
 
 
 def may_count(text: str) -> bool:
     """A cheap test before the patterns: False only of lines that count nothing."""
-    return any(mark in text for mark in _MARKS)
+    return text.startswith("[") or any(mark in text for mark in _MARKS)
 
 
 def counts(text: str) -> tuple[Count, ...]:
@@ -87,18 +118,47 @@ def counts(text: str) -> tuple[Count, ...]:
     overwritten the last state counts."""
     if not may_count(text):
         return ()
-    text = text[-_LONGEST:].rstrip("\r\x08").rpartition("\r")[2]
-    if "\x1b" in text or "\x08" in text:
-        text = _COLOURS.sub("", text).rpartition("\x08")[2]
+    text = _last_state(text)
     found = _words(text)
     inner = _bars(text)
+    if inner and not found and (match := _PAIRED.search(text)) and _PAIR.match(text, match.start()):
+        done, total = int(match[1]), int(match[2])
+        found = [Count(Level.EPOCH, "epoch", done, total)] if total >= max(done, 1) else []
     if inner:
         # The numbers behind the epoch are the bar's: they do not say that the epoch is over.
         found = [
             Count(each.level, each.what, each.done, each.total) for each in found if each.level
         ]
+        if found:
+            inner = [replace(each, is_within=True) for each in inner]
     found += inner
     return tuple(sorted(found, key=lambda each: -each.level))
+
+
+def rest(text: str) -> float | None:
+    """For how many seconds a program goes on, where a line says so: `eta: 0:12:30`, `remaining: 5.9s`. None:
+    it does not. What a bar says of its own rest is none of that: a bar may be one of many."""
+    if not any(mark in text for mark in _RESTS):
+        return None
+    text = _last_state(text)
+    if any(pattern.search(text) for pattern in (_BAR, _KERAS, _RICH)):
+        return None
+    if match := _CLOCK.search(text):
+        days, first, second, third = (int(group or 0) for group in match.groups())
+        hours, minutes, seconds = (first, second, third) if match[4] else (0, first, second)
+        return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+    if match := _REST.search(text):
+        parts = _PART.findall(match[1].lower())
+        return sum(float(count) * _SECONDS[unit] for count, unit in parts)
+    return None
+
+
+def _last_state(text: str) -> str:
+    """What of a line that was overwritten is left to see, without colours."""
+    text = text[-_LONGEST:].rstrip("\r\x08").rpartition("\r")[2]
+    if "\x1b" in text or "\x08" in text:
+        text = _COLOURS.sub("", text).rpartition("\x08")[2]
+    return text
 
 
 def _words(text: str) -> list[Count]:
@@ -115,6 +175,8 @@ def _words(text: str) -> list[Count]:
             known.add(word)
             more = _says_more(text, match.end()) or _says_more(text[: match.start()], 0)
             found.append(Count(_LEVELS[word], word, float(match[2]), 0, more))
+    if not found and (match := _ROUND.match(text)):
+        return [Count(Level.EPOCH, "round", float(match[1]), 0, True)]
     if any(each.level is Level.STEP and each.total for each in found):
         # The line is about a step: its further numbers do not say that the epoch is over.
         return [Count(each.level, each.what, each.done, each.total) for each in found]
@@ -131,7 +193,7 @@ def _bars(text: str) -> list[Count]:
         if total >= max(done, 1):
             name = _DIGITS.sub("#", text[: bar.start()].strip(" :"))[-_LONGEST_NAME:]
             return [Count(Level.STEP, name, done, total)]
-    for pattern in (_KERAS, _SHARE, _RICH):
+    for pattern in (_KERAS, _SHARE, _RICH, _PAIR, _LEADING):
         if match := pattern.search(text):
             done, total = int(match[1]), int(match[2])
             if total >= max(done, 1):
@@ -139,27 +201,30 @@ def _bars(text: str) -> list[Count]:
     return []
 
 
-def is_preparation(count: Count) -> bool:
-    """Whether it is a bar of what is done before the training."""
-    return _PREPARING.match(count.what) is not None
+def is_aside(count: Count) -> bool:
+    """Whether it is a bar of what is done before the training, or beside it, as validation is."""
+    return _ASIDE.match(count.what) is not None
 
 
 _ARGUMENT: Final = re.compile(
-    r"--?(?:[\w-]{1,40}\.)?(?:num[_-]|n[_-]|max[_-]|total[_-])?(?:train[_-])?"
-    r"(epoch|round|generation|step|iter|iteration)s?(?:=(.{1,12}))?",
+    r"(?:--?)?(?:[\w-]{1,40}\.){0,4}(?:num[_-]|n[_-]|max[_-]|total[_-])?(?:train[_-]|boost[_-])?"
+    r"(epoch|round|generation|episode|step|iter|iteration|estimator)s?(?:=(.{1,12}))?",
     re.IGNORECASE,
 )
+_SAME: Final = {"estimator": "round"}
 
 
 def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
-    """Totals that a program is given on its command line (`--epochs 10`, `--max_steps=500`), by what is
-    counted. For lines that count without a total."""
+    """Totals that a program is given on its command line (`--epochs 10`, `--max_steps=500`), also as settings
+    (`trainer.max_epochs=10`, `SOLVER.MAX_ITER 400`), by what is counted. For lines that count without a
+    total."""
     found: dict[str, float] = {}
     for place, argument in enumerate(arguments):
         match = _ARGUMENT.fullmatch(argument)
-        if match is None:
+        if match is None or not (argument.startswith("-") or "." in argument or match[2]):
             continue
         value = match[2] or (arguments[place + 1] if place + 1 < len(arguments) else "")
         if re.fullmatch(r"\d{1,9}(?:\.0)?", value) and float(value):
-            found[match[1].lower()] = float(value)
+            word = match[1].lower()
+            found[_SAME.get(word, word)] = float(value)
     return found
