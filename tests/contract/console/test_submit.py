@@ -1,12 +1,14 @@
 """Jobs from a form: what is wrong stands beside its field, and what is right becomes the API's own job."""
 
+import copy
 import json
 import re
+from typing import Any
 
 import pytest
 
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
-from trainshed.console.pages.submit import draft_of, form_of
+from trainshed.console.pages.drafts import draft_of, form_of
 
 pytestmark = pytest.mark.anyio
 FORM = {
@@ -38,6 +40,82 @@ def test_a_form_and_its_job_mean_the_same() -> None:
     assert (first["replicaCount"], second["replicaCount"]) == (1, 2)
     assert first["containerSpec"]["command"][-1] == "print('<hello>')\nprint(2)"
     assert first["containerSpec"]["env"][1] == {"name": "B", "value": "two words"}
+
+
+RICH: dict[str, Any] = {
+    "displayName": "rich",
+    "labels": {"team": "vision", "trainshed-stall-after": "60"},
+    "jobSpec": {
+        "workerPoolSpecs": [
+            {
+                "machineSpec": {"machineType": "n1-standard-4", "reservationAffinity": {"x": "y"}},
+                "replicaCount": "1",
+                "diskSpec": {"bootDiskSizeGb": 200},
+                "containerSpec": {
+                    "imageUri": "gcr.io/p1/train",
+                    "command": ["sh", "-c", "a 'b'\n$C"],
+                    "args": ["--text", "two words", ""],
+                    "env": [{"name": "LINES", "value": "one\ntwo = 2"}],
+                },
+            },
+            {},
+            {
+                "machineSpec": {"machineType": "n1-highmem-8"},
+                "replicaCount": "2",
+                "pythonPackageSpec": {
+                    "executorImageUri": "gcr.io/p1/ps",
+                    "packageUris": ["gs://bucket/a.tar.gz"],
+                    "pythonModule": "ps.task",
+                },
+            },
+        ],
+        "scheduling": {"timeout": "7200s", "restartJobOnWorkerRestart": True},
+        "serviceAccount": "me@p1.iam.gserviceaccount.com",
+        "tensorboard": "projects/p1/locations/us-central1/tensorboards/7",
+        "baseOutputDirectory": {"outputUriPrefix": "gs://bucket/out"},
+    },
+}
+PACKAGE: dict[str, Any] = {
+    "displayName": "packaged",
+    "jobSpec": {"workerPoolSpecs": [{**RICH["jobSpec"]["workerPoolSpecs"][2], "replicaCount": 1}]},
+}
+
+
+@pytest.mark.parametrize("job", [RICH, PACKAGE], ids=["rich", "package"])
+def test_a_clone_keeps_everything(job: dict[str, Any]) -> None:
+    """As a browser sends it: with its own ends of lines."""
+    form = {name: value.replace("\n", "\r\n") for name, value in form_of(job).items()}
+    assert draft_of(form).body == job
+
+
+def test_of_a_clone_only_what_is_changed_changes() -> None:
+    form = form_of(RICH)
+    assert "differ" in form["rest"]
+    changed = draft_of({**form, "name": "again", "machine": "n1-standard-8", "timeout": "60"}).body
+    wanted = copy.deepcopy(RICH)
+    wanted["displayName"] = "again"
+    wanted["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = "n1-standard-8"
+    wanted["jobSpec"]["scheduling"]["timeout"] = "60s"
+    assert changed == wanted
+    packaged = form_of(PACKAGE)
+    more = draft_of({**packaged, "args": "--epochs 3", "replicas": "3"}).body
+    first, second = more["jobSpec"]["workerPoolSpecs"]
+    assert (first["replicaCount"], second["replicaCount"]) == (1, 2)
+    assert first["pythonPackageSpec"]["args"] == ["--epochs", "3"]
+    assert first["pythonPackageSpec"]["packageUris"] == ["gs://bucket/a.tar.gz"]
+    assert "cannot be read" in draft_of({**form, "base": "["}).faults[""][0]
+
+
+async def test_a_clone_stays_in_the_region_of_its_job(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    path = "/v1/projects/p2/locations/europe-west4/customJobs"
+    body = {"displayName": "far", "jobSpec": draft_of(FORM).body["jobSpec"]}
+    made = (await house.call("POST", path, body)).json
+    uid = made["name"].rpartition("/")[2]
+    page = (await browser.get(f"/submit?from={uid}")).body.decode()
+    assert 'name="project" value="p2"' in page
+    assert 'name="region" value="europe-west4"' in page
 
 
 async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browser) -> None:
