@@ -5,11 +5,13 @@ import fcntl
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.e2e.browsing import CHROMIUM, FORMS, Told
 from tests.e2e.running import CACHE, Service, common_place, running
 from tests.e2e.stories import make_pipe
 
@@ -80,3 +82,38 @@ def _install(directory: Path) -> None:
         pytest.skip("npm could not install the Node client in time: it is NOT tested")
     if done.returncode != 0:
         pytest.skip(f"npm could not install the Node client, it is NOT tested: {done.stderr}")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Of one file: while it is there, nothing else in this process can have an event loop."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    """What browsers complain about, which is to be nothing."""
+    noted = Told()
+    yield noted
+    assert noted.texts == []
+
+
+@pytest.fixture
+def enter(chromium: Browser, service: Service, told: Told) -> Iterator[Callable[..., Page]]:
+    """A page of somebody who has followed the link of `trainshed console`."""
+    contexts: list[BrowserContext] = []
+
+    def entered(form: str = "light") -> Page:
+        context = chromium.new_context(**FORMS[form], reduced_motion="reduce")
+        contexts.append(context)
+        page = context.new_page()
+        told.listen(page)
+        page.goto(service.call("POST", "/login/link", {})["uri"])
+        return page
+
+    yield entered
+    for context in contexts:
+        context.close()

@@ -2,35 +2,23 @@
 with the long tests a picture of each in light, in dark and as a phone shows it (build/console)."""
 
 import re
-import shutil
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import axe_playwright_python  # pyright: ignore[reportMissingTypeStubs]
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
+from tests.e2e.browsing import FORMS, WITH_CHROMIUM, Told
 from tests.e2e.running import PROJECT, REGION, ROOT, SKLEARN, Service, container_job, running
 from tests.e2e.stories import make_pipe
 from tests.soaks import SOAKS
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="chromium is not installed: the console is NOT tested"
-    ),
-]
+pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
 PICTURES = ROOT / "build" / "console"
-FORMS: dict[str, dict[str, Any]] = {
-    "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
-}
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 LOOK = """rules => axe.run(document, {runOnly: rules, resultTypes: ["violations"]}).then(found =>
   found.violations.map(each => `${each.id}: ${each.help} at ${each.nodes.slice(0, 3).map(n => n.target)}`))"""
@@ -54,62 +42,10 @@ with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "a") as file:
 """
 
 
-@dataclass
-class Told:
-    """What the browser complained about."""
-
-    texts: list[str] = field(default_factory=list[str])
-
-    def listen(self, page: Page) -> None:
-        """Note errors and warnings of a page."""
-        page.on("pageerror", lambda error: self.texts.append(f"{page.url}: {error}"))
-        page.on(
-            "console",
-            lambda said: (
-                self.texts.append(f"{page.url}: {said.text}")
-                if said.type in ("error", "warning")
-                else None
-            ),
-        )
-
-
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running(tmp_path_factory.mktemp("console")) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def told() -> Iterator[Told]:
-    noted = Told()
-    yield noted
-    assert noted.texts == []
-
-
-@pytest.fixture
-def enter(chromium: Browser, service: Service, told: Told) -> Iterator[Callable[..., Page]]:
-    """A page of somebody who has followed the link of `trainshed console`."""
-    contexts: list[BrowserContext] = []
-
-    def entered(form: str = "light") -> Page:
-        context = chromium.new_context(**FORMS[form], reduced_motion="reduce")
-        contexts.append(context)
-        page = context.new_page()
-        told.listen(page)
-        page.goto(service.call("POST", "/login/link", {})["uri"])
-        return page
-
-    yield entered
-    for context in contexts:
-        context.close()
 
 
 def finished(service: Service, job: dict[str, Any]) -> str:

@@ -60,7 +60,7 @@ def test_bars_are_to_scale_and_say_how_each_life_ended() -> None:
     ]
     assert row.bars[0].title.endswith("exit code 1")
     assert [(mark.x, mark.is_drill) for mark in row.marks] == [(600.0, True)]
-    assert found.ticks[0] == (0.0, "0.0s")
+    assert found.ticks[0] == (0.0, "0")
 
 
 def test_a_drill_is_marked_on_the_row_of_its_replica() -> None:

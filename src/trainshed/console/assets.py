@@ -60,6 +60,12 @@ def address_of(name: str) -> str:
     return _all()[name].address
 
 
+@cache
+def build() -> str:
+    """Stands for all files together: pages whose files have another one belong to another release."""
+    return hashlib.sha256("".join(sorted(_by_address())).encode()).hexdigest()[:12]
+
+
 def serve(request: Request) -> Response | None:
     """The file at an address; None if there is none."""
     asset = _by_address().get(request.path)

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, field
 from typing import Final
 
+from trainshed.console import assets
 from trainshed.console.events import QUIET, SILENCE, event
 from trainshed.console.rendering import render
 from trainshed.console.visits import View, Visit
@@ -45,7 +46,8 @@ class Look:
         if key not in self.told:
             parts = {name: self.parts[name] for name in changed}
             lists = {name: self.view.lists[name] for name in ordered}
-            self.told[key] = event("parts", {"parts": parts, "lists": lists, "first": first})
+            told = {"parts": parts, "lists": lists, "first": first, "build": assets.build()}
+            self.told[key] = event("parts", told)
         return self.told[key]
 
 
@@ -103,12 +105,12 @@ async def stream(
     yield b"retry: 2000\n\n"
     while True:
         if not visit.is_valid():
-            yield event("gone", {"message": "You are signed out."})
+            yield event("gone", {"message": "You are signed out.", "signedOut": True})
             return
         try:
             found = await looks.take(key, loop.time() - _PAUSE / 2, lambda: look_at(page, visit))
         except Refused as refused:
-            yield event("gone", {"message": str(refused)})
+            yield event("gone", {"message": str(refused), "signedOut": False})
             return
         changed = tuple(name for name, seen in found.digests.items() if sent.get(name) != seen)
         sent = found.digests
@@ -124,7 +126,7 @@ async def stream(
                 is_news = await news.wait_for_any(latest, SILENCE)
             else:
                 is_news = await news.wait_beyond(subject, latest, SILENCE)
-            if is_news:
+            if is_news or not visit.is_valid():
                 break
             yield QUIET
 

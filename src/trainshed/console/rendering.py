@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
 from trainshed.console import assets
+from trainshed.console.ansi import pieces
 from trainshed.console.snippets import snippets
 from trainshed.core.progress.remaining import remaining_text
 
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _UNPRINTABLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
-_COLOURS: Final = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)")
+_SEQUENCES: Final = re.compile(
+    "\x1b\\[[0-9;:?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[ -/]{1,3}[0-~]|\x1b[0-Z^-~]"
+)
 _TONES: Final = {
     "RUNNING": "run",
     "SUCCEEDED": "good",
@@ -66,6 +69,7 @@ def environment() -> "Environment":
         "tone": tone,
         "word": word,
         "clean": clean,
+        "coloured": coloured,
         "bytes": bytes_text,
         "seconds": seconds_text,
         "left": remaining_text,
@@ -75,7 +79,12 @@ def environment() -> "Environment":
         "folder": folder_address,
     }
     names = cast(dict[str, Any], made.globals)
-    names |= {"asset": assets.address_of, "places": _places, "snippets": snippets}
+    names |= {
+        "asset": assets.address_of,
+        "build": assets.build,
+        "places": _places,
+        "snippets": snippets,
+    }
     return made
 
 
@@ -139,7 +148,14 @@ def word(state: str) -> str:
 
 def clean(text: object) -> str:
     """A text that a program wrote, without what moves cursors, colours or directions."""
-    return _UNPRINTABLE.sub("\ufffd", _COLOURS.sub("", str(text)).replace("\r\n", "\n"))
+    return _UNPRINTABLE.sub("\ufffd", _SEQUENCES.sub("", str(text)).replace("\r\n", "\n"))
+
+
+def coloured(text: str) -> list[tuple[str, str]]:
+    """The pieces of a line, cleaned, each with its classes (`ansi.pieces`); [] of one without colours."""
+    if "\x1b" not in text:
+        return []
+    return [(clean(said), classes) for said, classes in pieces(text)]
 
 
 def moment(text: str) -> datetime | None:

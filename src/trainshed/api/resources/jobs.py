@@ -146,6 +146,7 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     place = LocationName(name.project_id, name.location or services.settings.region)
     record = done_at_once(services, place, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
+    services.notices.publish(uid)
     if services.views is not None:
         services.views.viewers.end(lambda view: uid in jobs_of(view))
     try:

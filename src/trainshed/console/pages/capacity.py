@@ -13,6 +13,9 @@ from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
 
 _WAITING: Final = 50
 _RUNNING: Final = 100
+_HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
+_NAMED: Final = 500
+"""Jobs whose names are told beside what they hold; older ones go by their ids."""
 
 
 async def queue(visit: Visit) -> View:
@@ -70,8 +73,12 @@ async def _quotas(visit: Visit) -> QuotaList:
 async def nodes(visit: Visit) -> View:
     """`/nodes`: what each has, what of it is used, and by whom."""
     found = await visit.get(NodeList, "nodes")
+    running = await visit.get(
+        JobList, "jobs", project=visit.project, state=_HOLDING, limit=str(_NAMED)
+    )
+    names = {job.name: job.display_name or job.job_id for job in running.jobs}
     parts = {
-        f"node-{place}": Part("_node.html", {"node": node})
+        f"node-{place}": Part("_node.html", {"node": node, "names": names})
         for place, node in enumerate(found.nodes)
     }
     return View(

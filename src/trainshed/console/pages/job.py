@@ -23,6 +23,7 @@ _ENTRIES: Final = 60
 """Of the story, the newest ones; the page has a link to all."""
 _LAST_LINES: Final = 12
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
+_WAITING: Final = frozenset({"QUEUED", "PREPARING", "PAUSED"})
 _GIVEN: Final = (
     *("displayName", "labels", "jobSpec", "trialJobSpec", "studySpec", "maxTrialCount"),
     *("parallelTrialCount", "maxFailedTrialCount", "jobId", "trainingInput"),
@@ -63,9 +64,10 @@ async def overview(visit: Visit) -> View:
         tail = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit=str(_LAST_LINES))
     shape: Chart | None = chart(story, job, visit.now / 1e9) if story.attempts else None
     all_of_it = bool(visit.query("story"))
-    entries = story.entries[::-1] if all_of_it else story.entries[::-1][:_ENTRIES]
+    entries = story.entries if all_of_it else story.entries[-_ENTRIES:]
     error = job.error if job.error else None
-    values = {"job": job, "uid": job.uid}
+    values = {"job": job, "uid": job.uid, "is_live": job.state not in FINAL}
+    asked = requested(job.resource or {})
     parts = {
         "head": head(visit, job, "overview"),
         "notice": Part(
@@ -75,14 +77,13 @@ async def overview(visit: Visit) -> View:
                 "error": error,
                 "summary": first_line(error.message) if error else "",
                 "tail": telling(job.failure.tail) if job.failure else "",
+                "asked": asked,
+                "lasted": lasted(job),
+                "is_waiting": job.state in _WAITING and bool(job.waiting or job.waits),
+                "progress": job.progress or None,
             },
         ),
-        "progress": Part(
-            "_job_progress.html",
-            # Of a tuning job its trials say it, further down.
-            {"progress": job.progress if job.progress and job.tuning is UNSET else None},
-        ),
-        "facts": Part("_job_facts.html", {**values, "asked": requested(job.resource or {})}),
+        "facts": Part("_job_facts.html", {**values, "asked": asked}),
         "replicas": Part("_job_replicas.html", values),
         "chart": Part(
             "_job_chart.html",
@@ -92,10 +93,23 @@ async def overview(visit: Visit) -> View:
                 "tones": {bar.tone for row in shape.rows for bar in row.bars} if shape else (),
             },
         ),
-        "tail": Part("_job_tail.html", {**values, "lines": tail.lines}),
+        "tail": Part(
+            "_job_tail.html",
+            {
+                **values,
+                "lines": tail.lines,
+                "is_live": values["is_live"] and has_replicas,
+                "several": len(tail.tasks) > 1,
+            },
+        ),
         "story": Part(
             "_job_story.html",
-            {**values, "entries": entries, "more": len(story.entries) - len(entries)},
+            {
+                **values,
+                "entries": entries,
+                "more": len(story.entries) - len(entries),
+                "is_whole": all_of_it,
+            },
         ),
     }
     return View(

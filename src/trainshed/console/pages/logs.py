@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trainshed.console.feeds import Line, Places
 from trainshed.console.pages.job import FINAL, describe, head
-from trainshed.console.rendering import clean, nanos
+from trainshed.console.rendering import clean, coloured, nanos
 from trainshed.console.visits import View, Visit, of_job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
 from trainshed.httpd.messages import Response, Streamed, sized
@@ -63,6 +63,7 @@ def _plain(page_: LogPage) -> dict[str, Any]:
                 clean(line.message),
                 f"0/{line.replica}/{line.attempt}/{line.n}",
                 line.place,
+                coloured(line.message),
             ]
             for line in page_.lines
         ],
@@ -125,6 +126,7 @@ def _row(line: Line) -> list[Any]:
         clean(line["message"]),
         place,
         _cursor(line),
+        coloured(line["message"]),
     ]
 
 

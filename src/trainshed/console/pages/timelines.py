@@ -116,7 +116,7 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
     shown = tuple(rows.values())
     return Chart(
         shown[:_MOST_ROWS],
-        tuple((place(began + second), seconds_text(second)) for second in _ticks(span)),
+        tuple((place(began + second), _tick_text(second)) for second in _ticks(span)),
         tuple(
             (place(epoch(each.start_time)), each.attempt)
             for each in story.attempts
@@ -158,3 +158,15 @@ def _ticks(span: float) -> list[float]:
     while span / step > 2 * _FEWEST:
         step *= 2
     return [float(step * place) for place in range(int(span // step) + 1)]
+
+
+def _tick_text(seconds: float) -> str:
+    """Without the parts that are nought: 0, 30s, 1m, 1m 30s, 2h."""
+    whole = round(seconds)
+    parts = (
+        (whole // 86400, "d"),
+        (whole // 3600 % 24, "h"),
+        (whole // 60 % 60, "m"),
+        (whole % 60, "s"),
+    )
+    return " ".join(f"{count}{unit}" for count, unit in parts if count) or "0"

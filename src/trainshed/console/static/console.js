@@ -44,12 +44,15 @@ const put = (id, html) => {
   [...fresh.querySelectorAll("details")].forEach((d, i) => { if (i in kept) d.open = kept[i]; });
   const scrolled = [...old.querySelectorAll(".log, .table-frame, .code")].map((el) => el.scrollLeft);
   if (old.classList.contains("is-selected")) fresh.classList.add("is-selected");
+  // What grows at its end stays there, unless somebody has scrolled away from it.
+  const atEnds = [...old.querySelectorAll("[data-end]")].map((el) => (el.scrollHeight - el.scrollTop - el.clientHeight < 8 ? undefined : el.scrollTop));
   const focused = old.contains(document.activeElement) && document.activeElement;
   const way = focused && (focused.getAttribute("href") || focused.name);
   old.replaceWith(fresh);
   [...fresh.querySelectorAll(".log, .table-frame, .code")].forEach((el, i) => { if (scrolled[i]) el.scrollLeft = scrolled[i]; });
   if (way) [...fresh.querySelectorAll("a, button, select, input")].find((el) => (el.getAttribute("href") || el.name) === way)?.focus();
   ages(fresh.parentElement);
+  [...fresh.querySelectorAll("[data-end]")].forEach((el, i) => { el.scrollTop = atEnds[i] === undefined ? el.scrollHeight : atEnds[i]; });
   fresh.dispatchEvent(new CustomEvent("part", { bubbles: true }));
 };
 
@@ -67,26 +70,65 @@ const order = (id, wanted, parts) => {
   ages(list);
 };
 
+// New rows push the others down. Who is about to use one of those is asked first.
+const held = new Map();
+const isUsed = (list) => list && scrollY < 40 && (list.matches(":hover, :focus-within") || list.querySelector(".is-selected"));
+const arrive = (id, wanted, parts) => {
+  const list = document.getElementById(id);
+  const fresh = list ? wanted.filter((name) => !document.getElementById(name)) : [];
+  const button = document.querySelector(`[data-arrivals="${id}"]`);
+  if (!button || !fresh.length || !list.children.length || !isUsed(list)) {
+    order(id, wanted, { ...held.get(id)?.parts, ...parts });
+    held.delete(id);
+    if (button) button.hidden = true;
+    return;
+  }
+  held.set(id, { wanted, parts: { ...held.get(id)?.parts, ...parts } });
+  button.textContent = `Show ${fresh.length} new`;
+  button.hidden = false;
+};
+document.addEventListener("click", (e) => {
+  const button = e.target.closest("[data-arrivals]");
+  const kept = button && held.get(button.dataset.arrivals);
+  if (!kept) return;
+  order(button.dataset.arrivals, kept.wanted, kept.parts);
+  held.delete(button.dataset.arrivals);
+  button.hidden = true;
+});
+
 const follow = () => {
   const address = document.body.dataset.events;
   if (!address || !window.EventSource) return;
-  const told = document.querySelector("[data-live]");
-  let source = null, trouble = 0;
+  const banner = document.querySelector("[data-live]");
+  let source = null, trouble = 0, ended = false;
+  const say = (text, link) => {
+    banner.textContent = text;
+    if (link) { const way = document.createElement("a"); [way.href, way.textContent] = link; banner.append(" ", way); }
+    banner.hidden = false;
+  };
   const open = () => {
-    if (source || document.hidden) return;
+    if (source || ended || document.hidden) return;
     source = new EventSource(address);
     source.addEventListener("parts", (e) => {
-      const { parts, lists, first } = JSON.parse(e.data);
+      const { parts, lists, first, build } = JSON.parse(e.data);
+      // The service was changed meanwhile: what it sends belongs to other styles and scripts.
+      if (build !== document.body.dataset.build) return location.reload();
       if (!first && document.querySelector(".empty") && Object.values(lists).some((ids) => ids.length)) return location.reload();
-      for (const [id, ids] of Object.entries(lists)) order(id, ids, parts);
+      for (const [id, ids] of Object.entries(lists)) arrive(id, ids, parts);
       for (const [id, html] of Object.entries(parts)) put(id, html);
     });
-    source.addEventListener("gone", () => source.close());
-    source.onopen = () => { clearTimeout(trouble); told.hidden = true; };
-    source.onerror = () => {
+    source.addEventListener("gone", (e) => {
+      const { message, signedOut } = JSON.parse(e.data);
+      ended = true;
       clearTimeout(trouble);
-      trouble = setTimeout(() => { told.textContent = "The service does not answer; trying again."; told.hidden = false; }, 4000);
-      if (source.readyState === EventSource.CLOSED) { source = null; setTimeout(open, 5000); }
+      source.close();
+      say(message, signedOut ? [`/login?next=${encodeURIComponent(location.pathname + location.search)}`, "Sign in"] : ["/", "To the jobs"]);
+    });
+    source.onopen = () => { clearTimeout(trouble); trouble = 0; banner.hidden = true; };
+    source.onerror = () => {
+      // Each attempt fails anew, and what is told counts from the first.
+      trouble ||= setTimeout(() => say("The service does not answer; trying again."), 3000);
+      if (source.readyState === EventSource.CLOSED) { source = null; setTimeout(open, 2000); }
     };
   };
   document.addEventListener("visibilitychange", () => {
@@ -134,18 +176,24 @@ document.addEventListener("keydown", (e) => {
   if (does) { e.preventDefault(); does(); }
 });
 
+// Browsers lend the clipboard to pages of TLS or of this machine; elsewhere a selection does it.
+const copied = async (text) => {
+  try { await navigator.clipboard.writeText(text); return true; }
+  catch {
+    const box = document.createElement("textarea"), focused = document.activeElement;
+    box.value = text; document.body.append(box); box.select();
+    const done = document.execCommand("copy");
+    box.remove(); focused?.focus();
+    return done;
+  }
+};
+
 document.addEventListener("click", async (e) => {
   if (e.target.closest("[data-theme-switch]")) switchTheme();
   if (e.target.closest("[data-help]")) document.getElementById("help").showModal();
   const copy = e.target.closest("[data-copy]");
   if (copy) {
-    const text = copy.parentElement.querySelector("code").textContent;
-    try { await navigator.clipboard.writeText(text); }
-    catch {
-      const box = document.createElement("textarea");
-      box.value = text; document.body.append(box); box.select(); document.execCommand("copy"); box.remove();
-    }
-    copy.textContent = "Copied";
+    copy.textContent = (await copied(copy.parentElement.querySelector("code").textContent)) ? "Copied" : "Not allowed";
     setTimeout(() => { copy.textContent = "Copy"; }, 1600);
   }
   for (const menu of document.querySelectorAll("details.menu[open]"))
@@ -170,6 +218,12 @@ document.addEventListener("input", (e) => {
 document.addEventListener("htmx:afterSwap", () => ages());
 ages();
 setInterval(ages, 1000);
+for (const el of document.querySelectorAll("[data-end]")) el.scrollTop = el.scrollHeight;
+// On a phone both may be wider than it.
+for (const el of document.querySelectorAll(".bar nav, .tabs")) {
+  const here = el.querySelector("[aria-current]");
+  if (here) el.scrollLeft = here.offsetLeft - el.offsetLeft - (el.clientWidth - here.offsetWidth) / 2;
+}
 follow();
 const search = document.querySelector('form[role="search"] [data-search]');
 if (search?.value) { search.focus(); search.setSelectionRange(search.value.length, search.value.length); }

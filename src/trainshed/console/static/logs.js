@@ -1,13 +1,15 @@
-// A window on a log: parts are read where the reader is, and at most so many lines are in the page.
+// A window on a log: parts are read where the reader is, and at most so many lines are in the page. Lines can
+// be marked, copied and linked to.
 "use strict";
 
 (() => {
   const box = document.querySelector("[data-log]");
   const tools = document.querySelector("[data-log-tools]");
   const status = document.querySelector("[data-log-status]");
+  const marking = document.querySelector("[data-marked]");
   const lastButton = tools.querySelector("[data-last]");
-  const MOST = 3000, PAGE = 500;
-  let earlier = "", later = "", following = true, busy = false, over = false, source = null, asked = 0;
+  const MOST = 3000, PAGE = 500, AROUND = 200, FIRST = "1970-01-01T00:00:01Z";
+  let earlier = "", later = "", following = true, busy = false, over = false, source = null, asked = 0, failed = 0;
   const seen = new Map();
 
   const filters = () => {
@@ -15,23 +17,31 @@
     for (const name of ["replica", "severity", "search"]) if (form.get(name)) query.set(name, form.get(name));
     return query;
   };
+  const asking = (more) => { const query = filters(); for (const [name, value] of Object.entries({ limit: PAGE, ...more })) query.set(name, value); return query; };
 
   const clock = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-  const row = ([at, task, severity, text, place, cursor]) => {
+  const row = ([at, task, severity, text, place, cursor, pieces]) => {
     const line = document.createElement("div");
     line.className = `log-line ${severity.toLowerCase()}`;
     line.dataset.place = cursor;
-    const time = document.createElement("time");
     const moment = new Date(at);
+    const time = document.createElement("time");
     time.dateTime = at;
     time.textContent = `${clock.format(moment)}.${String(moment.getMilliseconds()).padStart(3, "0")}`;
-    time.title = at;
+    time.title = `${at} – click to mark this line`;
     const who = document.createElement("span");
     who.className = "log-task";
     who.textContent = task;
     const said = document.createElement("span");
     said.className = "log-text";
-    said.textContent = text;
+    if (pieces.length)
+      for (const [part, classes] of pieces) {
+        const span = document.createElement("span");
+        span.className = classes;
+        span.textContent = part;
+        said.append(span);
+      }
+    else said.textContent = text;
     line.append(time, who, said);
     const [, replica, attempt, n] = place.split("/");
     const old = seen.get(replica);
@@ -48,27 +58,42 @@
     else tell(`${count.toLocaleString()} lines shown${earlier ? ", earlier ones above" : ", from the first line on"}. ${over && !source ? "The log is complete." : following ? "Following." : "Not following: more is written below."}`);
   };
 
+  // A page of the log; null: another one was asked for meanwhile, or there is none, which is told.
   const get = async (query) => {
     const mine = ++asked;
-    const answer = await fetch(`${tools.dataset.job}/lines?${query}`, { headers: { accept: "application/json" } });
+    let answer, page;
+    try {
+      answer = await fetch(`${tools.dataset.job}/lines?${query}`, { headers: { accept: "application/json" } });
+      page = await answer.json();
+    } catch {
+      if (mine === asked) tell("The service does not answer; trying again.");
+      return null;
+    }
     if (mine !== asked) return null;
-    if (!answer.ok) { tell((await answer.json()).error.message); return null; }
-    return answer.json();
+    if (!answer.ok) { if (answer.status < 500) failed = -1; tell(page.error.message); return null; }
+    failed = 0;
+    return page;
   };
 
   const press = () => lastButton.setAttribute("aria-pressed", String(following));
+  // After a service that restarts, all that is shown comes from one reading again: no line twice, none left out.
+  const again = () => { if (failed >= 0) setTimeout(() => { if (following && !over && !source && !busy) last(); }, Math.min(1000 * 2 ** failed++, 15000)); };
+
+  const show = (page, top) => {
+    box.replaceChildren(rows(page.lines));
+    ({ later, over } = page);
+    earlier = top ? "" : page.earlier;
+    paint();
+  };
 
   const last = async () => {
     close();
     following = true; press(); busy = true;
     seen.clear();
-    const query = filters();
-    query.set("limit", PAGE);
-    const page = await get(query);
+    const page = await get(asking({}));
     busy = false;
-    if (!page) return;
-    box.replaceChildren(rows(page.lines));
-    ({ earlier, later, over } = page);
+    if (!page) return again();
+    show(page, false);
     box.scrollTop = box.scrollHeight;
     if (page.more) tell("Looking further back…");
     told();
@@ -79,26 +104,36 @@
   const first = async () => {
     close();
     following = false; press(); busy = true;
-    const query = filters();
-    query.set("limit", PAGE);
-    query.set("from", "1970-01-01T00:00:01Z");
-    const page = await get(query);
+    const page = await get(asking({ from: FIRST }));
     busy = false;
     if (!page) return;
     seen.clear();
-    box.replaceChildren(rows(page.lines));
-    earlier = ""; later = page.later; over = page.over;
+    show(page, true);
     box.scrollTop = 0;
     told();
+  };
+
+  // The line at a place, with what is around it.
+  const around = async (place) => {
+    close();
+    following = false; press(); busy = true;
+    const before = await get(asking({ before: place, limit: AROUND }));
+    const from = before && (before.lines.length ? { after: before.lines.at(-1)[5] } : { from: FIRST });
+    const page = from && (await get(asking(from)));
+    busy = false;
+    if (!page) return;
+    seen.clear();
+    show({ ...page, lines: [...before.lines, ...page.lines], earlier: before.earlier }, !before.earlier);
+    const found = lineAt(place);
+    if (found) box.scrollTop = found.offsetTop - box.clientHeight / 3;
+    told();
+    if (!found) tell("The line that the address names is not in this log.");
   };
 
   const above = async () => {
     if (busy || !earlier) return;
     busy = true;
-    const query = filters();
-    query.set("before", earlier);
-    query.set("limit", PAGE);
-    const page = await get(query);
+    const page = await get(asking({ before: earlier }));
     busy = false;
     if (!page) return;
     const before = box.scrollHeight;
@@ -112,26 +147,26 @@
       following = false; press();
       later = [...box.querySelectorAll(".log-line")].at(-1)?.dataset.place || "";
     }
+    paint();
     told();
     if (page.more && page.lines.length < 50) await above();
   };
 
   const below = async () => {
-    if (busy || following || source) return;
-    if (!later) return;
+    if (busy || following || source || !later) return;
     busy = true;
-    const query = filters();
-    query.set("after", later);
-    query.set("limit", PAGE);
-    const page = await get(query);
+    const page = await get(asking({ after: later }));
     busy = false;
     if (!page) return;
     box.append(rows(page.lines));
     later = page.later || later;
     if (!page.lines.length && !page.more) { if (!over) last(); return; }
-    while (box.children.length > MOST) { box.firstChild.remove(); earlier = box.querySelector(".log-line")?.dataset.place || ""; }
+    trim(MOST);
+    paint();
     told();
   };
+
+  const trim = (most) => { if (box.children.length <= most) return; while (box.children.length > most) box.firstChild.remove(); earlier = box.querySelector(".log-line")?.dataset.place || ""; };
 
   const open = () => {
     const query = filters();
@@ -143,16 +178,51 @@
       const stay = following && atEnd();
       if (skipped) box.append(gap("… more was written than can be shown; scroll up to read it all …"));
       box.append(rows(lines));
-      if (stay) {
-        while (box.children.length > MOST) { box.firstChild.remove(); earlier = box.querySelector(".log-line")?.dataset.place || ""; }
-        box.scrollTop = box.scrollHeight;
-      } else while (box.children.length > 2 * MOST) { box.firstChild.remove(); }
+      if (stay) { trim(MOST); box.scrollTop = box.scrollHeight; } else trim(2 * MOST);
       told();
     });
     source.addEventListener("over", () => { close(); over = true; told(); });
-    source.onerror = () => { if (source) { close(); setTimeout(() => { if (following && !over) last(); }, 3000); } };
+    source.onerror = () => { if (source) { close(); if (following) tell("The service does not answer; trying again."); again(); } };
   };
   const close = () => { source?.close(); source = null; };
+
+  // Marked lines: from one place to another, also in the address.
+  const address = new URLSearchParams(location.search);
+  let marked = address.get("line") ? [address.get("line"), address.get("to") || address.get("line")] : [];
+  const lineAt = (place) => box.querySelector(`.log-line[data-place="${CSS.escape(place)}"]`);
+  const between = () => {
+    const all = [...box.querySelectorAll(".log-line")], ends = marked.map((place) => all.findIndex((line) => line.dataset.place === place));
+    return !marked.length || ends.includes(-1) ? [] : all.slice(Math.min(...ends), Math.max(...ends) + 1);
+  };
+  const paint = () => {
+    for (const line of box.querySelectorAll(".is-marked")) line.classList.remove("is-marked");
+    const found = between();
+    for (const line of found) line.classList.add("is-marked");
+    marking.hidden = !found.length;
+    marking.querySelector("[data-count]").textContent = `${found.length.toLocaleString()} ${found.length === 1 ? "line" : "lines"} marked`;
+  };
+  const write = () => {
+    const query = filters();
+    if (marked.length) { query.set("line", marked[0]); if (marked[1] !== marked[0]) query.set("to", marked[1]); }
+    history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}`);
+  };
+  const mark = (places) => { marked = places; paint(); write(); };
+  box.addEventListener("click", (e) => {
+    const line = e.target.closest("time")?.closest(".log-line");
+    if (!line) return;
+    const place = line.dataset.place;
+    mark(e.shiftKey && marked.length ? [marked[0], place] : marked[0] === place && marked[1] === place ? [] : [place, place]);
+    getSelection()?.removeAllRanges();
+  });
+  const done = (button, text) => { const old = button.dataset.label; button.textContent = text; setTimeout(() => { button.textContent = old; }, 1600); };
+  marking.addEventListener("click", async (e) => {
+    const button = e.target.closest("button");
+    if (!button) return;
+    if ("unmark" in button.dataset) return mark([]);
+    const said = (line) => `${tools.times.checked ? `${line.querySelector("time").dateTime} ` : ""}${line.querySelector(".log-text").textContent}`;
+    const text = "link" in button.dataset ? location.href : between().map(said).join("\n");
+    done(button, (await copied(text)) ? "Copied" : "Not allowed");
+  });
 
   let ticking = false;
   box.addEventListener("scroll", () => {
@@ -169,10 +239,11 @@
   lastButton.addEventListener("click", last);
   tools.querySelector("[data-first]").addEventListener("click", first);
   const refine = () => {
+    failed = 0;
+    write();
     const query = filters();
-    history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}`);
     tools.querySelector("[data-download]").href = `${tools.dataset.job}/log.txt${query.size ? `?${query}` : ""}`;
-    last();
+    return last();
   };
   const looks = () => {
     box.classList.toggle("no-times", !tools.times.checked);
@@ -182,10 +253,14 @@
   tools.addEventListener("input", (e) => {
     if (e.target.type === "checkbox") return looks();
     clearTimeout(typing);
-    typing = setTimeout(refine, e.target.name === "search" ? 350 : 0);
+    typing = setTimeout(() => { marked = []; refine(); }, e.target.name === "search" ? 350 : 0);
   });
   tools.addEventListener("submit", (e) => { e.preventDefault(); refine(); });
   addEventListener("pagehide", close);
+  // A phone has no place beside the text for when and who.
+  if (matchMedia("(max-width: 48rem)").matches) { tools.times.checked = false; tools.wrap.checked = true; }
+  box.classList.toggle("one", tools.replica.options.length <= 2);
   looks();
-  refine();
+  if (marked.length) around(marked[0]);
+  else refine();
 })();

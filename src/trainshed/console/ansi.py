@@ -1,0 +1,109 @@
+"""Colours of terminals in lines of programs: pieces of text, each with the classes that show it. Pure.
+
+A line begins plain, whatever the one before it ended with: a reader comes to any line first. Colours beyond
+the first eight become the nearest of those, which can be read in light and in dark.
+"""
+
+import colorsys
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+_SGR: Final = re.compile("\x1b\\[([0-9;:]{0,100})m")
+_GREY: Final = 0.25
+"""Below this saturation a colour has no hue."""
+_HUES: Final = ((20, 1), (70, 3), (165, 2), (200, 6), (258, 4), (335, 5), (360, 1))
+"""Up to so many degrees, and the colour of terminals that is nearest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How text is shown from here on. Colours: 0 to 7 as terminals count them, None = as the text around."""
+
+    ink: int | None = None
+    paper: int | None = None
+    #: Of "bold", "dim", "italic", "under", "strike", "inverse".
+    marks: frozenset[str] = frozenset()
+
+    @property
+    def classes(self) -> str:
+        """Of the stylesheet; "" = plain."""
+        colours = [
+            f"{kind}-{number}"
+            for kind, number in (("ink", self.ink), ("paper", self.paper))
+            if number is not None
+        ]
+        return " ".join([*colours, *sorted(self.marks)])
+
+
+_PLAIN: Final = Style()
+_ON: Final = {1: "bold", 2: "dim", 3: "italic", 4: "under", 7: "inverse", 9: "strike"}
+_OFF: Final = {
+    22: {"bold", "dim"},
+    23: {"italic"},
+    24: {"under"},
+    27: {"inverse"},
+    29: {"strike"},
+}
+
+
+def pieces(text: str) -> list[tuple[str, str]]:
+    """Texts and their classes, in order; other sequences are left where they are. [] of a text that sets no
+    colour."""
+    parts = _SGR.split(text)
+    if len(parts) == 1:
+        return []
+    style, found = _PLAIN, [(parts[0], "")]
+    for codes, said in zip(parts[1::2], parts[2::2], strict=True):
+        style = _after(style, codes)
+        found.append((said, style.classes))
+    return [piece for piece in found if piece[0]]
+
+
+def _after(style: Style, codes: str) -> Style:
+    numbers = iter(int(each[:4] or 0) for each in codes.replace(":", ";").split(";"))
+    for number in numbers:
+        if number == 0:
+            style = _PLAIN
+        elif number in _ON:
+            style = replace(style, marks=style.marks | {_ON[number]})
+        elif number in _OFF:
+            style = replace(style, marks=style.marks - _OFF[number])
+        elif number == 38:
+            style = replace(style, ink=_extended(numbers))
+        elif number == 48:
+            style = replace(style, paper=_extended(numbers))
+        elif number == 39:
+            style = replace(style, ink=None)
+        elif number == 49:
+            style = replace(style, paper=None)
+        elif number // 10 in (3, 9) and number % 10 < 8:
+            style = replace(style, ink=number % 10)
+        elif number // 10 in (4, 10) and number % 10 < 8:
+            style = replace(style, paper=number % 10)
+    return style
+
+
+def _extended(numbers: Iterator[int]) -> int | None:
+    """What follows 38 and 48: `5;N` of 256 colours, or `2;R;G;B`."""
+    kind = next(numbers, 0)
+    if kind == 2:
+        return _nearest(next(numbers, 0), next(numbers, 0), next(numbers, 0))
+    number = next(numbers, 0) if kind == 5 else -1
+    if not 0 <= number < 256:
+        return None
+    if number < 16:
+        return number % 8
+    if number >= 232:
+        return 7 if number >= 244 else 0
+    levels = [(number - 16) // 36, (number - 16) // 6 % 6, (number - 16) % 6]
+    return _nearest(*(level * 51 for level in levels))
+
+
+def _nearest(red: int, green: int, blue: int) -> int:
+    parts = (min(part, 255) / 255 for part in (red, green, blue))
+    hue, saturation, value = colorsys.rgb_to_hsv(*parts)
+    if saturation < _GREY or value < _GREY:
+        return 7 if value >= 0.5 else 0
+    return next(number for most, number in _HUES if hue * 360 <= most)

@@ -1,0 +1,38 @@
+"""Debian's chromium: whether it is there, the screens that pages are looked at on, and what it complains
+about."""
+
+import shutil
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+CHROMIUM = shutil.which("chromium")
+WITH_CHROMIUM = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is not installed: the console is NOT tested"
+)
+FORMS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
+}
+
+
+@dataclass
+class Told:
+    """What the browser complained about."""
+
+    texts: list[str] = field(default_factory=list[str])
+
+    def listen(self, page: Page) -> None:
+        """Note errors and warnings of a page."""
+        page.on("pageerror", lambda error: self.texts.append(f"{page.url}: {error}"))
+        page.on(
+            "console",
+            lambda said: (
+                self.texts.append(f"{page.url}: {said.text}")
+                if said.type in ("error", "warning")
+                else None
+            ),
+        )

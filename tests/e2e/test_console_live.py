@@ -1,0 +1,203 @@
+"""The console while something happens: nothing jumps, lines are read as they were meant, and a page says when
+its service is away, its job gone or its visitor signed out."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.e2e.browsing import FORMS, WITH_CHROMIUM
+from tests.e2e.running import Service, container_job, down, start, submit
+from tests.e2e.stories import make_pipe
+
+pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
+SHIFTS = """const named = node => node &&
+  `${node.nodeName} ${node.className} in ${node.parentElement?.closest("[id]")?.id}`;
+new PerformanceObserver(seen => { window.shifts = (window.shifts || []).concat(
+  seen.getEntries().filter(each => !each.hadRecentInput).map(each => [each.value,
+    ...each.sources.map(source => named(source.node))]));
+  }).observe({type: 'layout-shift', buffered: true})"""
+MOST_SHIFT = 0.05
+"""Of all shifts of a page together; a page of which 0.1 has moved counts as good (web.dev/cls)."""
+STREAMING = """
+import time
+open({gate!r}).read()
+for step in range(1, 41):
+    print(f"step {{step}}/40 loss {{1 / step:.4f}}" + " and a longer line" * (step % 5), flush=True)
+    time.sleep(0.05)
+open({gate!r}).read()
+"""
+
+
+def shifted(page: Page) -> tuple[float, object]:
+    """How much has jumped on a page in all, and what."""
+    found = page.evaluate("window.shifts || []")
+    return sum(each[0] for each in found), found
+
+
+@pytest.mark.parametrize("form", ["light", "phone"])
+def test_nothing_jumps_while_data_streams(
+    service: Service, enter: Callable[..., Page], commons: Path, form: str
+) -> None:
+    """The list of jobs, and a job from its submit over its lines and its progress to its end."""
+    gate = make_pipe(commons / "gate")
+    listed = enter(form)
+    job = submit(
+        service, container_job(STREAMING.format(gate=str(gate)), pools=(1,), name="streams")
+    )
+    shown = listed.context.new_page()
+    for page, path in ((listed, "/"), (shown, f"/jobs/{job}")):
+        page.add_init_script(SHIFTS)
+        page.goto(service.rest + path)
+    row = listed.get_by_role("row").filter(has=listed.locator(f'a[href="/jobs/{job}"]'))
+    expect(row).to_contain_text("Running", timeout=60_000)
+    expect(shown.locator("#replicas")).to_contain_text("Running")
+    gate.write_text("")
+    expect(shown.locator("#tail")).to_contain_text("step 40/40", timeout=30_000)
+    expect(shown.locator("#notice")).to_contain_text("step 40 of 40")
+    expect(row).to_contain_text("step 40 of 40")
+    gate.write_text("")
+    expect(shown.locator("#head")).to_contain_text("Succeeded", timeout=30_000)
+    expect(row).to_contain_text("Succeeded")
+    found = {page.url: shifted(page) for page in (listed, shown)}
+    print({url: round(amount, 4) for url, (amount, _) in found.items()})
+    assert all(amount < MOST_SHIFT for amount, _ in found.values()), found
+
+
+def test_who_is_about_to_use_a_row_keeps_it_under_his_pointer(
+    service: Service, enter: Callable[..., Page]
+) -> None:
+    first = submit(service, container_job("print('first')", name="was-there"))
+    service.finish(first, 60)
+    page = enter()
+    page.add_init_script(SHIFTS)
+    page.goto(f"{service.rest}/?search=was-there")
+    page.locator(f'a[href="/jobs/{first}"]').hover()
+    other = submit(service, container_job("print('other')", name="was-there-too"))
+    arrivals = page.get_by_role("button", name="Show 1 new")
+    expect(arrivals).to_be_visible(timeout=15_000)
+    assert page.locator(f"#job-{other}").count() == 0
+    assert shifted(page)[0] < MOST_SHIFT
+    arrivals.click()
+    expect(page.locator(f"#job-{other}")).to_be_visible()
+    expect(arrivals).to_be_hidden()
+    service.finish(other, 60)
+
+
+PRINTED = r"""
+import sys
+out = sys.stdout.buffer
+out.write(b"\x1b[31mred\x1b[0m and \x1b[1;38;5;208mbold orange\x1b[0m\n")
+out.write(b"caf\xe9 \xff\xfe end\n")
+for n in range(101):
+    out.write(b"\r%3d%%|%s| %d/100" % (n, b"#" * (n // 5), n))
+out.write(b"\n" + b"x" * 5000 + b"END\n")
+out.write("\u202eevil\u2066 \x1b]8;;https://evil.example\x07click\x1b]8;;\x07\x1b[2J\n".encode())
+for n in range(2000):
+    out.write(b"line %d\n" % n)
+"""
+
+
+def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
+    service: Service, enter: Callable[..., Page]
+) -> None:
+    job = submit(service, container_job(PRINTED, name="prints"))
+    service.finish(job, 60)
+    page = enter()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{service.rest}/jobs/{job}/logs")
+    log = page.locator("[data-log]")
+    expect(log).to_contain_text("line 1999")
+    page.get_by_role("button", name="Top").click()
+    lines = log.locator(".log-line")
+    expect(lines.first).to_contain_text("red and bold orange")
+    assert lines.first.locator(".ink-1").inner_text() == "red"
+    assert lines.first.locator(".bold.ink-3").inner_text() == "bold orange"
+    expect(lines.nth(1)).to_contain_text("caf\ufffd \ufffd\ufffd end")
+    bar = lines.nth(2).locator(".log-text").inner_text()
+    assert bar == f"100%|{'#' * 20}| 100/100", "a bar is its last state, not all of them"
+    assert lines.nth(3).locator(".log-text").inner_text().endswith("xEND")
+    assert lines.nth(4).locator(".log-text").inner_text() == "\ufffdevil\ufffd click"
+    at = log.locator(".log-line", has_text=re.compile(r"line 100$"))
+    at.locator("time").click()
+    page.keyboard.down("Shift")
+    log.locator(".log-line", has_text=re.compile(r"line 102$")).locator("time").click()
+    page.keyboard.up("Shift")
+    marked = page.locator("[data-marked]")
+    expect(marked).to_contain_text("3 lines marked")
+    page.get_by_label("Times").uncheck()
+    marked.get_by_role("button", name="Copy", exact=True).click()
+    expect(marked).to_contain_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == "line 100\nline 101\nline 102"
+    assert "line=" in page.url
+    linked = page.context.new_page()
+    linked.goto(page.url)
+    expect(linked.locator(".log-line.is-marked")).to_have_count(3)
+    expect(linked.locator(".log-line", has_text=re.compile(r"line 101$"))).to_be_in_viewport()
+    expect(linked.locator(".log-line", has_text=re.compile(r"line 98$"))).to_be_in_viewport()
+
+
+def test_a_page_says_that_its_visitor_is_signed_out_and_that_its_job_is_gone(
+    service: Service, enter: Callable[..., Page], gate: Path
+) -> None:
+    job = submit(service, container_job(f"open({str(gate)!r}).read()", name="short-lived"))
+    page = enter()
+    page.goto(f"{service.rest}/jobs/{job}")
+    expect(page.locator("#replicas")).to_contain_text("Running", timeout=60_000)
+    gate.write_text("")
+    expect(page.locator("#head")).to_contain_text("Succeeded", timeout=30_000)
+    service.call("DELETE", f"/trainshed/v1/jobs/{job}")
+    banner = page.locator("[data-live]")
+    expect(banner).to_contain_text("does not exist", timeout=20_000)
+    page.get_by_role("link", name="To the jobs").click()
+    page.wait_for_url(f"{service.rest}/")
+    other = page.context.new_page()
+    other.goto(f"{service.rest}/nodes")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
+    expect(banner).to_contain_text("signed out", timeout=20_000)
+    page.get_by_role("link", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+@pytest.fixture
+def mortal(tmp_path: Path, chromium: Browser) -> Iterator[tuple[Service, BrowserContext]]:
+    """A service of this test alone, and a browser that is signed in."""
+    service = start(tmp_path / "data")
+    context = chromium.new_context(**FORMS["light"], reduced_motion="reduce")
+    yield service, context
+    context.close()
+    down(tmp_path / "data")
+
+
+def test_a_page_lives_through_a_restart_of_the_service(
+    mortal: tuple[Service, BrowserContext], gate: Path
+) -> None:
+    service, context = mortal
+    script = (
+        f"for n in range(3):\n    open({str(gate)!r}).read()\n    print('life', n, flush=True)\n"
+        f"open({str(gate)!r}).read()"
+    )
+    job = submit(service, container_job(script, name="goes on"))
+    shown, log = context.new_page(), context.new_page()
+    shown.goto(service.call("POST", "/login/link", {})["uri"])
+    shown.goto(f"{service.rest}/jobs/{job}")
+    log.goto(f"{service.rest}/jobs/{job}/logs")
+    expect(shown.locator("#replicas")).to_contain_text("Running", timeout=60_000)
+    gate.write_text("")
+    expect(log.locator("[data-log]")).to_contain_text("life 0", timeout=30_000)
+    service.kill()
+    expect(shown.locator("[data-live]")).to_contain_text("does not answer", timeout=20_000)
+    gate.write_text("")
+    start(service.data, "--port", service.rest.rpartition(":")[2])
+    expect(shown.locator("[data-live]")).to_be_hidden(timeout=30_000)
+    expect(shown.locator("#tail")).to_contain_text("life 1", timeout=30_000)
+    expect(log.locator("[data-log]")).to_contain_text("life 1", timeout=30_000)
+    gate.write_text("")
+    expect(log.locator("[data-log]")).to_contain_text("life 2", timeout=30_000)
+    told = [text for text in log.locator(".log-text").all_inner_texts() if "life" in text]
+    assert told == ["life 0", "life 1", "life 2"], "each once, none left out"
+    gate.write_text("")
+    expect(shown.locator("#head")).to_contain_text("Succeeded", timeout=30_000)

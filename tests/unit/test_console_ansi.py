@@ -1,0 +1,35 @@
+"""Colours of terminals in lines of programs."""
+
+import pytest
+
+from trainshed.console.ansi import pieces
+from trainshed.console.rendering import clean, coloured
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("plain", []),
+        ("\x1b[31mred\x1b[0m rest", [("red", "ink-1"), (" rest", "")]),
+        ("a\x1b[1;4;92mb\x1b[22mc\x1b[24;39md", [("a", ""), ("b", "ink-2 bold under"),
+         ("c", "ink-2 under"), ("d", "")]),
+        ("\x1b[38;5;208mo\x1b[38;5;12mb\x1b[38;5;250mg", [("o", "ink-3"), ("b", "ink-4"), ("g", "ink-7")]),
+        ("\x1b[38;2;10;200;150mteal\x1b[48;2;255;0;0mred", [("teal", "ink-2"), ("red", "ink-2 paper-1")]),
+        ("\x1b[42;30mon green\x1b[m.", [("on green", "ink-0 paper-2"), (".", "")]),
+        ("\x1b[38;5;999mx\x1b[38mx\x1b[38;9;1my", [("x", ""), ("x", ""), ("y", "bold")]),
+        ("\x1b[999999999;31mx", [("x", "ink-1")]),
+        ("\x1b[38:2:255:0:0mx", [("x", "ink-1")]),
+    ],
+)  # fmt: skip
+def test_colours_become_classes(line: str, found: list[tuple[str, str]]) -> None:
+    assert pieces(line) == found
+    assert "".join(said for said, _ in found) == (clean(line) if found else "")
+
+
+def test_whatever_else_a_terminal_is_told_is_left_out() -> None:
+    line = (
+        "\x1b[2J\x1b[H\x1b]0;title\x07\x1b]8;;https://evil.example\x1b\\link"
+        "\x1b(B\x1b=\x1b[31m\u202ered\x1b[?25l"
+    )
+    assert clean(line) == "link\ufffdred"
+    assert coloured(line) == [("link", ""), ("\ufffdred", "ink-1")]
