@@ -52,27 +52,34 @@ class View:
         self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
+        self._is_detached = False
         #: After `enter`: the namespace of the program's own users, which who becomes the program enters last.
         self.owners: "users.Users | None" = None
         #: After `enter`: user, group and home directory of an image's program.
         self.user = (0, 0, "/")
         self._file_owner: "users.Users | None" = None
 
-    def enter(self) -> None:
-        """Give this process, and all that it starts, the view. Raises OSError."""
+    def detach(self) -> None:
+        """What of `enter` touches no file. Raises OSError."""
+        self._is_detached = True
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
         kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
         if self._isolation.hostname:
             socket.sethostname(self._isolation.hostname)
+        # First: what follows finds itself there, and its children, by the numbers of this namespace.
+        self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
+        if self._isolation.users:
+            self.owners = users.Users(*self._isolation.users, made=self._namespace)
+
+    def enter(self) -> None:
+        """Give this process, and all that it starts, the view. Raises OSError."""
+        if not self._is_detached:
+            self.detach()
         # Not they themselves: there may be more of them than files can be open.
         around = {
             place: mounts.open_path(place)
             for place in {os.path.dirname(source) for _, source in self._isolation.buckets}
         }
-        # First: what follows finds itself there, and its children, by the numbers of this namespace.
-        self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
-        if self._isolation.users:
-            self.owners = users.Users(*self._isolation.users, made=self._namespace)
         if self._isolation.image:
             self._show_image()
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)

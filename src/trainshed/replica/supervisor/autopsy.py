@@ -69,8 +69,9 @@ class Sandbox:
                 events=self._loop,
                 has_ended=lambda: self._ended,
             )
+            child.announce(order)
             with open(os.devnull) as no_lock:
-                child.tell(order, no_lock.fileno())
+                child.grant(no_lock.fileno())
             child.control.sendall(b"go\n")
             self._loop.add(child.control.fileno(), lambda: self._hear(child.control))
             watched.listen()

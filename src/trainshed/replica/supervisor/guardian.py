@@ -8,7 +8,8 @@ and ends. If the shim dies, it dies with all that is below it. Runs on Python 3.
 `GuardianHandle` is the shim's side. It can be forked before anybody knows for what, so that a start need not
 wait for that.
 
-Spoken over a socket pair, one line each. Shim to guardian: `go`, `stop` (SIGTERM to the main process's
+Spoken over a socket pair, one line each. Shim to guardian: the line that it was given itself, `claimed` with
+the slot's lock (until then nothing of the slot is touched), `go`, `stop` (SIGTERM to the main process's
 group), `kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process), `shell ORDER` with a file handle
 beside it (`shells`). Guardian to shim: `asked` with a file handle beside it (`socket_calls`), `started NS`,
 then `ended STATUS NS` (STATUS as of wait), `failed TEXT` if the sandbox could not be made, or `full TEXT` if
@@ -43,14 +44,13 @@ class Guardian:
         outputs: "list[int]",
         *,
         namespaced: bool,
-        prepare: "Callable[[], None]",
+        prepare: "Callable[[], bytes]",
         settle: "Callable[[], None]",
-        heard: bytes = b"",
     ) -> None:
         self._control = control
         #: This process is process 1 of a process namespace.
         self._namespaced = namespaced
-        #: Makes the sandbox.
+        #: Makes the sandbox, once the slot is ours; what was read from the control socket beyond that.
         self._prepare = prepare
         #: Gives up what the program may not have, in whichever process becomes or starts it.
         self._settle = settle
@@ -60,7 +60,7 @@ class Guardian:
         self._main = 0
         self._main_reaped = False
         #: What was read from the control socket and not taken yet.
-        self._inbox = heard
+        self._inbox = b""
         self._handed: "list[int]" = []
         self._settled = False
 
@@ -75,7 +75,7 @@ class Guardian:
             kernel.adopt_orphans()
         wake, children = _child_signals()
         try:
-            self._prepare()
+            self._inbox = self._prepare()
         except OSError as error:
             self._say("%s %s" % ("full" if growing_files.is_full(error) else "failed", error))
             return
@@ -273,6 +273,10 @@ def _noted(number: int, frame: object) -> None:
     """A handler must exist for the wake-up byte to be written; the loop does the work."""
 
 
+_NOTHING = 0
+"""The null device in every shim: a line always comes with a handle."""
+
+
 class GuardianHandle:
     """A forked guardian from its shim's side. It waits until it is told a plan, and ends if the shim does."""
 
@@ -310,10 +314,15 @@ class GuardianHandle:
         if namespace is not None:
             namespace.close()
 
-    def tell(self, order: bytes, lock: int) -> None:
-        """Let it make the sandbox for `order`, the line that the shim itself was given. From here on it holds
-        the slot's lock as well. Raises OSError: it is dead."""
-        unix_sockets.send(self.control, order + b"\n", lock)
+    def announce(self, order: bytes) -> None:
+        """Let it begin with what needs nothing of the slot; `order`: the line that the shim itself was given.
+        Raises OSError: it is dead."""
+        unix_sockets.send(self.control, order + b"\n", _NOTHING)
+
+    def grant(self, lock: int) -> None:
+        """Let it make the sandbox. From here on it holds the slot's lock as well. Raises OSError: it is
+        dead."""
+        unix_sockets.send(self.control, b"claimed\n", lock)
 
     def give_up(self) -> None:
         """End it: there is nothing for it to do."""
@@ -337,11 +346,8 @@ def _guard(
 ) -> None:
     kernel.name_process("ts-guardian")
     receiver = unix_sockets.Receiver(control)
-    received = receiver.receive()
-    if not received:
-        return
-    # The handle is the lock, held until this process ends.
-    message = json.loads(received[0][0].decode("utf-8"))
+    order = _next(receiver)
+    message = json.loads(order.decode("utf-8"))
     plan = protocol.LaunchDocument.from_message(message["plan"])
     files = os.path.join(message["slot"], protocol.FILES)
     isolation = plan.isolation
@@ -358,16 +364,25 @@ def _guard(
     )
     seen = _view(isolation, message["slot"], files, namespace)
 
-    def prepare() -> None:
+    def prepare() -> bytes:
         # The service keeps what it makes to itself; directories on the way to what is shown are for
         # everybody.
         os.umask(0o022)
         kernel.leave_keyring()
+        refused: "OSError | None" = None
+        if namespaced:
+            try:
+                groups.keep_bases()
+                seen.detach()
+            except OSError as error:
+                refused = error  # Told when there is an incarnation that it ends.
+        _next(receiver)  # The handle is the lock, held until this process ends.
+        if refused is not None:
+            raise refused
         program.make_directories(files)
         if plan.network.trainer_token:
             program.leave_token(files, plan.network.trainer_token)
         if namespaced:
-            groups.keep_bases()
             seen.enter()
             if not (isolation.image and isolation.level == protocol.LEVEL_USER):
                 kernel.forbid_inspection()  # There `drop` does, once it needs no more of /proc.
@@ -377,6 +392,7 @@ def _guard(
             _fit_image(plan, main, seen)
         if plan.network.cluster_port or plan.network.certificate:
             _be_asked(control, connect=bool(plan.network.certificate))
+        return receiver.rest
 
     def settle() -> None:
         groups.hold()
@@ -394,8 +410,15 @@ def _guard(
         namespaced=namespaced,
         prepare=prepare,
         settle=settle,
-        heard=receiver.rest,
     ).run()
+
+
+def _next(receiver: unix_sockets.Receiver) -> bytes:
+    """The next line of the shim's, whose handle stays open; ends this process if the shim is gone."""
+    received = receiver.receive()
+    if not received:
+        os._exit(1)
+    return received[0][0]
 
 
 def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.View) -> None:

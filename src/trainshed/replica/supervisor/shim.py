@@ -384,6 +384,8 @@ def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandl
     `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `child`: a guardian that waits
     already.
     """
+    if child is not None:
+        _announce(child, order)
     message = json.loads(order.decode("utf-8"))
     os.chdir(message["slot"])
     plan = protocol.LaunchDocument.from_message(message["plan"])
@@ -398,8 +400,10 @@ def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandl
     shim: "Shim | None" = None
     waits: "Shim | None"
     try:
-        child = child or guardian.GuardianHandle(plan.isolation.level)
-        child.tell(order, claim.lock)
+        if child is None:
+            child = guardian.GuardianHandle(plan.isolation.level)
+            child.announce(order)
+        child.grant(claim.lock)
         # Whoever clears the cache leaves what a live program runs in alone. What was cleared away just
         # before, the guardian does not find, and says so.
         directories = [*plan.isolation.read_only, plan.isolation.image]
@@ -422,6 +426,13 @@ def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandl
         if "lost" in record
         else {"e": "exited", "record": record}
     )
+
+
+def _announce(child: guardian.GuardianHandle, order: bytes) -> None:
+    try:
+        child.announce(order)
+    except OSError:
+        return  # It is dead, which is recorded as soon as there is something to record it in.
 
 
 def _refusal(error: "journal.Refused | OSError") -> "protocol.Message":
