@@ -34,9 +34,12 @@ if TYPE_CHECKING:
 
 _QUIET_MS = 60
 _QUIET_MS_EACH = 15
+"""Without a request for so long, and so much longer for each of the last burst, what was asked for has most
+likely been started: until then the processors are the programs'."""
+_BURST_SECONDS = 0.1
+"""What is asked for within so long is one burst: a gang, say."""
 _LARGE_BURST = 16
-"""Without a request for so long, and so much longer for each of so many at most that came since it was quiet
-last, what was asked for has most likely been started: until then the processors are the programs'."""
+"""Larger ones count as this."""
 _PAUSE_MS = 5
 BUSY_SECONDS = 20.0
 """After a start, more are likely to follow for so long."""
@@ -82,8 +85,9 @@ class Zygote:
         self._busy_stock = 0
         self._busy_until = 0.0
         self._level = ""
-        #: Shims asked for since it was quiet last.
-        self._burst = 0
+        #: Shims asked for in the last burst, and in the largest since there was none for `BUSY_SECONDS`.
+        self._burst = self._largest = 0
+        self._burst_until = 0.0
 
     def serve(self) -> None:
         """Until the other end is closed."""
@@ -113,19 +117,34 @@ class Zygote:
 
     def _keep_stock(self, poll: "select.poll") -> None:
         """Bring the stock to what is wanted, until there is a request to be read."""
-        pause: "float | None" = _QUIET_MS + _QUIET_MS_EACH * min(self._burst, _LARGE_BURST)
+        pause: "float | None" = _QUIET_MS + _QUIET_MS_EACH * self._burst
         while True:
             left = self._busy_until - time.monotonic()
-            wanted = self._busy_stock if left > 0 else self._idle_stock
+            wanted = self._wanted(left)
             self._shrink(wanted)
             if len(self._stock) >= wanted:
                 pause = left * 1000 + 1 if left > 0 else None
             if poll.poll(pause):
                 return
-            self._burst = 0
             if len(self._stock) < wanted:
                 self._add_to_stock()
                 pause = _PAUSE_MS
+
+    def _wanted(self, busy_left: float) -> int:
+        """How many idle shims; `busy_left`: seconds for which more starts are likely. A gang is likely to be
+        followed by one like it, its own retry above all."""
+        if busy_left <= 0:
+            self._largest = 0
+            return self._idle_stock
+        return max(self._busy_stock, self._largest) if self._busy_stock else 0
+
+    def _note_request(self) -> None:
+        now = time.monotonic()
+        if now > self._burst_until:
+            self._burst, self._burst_until = 0, now + _BURST_SECONDS
+        self._burst = min(_LARGE_BURST, self._burst + 1)
+        self._largest = max(self._largest, self._burst)
+        self._busy_until = now + BUSY_SECONDS
 
     def _shrink(self, size: int) -> None:
         while len(self._stock) > size:
@@ -151,8 +170,7 @@ class Zygote:
 
     def _hand_on(self, line: bytes, handle: int) -> bool:
         """Give a request to an idle shim; false if there is none."""
-        self._busy_until = time.monotonic() + BUSY_SECONDS
-        self._burst += 1
+        self._note_request()
         while self._stock:
             with self._stock.pop() as shim_socket:
                 try:
