@@ -23,21 +23,21 @@ PROJECTS = ("research", "production")
 LOCATIONS = ("us-central1", "europe-west4")
 T0 = 1_763_612_345_000_000_000
 _TELL = """
-    WITH story (seq, kind) AS (
+    WITH steps (seq, kind) AS (
         VALUES (1, 'created'), (2, 'admitted'), (3, 'launching'), (4, 'running'), (5, 'exited'),
                (6, 'succeeded')
     )
     INSERT INTO timeline (job_uid, seq, at, kind, message, details)
     SELECT uid, seq, created, kind, 'The job is ' || kind || ', says a line.', ?
-    FROM jobs CROSS JOIN story
+    FROM jobs CROSS JOIN steps
     WHERE is_live = 0 OR seq = 1
 """
 _WORKS = load_statements("trainshed.store.sqlite", "works.sql")
 
 
 def fill(directory: Path, finished: int, queued: int, over: Job | None = None) -> None:
-    """A database with so many more jobs, as the service would have left it. `over`: the one that all that are
-    over are like, None = one made here."""
+    """Put so many jobs into a database, as the service would have left it. `over`: the example of which all
+    finished ones are copies, None = one made here."""
     over = over or _OVER
     directory.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(directory / DATABASE_FILE, isolation_level=None)

@@ -6,7 +6,7 @@ Each pytest process accounts in a control group of its own (version 1, `cpuacct`
 the machines of its labs (tests/slurm/nodes.py), which are apart. Where there are none, only what it has
 waited for counts. What a session's fixture costs is the first test's that asks for it.
 
-Of several workers it is also told which files each ran last: a run that ends on one of them alone is seen.
+It also says which files each of several workers ran last: so one sees if a run ends with one worker alone.
 """
 
 import collections
@@ -36,7 +36,7 @@ class _Account:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-        #: Nanoseconds that machines of labs had used when they were looked at last; some are gone.
+        #: Nanoseconds that machines of labs had used at the last look; some are gone by now.
         self._labs: dict[Path, int] = {}
         #: Of those whose group was made anew.
         self._former = 0

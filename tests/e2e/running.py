@@ -206,6 +206,24 @@ def environment(data: Path) -> dict[str, str]:
     }
 
 
+class NotStarted(AssertionError):
+    """A service ended before it served requests; the message has its log."""
+
+
+def ready(
+    data: Path, process: subprocess.Popen[bytes] | nursery.Forked, reader: int, log: Path
+) -> Service:
+    """The service of a process that was given the other end of `reader` as `--ready-fd`; returns once it
+    serves requests. Raises NotStarted."""
+    with os.fdopen(reader) as pipe:
+        line = pipe.readline()
+    if not line:
+        process.wait()
+        raise NotStarted(f"the service did not start:\n{log.read_text()}")
+    said = json.loads(line)
+    return Service(data, process, said["rest"], said["token"], said["pid"], said)
+
+
 def start(
     data: Path,
     *args: str,
@@ -245,19 +263,14 @@ def start(
             stderr=log,
         )
     os.close(writer)
-    with os.fdopen(reader) as ready:
-        line = ready.readline()
-    if not line:
-        process.wait()
-        raise AssertionError(f"the service did not start:\n{(data / 'service.log').read_text()}")
-    said = json.loads(line)
+    service = ready(data, process, reader, data / "service.log")
     if (
         not new_authority
         and not _certificates().exists()
         and (data / "tls" / "server.pem").exists()
     ):
         shutil.copytree(data / "tls", _certificates())
-    return Service(data, process, said["rest"], said["token"], said["pid"], said)
+    return service
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
-"""Many browsers at once, as far as the service is concerned: event streams that a process of its own holds
-open and reads, until it is told to stop.
+"""Event streams as of many browsers, which a process of its own holds open and reads until it is told to
+stop.
 
 `python -m tests.e2e.watchers HOST PORT COOKIE PATH...`: a stream for each path. Says `open` when all have
 begun, and at the end how many bytes and events each has had, as JSON.

@@ -1,5 +1,5 @@
-"""Conformance suites that repeat what another one proves say what of it is their own, by `in_short`: words of
-which one is in the name. The rest of them is for `./dev test-all`."""
+"""A conformance suite whose tests mostly repeat another one's has an attribute `in_short`: only tests with
+one of these words in their names are run by `./dev test`, all others by `./dev test-all`."""
 
 import pytest
 

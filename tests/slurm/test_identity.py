@@ -1,4 +1,4 @@
-"""Whose name jobs run in on a Slurm cluster (docs/slurm.md, "Whose identity jobs run as"). The users are
+"""As which users jobs run on a Slurm cluster (docs/slurm.md, "Whose identity jobs run as"). The users are
 real, and known to the lab's machines alone."""
 
 import json
@@ -42,7 +42,7 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
     directory = configure(slurm_lab, "users", _TOP, _USERS, place=place, wrapped=False)
     downloads = cache_for_users() / "uv"
     downloads.mkdir(parents=True, exist_ok=True)
-    downloads.chmod(0o755)  # As whoever ran uv on it himself may have left it.
+    downloads.chmod(0o755)  # As uv leaves it, when somebody runs it there by hand.
     with service_on_login_node(slurm_lab, directory) as started:
         yield started
 
@@ -152,7 +152,7 @@ def as_bob(lab: SlurmLab, machine: str, argv: Sequence[str], given: Any = None) 
 
 
 def test_a_user_gets_nothing_of_another_ones_job(slurm_lab: SlurmLab, service: Service) -> None:
-    """The strongest that he can be: a process of his own on the job's node and on the service's machine,
+    """At the strongest: with processes of that user's own on the job's node and on the service's machine,
     held by nothing but Unix and Slurm."""
     word, place = secrets.token_hex(16), service.data.parent
     gate = make_pipe(common_place() / f"gate-{secrets.token_hex(8)}")

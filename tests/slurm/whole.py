@@ -1,7 +1,6 @@
 """A whole service on a cluster of the lab: `trainshed up` on the real machine, replicas on the nodes."""
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from tests.e2e.running import (
     cache_of,
     common_place,
     down,
+    ready,
     running,
     start,
 )
@@ -87,8 +87,9 @@ def give_environments(user: int) -> None:
 def on_login_node(
     lab: SlurmLab, words: Sequence[str], uid: int = 0
 ) -> tuple[list[str], dict[str, str]]:
-    """What runs our command where there is nothing but Slurm's own commands, as root or as another user, and
-    its environment. Skips where no interpreter can be run by other users."""
+    """The arguments and the environment by which `trainshed WORDS` runs on a login node, where there is
+    nothing but Slurm's own commands, as root or as another user. Skips where no interpreter can be run by
+    other users."""
     python = interpreter_of_nobody()
     if not python:
         pytest.skip("no interpreter of this version that another user may run")
@@ -107,7 +108,7 @@ def on_login_node(
 
 @contextlib.contextmanager
 def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Generator[Service]:
-    """The service there, from a directory that `configure` made, and that user may write."""
+    """A service there, over a directory that `configure` has made and that user may write to."""
     reader, writer = os.pipe()
     words = ["up", "--port", "0", "--data", str(directory / "data"), "--ready-fd", str(writer)]
     words += ["--config", str(directory / "config.toml")]
@@ -122,11 +123,7 @@ def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Gener
             stderr=log,
         )
     os.close(writer)
-    with os.fdopen(reader) as ready:
-        line = ready.readline()
-    assert line, said.read_text()
-    told = json.loads(line)
-    service = Service(directory / "data", process, told["rest"], told["token"], told["pid"], told)
+    service = ready(directory / "data", process, reader, said)
     try:
         yield service
         for _ in until("the end of its allocations"):

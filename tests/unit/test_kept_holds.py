@@ -1,4 +1,4 @@
-"""What is kept of allocations: whether a node has room for it beside what is wanted."""
+"""Kept allocations: whether they fit on a node beside what is wanted there."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def need(vcpus: float = 1.0, memory: int = 1, gpus: int = 0) -> NodeNeed:
 
 
 @pytest.mark.parametrize(
-    ("needs", "room"),
+    ("needs", "is_enough"),
     [
         ([need(6), need(6)], True),
         ([need(6), need(6.5)], False),  # Slurm gives whole CPUs.
@@ -27,5 +27,5 @@ def need(vcpus: float = 1.0, memory: int = 1, gpus: int = 0) -> NodeNeed:
         ([need(gpus=1), need(gpus=1)], False),
     ],
 )
-def test_what_fits_beside_what_others_have(needs: list[NodeNeed], room: bool) -> None:
-    assert fits(NODE, needs) is room
+def test_what_fits_beside_what_others_have(needs: list[NodeNeed], is_enough: bool) -> None:
+    assert fits(NODE, needs) is is_enough

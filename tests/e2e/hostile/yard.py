@@ -1,7 +1,6 @@
 """A service with two projects in it, of which one is attacked from the other; at one level, as one user."""
 
 import contextlib
-import json
 import os
 import pwd
 import shutil
@@ -18,7 +17,7 @@ import pytest
 
 from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
-from tests.e2e.running import ROOT, Service, cache_of
+from tests.e2e.running import ROOT, NotStarted, Service, cache_of, ready
 from trainshed.core.names import project_number
 from trainshed.replica.system import trees
 
@@ -277,13 +276,10 @@ def _start(level: str, user: int, python: str, data: Path, cache: Path) -> Servi
             stderr=log,
         )
     os.close(writer)
-    with os.fdopen(reader) as ready:
-        line = ready.readline()
-    if not line:
-        process.wait()
-        text = said.read_text()
+    try:
+        return ready(data, process, reader, said)
+    except NotStarted as failure:
+        text = str(failure)
         if "does not work on this machine" in text:
             pytest.skip(f"{level} is NOT tested as user {user}: {text[-300:]}")
-        raise AssertionError(text)
-    told = json.loads(line)
-    return Service(data, process, told["rest"], told["token"], told["pid"], told)
+        raise
