@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainshed.cli.jobs.logs import line_text
+from trainshed.cli.jobs.log_text import line_text
 from trainshed.cli.jobs.views import LogLine
-from trainshed.cli.text.printable import cleaned, cleaned_line, coloured, one_line, plain
+from trainshed.cli.text.printable import cleaned, coloured, one_line, plain
 
 RED, NONE = "\x1b[31m", "\x1b[0m"
 ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30) | st.lists(
@@ -62,8 +62,6 @@ def test_a_name_stands_in_one_line() -> None:
 def test_values_of_json_are_made_plain_with_their_names() -> None:
     value = {"a\x1b": ["\x07", 1, None, {"b": "\u202e"}]}
     assert cleaned(value) == {"a\\x1b": ["\\x07", 1, None, {"b": "\\u202e"}]}
-    line = cleaned_line({"message": f"{RED}x\x07", "task": f"{RED}x"})
-    assert line == {"message": f"{RED}x\\x07{NONE}", "task": "\\x1b[31mx"}
 
 
 def test_further_lines_of_a_message_stand_below_its_first() -> None:

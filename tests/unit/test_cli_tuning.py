@@ -10,7 +10,7 @@ import click
 import pytest
 from rich.console import Console
 
-from trainshed.cli.jobs.logs import labelled
+from trainshed.cli.jobs.log_text import labelled
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.jobs.watch import Board, live
 from trainshed.cli.text.colours import study_colour, trial_colour, trial_number_colour

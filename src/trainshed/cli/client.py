@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from trainshed.cli.text.printable import cleaned, cleaned_line, plain
+from trainshed.cli.text.printable import cleaned, plain
 
 PATIENCE = 60.0
 """Seconds that an answer may take; streams wait without end."""
@@ -138,10 +138,6 @@ class Client:
         """The same of what POST tells while it is at work."""
         return self._open("POST", path, content=json.dumps(body).encode(), patience=None)
 
-    def lines(self, path: str, **query: str | int | None) -> "Answer":
-        """The same of the lines of logs, in which colours may stand."""
-        return self._open("GET", path, query=query, patience=None, clean=cleaned_line)
-
     def _open(
         self,
         method: str,
@@ -152,7 +148,6 @@ class Client:
         content_type: str = "application/json",
         length: int | None = None,
         patience: float | None = 0.0,
-        clean: Callable[[Any], Any] = cleaned,
     ) -> "Answer":
         parameters = {key: value for key, value in (query or {}).items() if value is not None}
         target = path + ("?" + urlencode(parameters, doseq=True) if parameters else "")
@@ -170,7 +165,7 @@ class Client:
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
             raise self._unreachable(failure) from None
-        answer = Answer(connection, response, self, _as_it_is if self._raw else clean)
+        answer = Answer(connection, response, self, _as_it_is if self._raw else cleaned)
         if response.status >= 400:
             with answer:
                 raise _refused(response.status, answer.read(), "" if self._token else self.address)
@@ -290,6 +285,26 @@ class Answer:
             if response.chunk_left is not None if response.chunked else response.length:
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException, ValueError) as failure:
+            raise self._client.broken(failure) from None
+
+    def blocks(self) -> Iterator[bytes]:
+        """What has come, in whole lines, as it comes. Nothing is done to it. Raises Unreachable if the answer
+        breaks off."""
+        rest = b""
+        response = self._response
+        try:
+            while data := response.read1(1 << 18):
+                end = data.rfind(b"\n") + 1
+                if end:
+                    yield rest + data[:end]
+                    rest = data[end:]
+                else:
+                    rest += data
+            if response.chunk_left is not None if response.chunked else response.length:
+                raise http.client.IncompleteRead(rest)
+            if rest:
+                yield rest
+        except (OSError, http.client.HTTPException) as failure:
             raise self._client.broken(failure) from None
 
     def chunks(self) -> Iterator[bytes]:

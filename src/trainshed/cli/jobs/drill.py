@@ -9,7 +9,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import follow
-from trainshed.cli.jobs.logs import line_text, prefix_width
+from trainshed.cli.jobs.log_text import line_text, prefix_width
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.jobs.watch import timeline_line

@@ -8,15 +8,18 @@ once per change. Streams are opened anew when the service is back, and nothing i
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 import click
+import msgspec
 
-from trainshed.cli.client import Answer, Client, Unreachable
+from trainshed.cli.client import Client, Unreachable
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.wire.trainshed_v1 import record
+from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
 Update = JobView | LogLine | TimelineView
@@ -30,6 +33,8 @@ _SAID_IN_THE_LOG = frozenset({"notice", "warning", "building"})
 
 
 T = TypeVar("T")
+U = TypeVar("U")
+U_co = TypeVar("U_co", covariant=True)
 
 PATIENCE = 60.0
 """Seconds that a follower waits for a service to be back."""
@@ -40,9 +45,26 @@ _PAUSE = 0.25
 _STEADY = 1.0
 """Seconds after which a stream has been one: a service that is about to end may still open some."""
 
+_decode_lines = msgspec.json.Decoder(Line).decode_lines
+
 _MOST_PLACES = 500
 """Writers of which a new stream is told what was seen; lines of others come again, and are passed over
 here."""
+
+
+class Stream(Protocol[U_co]):
+    """Parts that come one after the other, until it is closed."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def __iter__(self) -> Iterator[U_co]: ...
 
 
 class _Ended:
@@ -64,9 +86,11 @@ class Patience:
         self._since: float | None = None
 
     def outlast(
-        self, opened: Callable[[], Answer], read: Callable[[dict[str, Any]], Iterator[T]]
+        self,
+        opened: Callable[[], Stream[U]],
+        read: Callable[[U], Iterator[T]],
     ) -> Iterator[T]:
-        """What `read` makes of each object of a stream, until the job is over. `opened` may be called again,
+        """What `read` makes of each part of a stream, until the job is over. `opened` may be called again,
         and its stream then begins anew; `read` passes over what it was given before. Raises Refused,
         Unreachable."""
         while True:
@@ -74,8 +98,8 @@ class Patience:
             try:
                 with opened() as answer:
                     began = time.monotonic()
-                    for message in answer:
-                        for update in read(message):
+                    for part in answer:
+                        for update in read(part):
                             progressed = True
                             yield update
                 if self._is_over():
@@ -83,16 +107,19 @@ class Patience:
                 cause = "The service ended the stream: it is shutting down."
             except Unreachable as failure:
                 cause = failure.message
-            if progressed or (began is not None and time.monotonic() - began > _STEADY):
-                self._reset()
+            if began is not None and (progressed or time.monotonic() - began > _STEADY):
+                self._was_back(began)
             self._wait(cause)
 
     def _is_over(self) -> bool:
         return JobView.parse(self._client.get(job_path(self._uid))).state.is_final
 
-    def _reset(self) -> None:
+    def _was_back(self, at: float) -> None:
+        """A stream that was opened then has told something: it is forgotten that the service was away before,
+        and not what another stream has said since."""
         with self._lock:
-            self._since = None
+            if self._since is not None and at > self._since:
+                self._since = None
 
     def _wait(self, cause: str) -> None:
         now = time.monotonic()
@@ -131,6 +158,33 @@ class ViewChanges:
         return fresh
 
 
+class LogStream:
+    """The lines of a log as they come: as many at once as are there. Iterate once."""
+
+    def __init__(self, client: Client, path: str, **query: str | int | None) -> None:
+        """Raises Refused, Unreachable; so does iterating."""
+        self._answer = client.stream(path, **query)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._answer.close()
+
+    def __iter__(self) -> Iterator[Sequence[Line]]:
+        for block in self._answer.blocks():
+            try:
+                lines = _decode_lines(block)
+            except msgspec.MsgspecError as fault:
+                raise Unreachable(f"What came is no line of a log: {fault}.") from None
+            yield lines
+
+
 class SeenLines:
     """The lines of a job that a follower has seen: of every writer up to where."""
 
@@ -138,17 +192,27 @@ class SeenLines:
         self._last: dict[tuple[int, str], tuple[int, int]] = {}
         self._first = ""
 
-    def fresh(self, view: Mapping[str, Any]) -> bool:
-        """Whether a line is new; it is seen then. `found`: an object of the stream of lines."""
-        writer = (view.get("trial", 0), view["replica"])
-        place = (view["attempt"], view["n"])
-        if place <= self._last.get(writer, (-1, -1)):
-            return False
-        # Those that wrote last stand last.
-        self._last.pop(writer, None)
-        self._last[writer] = place
-        self._first = self._first or view["at"]
-        return True
+    def fresh(self, lines: Sequence[Line]) -> list[Line]:
+        """Those of them that are new; they are seen then."""
+        fresh: list[Line] = []
+        writer, place = (-1, ""), (-1, -1)
+        for line in lines:
+            if line.replica != writer[1] or (line.trial or 0) != writer[0]:
+                self._reached(writer, place)
+                writer = (line.trial or 0, line.replica)
+                place = self._last.get(writer, (-1, -1))
+            if line.attempt > place[0] or (line.n > place[1] and line.attempt == place[0]):
+                place = (line.attempt, line.n)
+                fresh.append(line)
+        self._reached(writer, place)
+        self._first = self._first or (fresh[0].at if fresh else "")
+        return fresh
+
+    def _reached(self, writer: tuple[int, str], place: tuple[int, int]) -> None:
+        """Those that wrote last stand last."""
+        if place[0] >= 0:
+            self._last.pop(writer, None)
+            self._last[writer] = place
 
     def query(self, bounded: bool) -> dict[str, Any]:
         """Where a stream is to go on; {} = nothing was seen yet. `bounded`: it did not begin at the job's
@@ -245,24 +309,23 @@ class _Entries:
 def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Update]:
     seen = SeenLines()
 
-    def opened() -> Answer:
-        return client.lines(job_path(uid, "/logs"), follow="true", **seen.query(False))
+    def opened() -> LogStream:
+        return LogStream(client, job_path(uid, "/logs"), follow="true", **seen.query(False))
 
-    def read(line: dict[str, Any]) -> Iterator[Update]:
-        if seen.fresh(line):
-            yield LogLine.parse(line)
+    def read(lines: Sequence[Line]) -> Iterator[Update]:
+        return map(LogLine.of, seen.fresh(lines))
 
     return _told(opened, read, patience)
 
 
 def _told(
-    opened: Callable[[], Answer],
-    read: Callable[[dict[str, Any]], Iterator[Update]],
+    opened: Callable[[], Stream[U]],
+    read: Callable[[U], Iterator[Update]],
     patience: Patience | None,
 ) -> Iterator[Update]:
     if patience is not None:
         yield from patience.outlast(opened, read)
         return
     with opened() as answer:
-        for message in answer:
-            yield from read(message)
+        for part in answer:
+            yield from read(part)

@@ -2,14 +2,17 @@
 timeline stand between them. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from heapq import merge
 
 import click
 
-from trainshed.cli.jobs.views import LogLine, TimelineView
+from trainshed.cli.jobs.views import TimelineView
+from trainshed.cli.text.moments import parse_moment
+from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 
 SEVERITIES = (
     "DEFAULT",
@@ -52,10 +55,10 @@ class LogChoice:
         """Whether lines are left out, but for what the service leaves out itself."""
         return bool(self.until or self.severity or self.pattern or self.attempt)
 
-    def wants(self, line: LogLine) -> bool:
+    def wants(self, line: Line) -> bool:
         """Whether a line is shown."""
         return (
-            (not self.until or line.at < self.until)
+            (not self.until or parse_moment(line.at) < self.until)
             and (not self.severity or _rank(line.severity) >= _rank(self.severity))
             and (self.pattern is None or self.pattern.search(line.message) is not None)
             and (not self.attempt or line.attempt == self.attempt)
@@ -74,16 +77,47 @@ class LogChoice:
             and (not self.until or entry.at < self.until)
         )
 
-    def merged(
-        self, lines: Iterable[LogLine], entries: Iterable[TimelineView], *, tail: bool
-    ) -> Iterator[LogLine | TimelineView]:
-        """Lines and entries by time. `tail`: entries before the first line are left out."""
-        wanted = sorted(filter(self.wants_event, entries), key=lambda entry: entry.at)
-        begun = not tail
-        for each in merge(lines, wanted, key=lambda each: each.at):
-            begun = begun or isinstance(each, LogLine)
-            if begun:
-                yield each
+    def between(self, entries: Iterable[TimelineView], *, tail: bool) -> "Between":
+        """Those entries that are shown between lines. `tail`: those before the first line are left out."""
+        return Between(filter(self.wants_event, entries), tail=tail)
+
+
+class Between:
+    """Entries of a timeline on their way to where they stand among lines."""
+
+    def __init__(self, entries: Iterable[TimelineView], *, tail: bool) -> None:
+        ordered = sorted(entries, key=lambda entry: entry.at)
+        # As texts moments order as well, and those of lines are never read.
+        self._left = deque((rfc3339(entry.at), entry) for entry in ordered)
+        self._leaves_out = tail
+
+    def split(
+        self, lines: Sequence[Line]
+    ) -> Iterator[tuple[Sequence[TimelineView], Sequence[Line]]]:
+        """Entries, and the lines that follow these."""
+        start = 0
+        while start < len(lines):
+            due = self._before(lines[start].at)
+            end = len(lines)
+            if self._left:
+                end = bisect_right(lines, self._left[0][0], lo=start, key=_at)
+            yield () if self._leaves_out else due, lines[start:end]
+            self._leaves_out = False
+            start = end
+
+    def rest(self) -> Sequence[TimelineView]:
+        """Those behind the last line."""
+        return () if self._leaves_out else [entry for _, entry in self._left]
+
+    def _before(self, at: str) -> list[TimelineView]:
+        due: list[TimelineView] = []
+        while self._left and self._left[0][0] < at:
+            due.append(self._left.popleft()[1])
+        return due
+
+
+def _at(line: Line) -> str:
+    return line.at
 
 
 def moment(text: str, now: int, option: str, zone: tzinfo | None = None) -> int:

@@ -4,7 +4,7 @@ of the service meanwhile."""
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +13,14 @@ import click
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.follow import Patience, SeenLines
-from trainshed.cli.jobs.log_choice import SEVERITIES, LogChoice, moment, pattern, rfc3339
+from trainshed.cli.jobs.follow import LogStream, Patience, SeenLines
+from trainshed.cli.jobs.log_choice import SEVERITIES, Between, LogChoice, moment, pattern, rfc3339
+from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
-from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output_format import output_format, print_data
-from trainshed.cli.text.colours import (
-    entry_colour,
-    replica_colour,
-    severity_colour,
-    trial_number_colour,
-)
-from trainshed.cli.text.moments import exact_moment
-from trainshed.core.names import SERVICE_TASK
-from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.record import plain, read
+from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
 _LAST_ENTRIES = 5.0
@@ -117,19 +111,19 @@ def _print(
 ) -> None:
     """Print what there is of a job's log. Raises Refused, Unreachable."""
     choice, told = following.choice, following.told
-    entries = told.entries() if told else ()
-    with client.lines(job_path(job.uid, "/logs"), **following.which, **following.first) as lines:
-        wanted = (
-            line
-            for line in lines
-            if following.seen.fresh(line) and choice.wants(LogLine.parse(line))
-        )
-        shown.all(
-            deque(wanted, tail) if tail and choice.chooses_lines else wanted,
-            choice,
-            entries,
-            tail=bool(tail),
-        )
+    entries = choice.between(told.entries() if told else (), tail=bool(tail))
+    last = deque[Line](maxlen=tail) if tail and choice.chooses_lines else None
+    with LogStream(
+        client, job_path(job.uid, "/logs"), **following.which, **following.first
+    ) as told:
+        for lines in told:
+            wanted = following.wanted(lines)
+            if last is None:
+                shown.lines(wanted, entries)
+            else:
+                last.extend(wanted)
+    shown.lines(list(last or ()), entries)
+    shown.entries(entries.rest())
 
 
 class _Told:
@@ -166,42 +160,40 @@ class _Following:
     #: Where a stream begins as long as no line was seen.
     first: Mapping[str, str | int | None]
 
+    def wanted(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Which of them are new, and shown; they are seen then."""
+        fresh = self.seen.fresh(lines)
+        return list(filter(self.choice.wants, fresh)) if self.choice.chooses_lines else fresh
+
 
 class _Shown:
     """Prints lines and entries, from whichever thread."""
 
     def __init__(self, form: str, job: JobView, *, timestamps: bool) -> None:
         self._form = form
-        self._job = job
-        self._timestamps = timestamps
+        self._texts = LineTexts(job, timestamps=timestamps)
         self._lock = threading.Lock()
 
-    def all(
-        self,
-        lines: Iterable[dict[str, Any]],
-        choice: LogChoice,
-        entries: Iterable[TimelineView],
-        *,
-        tail: bool,
-    ) -> None:
-        """Print lines and what stands between them."""
+    def lines(self, lines: Sequence[Line], entries: Between) -> None:
+        """Print lines, and what stands between them."""
         if self._form == "json":
             for line in lines:
-                print_data(line, stream=True)
+                print_data(plain(line), stream=True)
             return
-        for each in choice.merged(map(LogLine.parse, lines), entries, tail=tail):
-            self.one(each)
+        texts = [
+            text
+            for due, between in entries.split(lines)
+            for text in (*map(self._texts.entry, due), *self._texts.of(between))
+        ]
+        if texts:
+            with self._lock:
+                click.echo("".join(texts), nl=False)
 
-    def one(self, each: LogLine | TimelineView) -> None:
-        """Print one of them."""
-        head = f"{exact_moment(each.at)}  " if self._timestamps else ""
-        text = (
-            labelled(each, self._job)
-            if isinstance(each, LogLine)
-            else event_text(each, prefix_width(self._job.program))
-        )
-        with self._lock:
-            click.echo(click.style(head, fg="bright_black") + text if head else text)
+    def entries(self, entries: Iterable[TimelineView]) -> None:
+        """Print entries alone."""
+        for entry in entries:
+            with self._lock:
+                click.echo(self._texts.entry(entry), nl=False)
 
 
 def _follow(
@@ -220,14 +212,15 @@ def _follow(
         following.seen,
         **{**following.first, **following.which},
     )
-    for line in stream:
-        if choice.wants(LogLine.parse(line)):
-            shown.all([line], choice, (), tail=False)
+    none = choice.between((), tail=False)
+    for lines in stream:
+        chosen = list(filter(choice.wants, lines)) if choice.chooses_lines else lines
+        shown.lines(chosen, none)
     if watcher is not None and told is not None:
         # It may wait for a service that is gone; the entries that are left are few.
         watcher.join(_LAST_ENTRIES)
         for entry in filter(choice.wants_event, told.entries()):
-            shown.one(entry)
+            shown.entries([entry])
 
 
 def _tell(client: Client, job: JobView, following: _Following, shown: _Shown) -> None:
@@ -238,7 +231,7 @@ def _tell(client: Client, job: JobView, following: _Following, shown: _Shown) ->
     with contextlib.suppress(Unreachable, Refused), client.stream(job_path(job.uid, "/watch")) as s:
         for _ in s:
             for entry in filter(following.choice.wants_event, told.entries()):
-                shown.one(entry)
+                shown.entries([entry])
 
 
 def followed(
@@ -250,56 +243,17 @@ def followed(
     tail: int | str | None = None,
     since: int | str | None = None,
     **which: str | int | None,
-) -> Iterator[dict[str, Any]]:
-    """The objects of a job's lines until it is over, that were not seen before, each once, though the service
-    is away meanwhile. `tail` and `since`: where they begin while none was seen. Raises Refused,
+) -> Iterator[Sequence[Line]]:
+    """A job's lines until it is over, that were not seen before, each once, though the service is away
+    meanwhile. `tail` and `since`: where they begin while none was seen. Raises Refused,
     Unreachable."""
     first = {"tail": tail, "since": since}
     return patience.outlast(
-        lambda: client.lines(
-            path, follow="true", **which, **(seen.query(tail is not None) or first)
+        lambda: LogStream(
+            client, path, follow="true", **which, **(seen.query(tail is not None) or first)
         ),
-        lambda line: iter([line] if seen.fresh(line) else []),
+        lambda lines: iter([fresh] if (fresh := seen.fresh(lines)) else []),
     )
-
-
-def labelled(line: LogLine, job: JobView) -> str:
-    """A line behind who wrote it: a replica, of a tuning job a trial (and which of its replicas, if they are
-    several)."""
-    if tuning := job.program.tuning:
-        number = str(line.trial).rjust(len(str(tuning.first + tuning.most - 1)))
-        prefix = click.style(f"trial {number}", fg=trial_number_colour(line.trial))
-        if tuning.replicas > 1:
-            prefix += "  " + click.style(line.task, fg=replica_colour(line.replica))
-        return f"{prefix}  {_message(line, len(click.unstyle(prefix)))}"
-    tasks = {replica.id: replica.task for replica in job.program.replicas}
-    return line_text(line, tasks.get(line.replica, line.replica), prefix_width(job.program))
-
-
-def prefix_width(job: JobView) -> int:
-    """How wide the names of a job's replicas are, so that its lines align."""
-    return max((len(replica.task) for replica in job.replicas), default=0)
-
-
-def line_text(line: LogLine, label: str, width: int) -> str:
-    """A line for a terminal, behind the name of its replica; styles vanish in pipes."""
-    prefix = click.style(label.ljust(width), fg=replica_colour(line.replica))
-    return f"{prefix}  {_message(line, max(width, len(label)))}"
-
-
-def _message(line: LogLine, width: int) -> str:
-    """Further lines of a message stand below its first: they are not to be taken for lines of others."""
-    lines = line.message.split("\n")
-    colour = severity_colour(line.severity)
-    return ("\n" + " " * (width + 2)).join(click.style(text, fg=colour) for text in lines)
-
-
-def event_text(entry: TimelineView, width: int) -> str:
-    """An entry of the timeline among lines of programs: as of the service, and fainter."""
-    label = SERVICE_TASK.ljust(width)
-    first = (entry.message.strip().splitlines() or [""])[0]
-    colour = entry_colour(entry.kind, entry.effect) or "bright_black"
-    return click.style(f"{label}  {first}", fg=colour)
 
 
 def require_over(client: Client, uid: str) -> JobView:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainshed.cli.text.moments import duration, parse_moment
-from trainshed.cli.text.printable import one_line
+from trainshed.cli.text.printable import coloured, one_line, plain
 from trainshed.cli.tuning_views import TrialView, TuningView
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
@@ -287,14 +287,18 @@ class LogLine:
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "LogLine":
         """Read one line of a log stream. Raises ValueError for something else."""
-        line = read(answer, timeline.LogLine)
+        return LogLine.of(read(answer, timeline.LogLine))
+
+    @staticmethod
+    def of(line: timeline.LogLine) -> "LogLine":
+        """One line of a log stream, to be shown."""
         return LogLine(
             parse_moment(line.at),
-            line.replica,
+            plain(line.replica),
             line.severity,
-            line.message,
+            coloured(line.message),
             line.trial or 0,
-            line.task,
+            plain(line.task),
             line.attempt,
         )
 

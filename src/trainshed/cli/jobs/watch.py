@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 import click
 
 from trainshed.cli.jobs.follow import Update
-from trainshed.cli.jobs.logs import labelled, line_text
+from trainshed.cli.jobs.log_text import labelled, line_text
 from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView, progress_text
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import (

@@ -51,13 +51,6 @@ def cleaned(value: Any, text: Callable[[str], str] = plain) -> Any:
             return value
 
 
-def cleaned_line(line: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object of a line of a log, whose message may have colours."""
-    message = line.get("message")
-    clean = cleaned(line)
-    return clean | {"message": coloured(message)} if isinstance(message, str) else clean
-
-
 def _line(line: str) -> str:
     last = ""
 
