@@ -6,6 +6,7 @@ Counts bytes as they arrive, before anything is kept of them. Knows no path and 
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -124,7 +125,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._spent = 0
         self._unread = 0
         self._counted.active(self)
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:
+            # What answers this request was made just now.
+            joined = Joined(self.transport, self.loop)
+            self.cycle.transport = cast("asyncio.Transport", joined)
 
     def on_body(self, body: bytes) -> None:
         self._spent = 0
@@ -215,3 +221,41 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counted.idle(self)
         self._unread = 0
         self._leaving = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+
+
+class Joined:
+    """What an answer writes to a connection: the first piece, which is the head, waits for what follows it in
+    the same turn of the event loop, so that a short answer leaves at once and not in two packets."""
+
+    __slots__ = ("_held", "_loop", "_transport", "_waits")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = b""
+        #: Nothing was written yet.
+        self._waits = True
+
+    def write(self, data: bytes) -> None:
+        """Write a piece."""
+        if self._waits:
+            self._waits = False
+            self._held = data
+            self._loop.call_soon(self._flush)
+            return
+        held, self._held = self._held, b""
+        self._transport.write(held + data if held else data)
+
+    def _flush(self) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held)
+
+    def close(self) -> None:
+        """Close it when all is written."""
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self._transport.is_closing()

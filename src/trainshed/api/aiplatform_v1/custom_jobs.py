@@ -36,12 +36,16 @@ _COLLECTION: Final = Collection.CUSTOM_JOBS
 
 
 def check_create(
-    call: Call, request: Any, further: tuple[Violation, ...] = ()
+    call: Call,
+    request: Any,
+    further: tuple[Violation, ...] = (),
+    public: dict[str, Any] | None = None,
 ) -> tuple[ParsedCustomJob, dict[str, Any]]:
-    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with
-    what was found `further`."""
+    """The job to create, and the same in public JSON, which the caller may have already. Raises
+    InvalidRequest with all that is wrong, and with what was found `further`."""
     parent = known_location(request.parent)
-    public = wire_json.to_public(request.custom_job)
+    if public is None:
+        public = wire_json.to_public(request.custom_job)
     parsed = checked(
         lambda: parse_custom_job(public, region=parent.location, runtimes=call.services.runtimes),
         bucket_uses(public.get("jobSpec", {}), "job_spec"),
@@ -52,10 +56,14 @@ def check_create(
     return parsed, public
 
 
-def new(call: Call, request: Any, further: tuple[Violation, ...] = ()) -> Job:
-    """The job as `create` stores it. Raises InvalidRequest with all that is wrong, and with what was found
-    `further`."""
-    parsed, public = check_create(call, request, further)
+def new(
+    call: Call,
+    request: Any,
+    further: tuple[Violation, ...] = (),
+    public: dict[str, Any] | None = None,
+) -> Job:
+    """The job as `create` stores it; see `check_create`."""
+    parsed, public = check_create(call, request, further, public)
     parent = known_location(request.parent)
     uid = call.services.new_uid()
     return new_job(
@@ -69,10 +77,12 @@ def new(call: Call, request: Any, further: tuple[Violation, ...] = ()) -> Job:
     )
 
 
-async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
-    """Violations for what the job to create names and is not there: what only the store knows."""
+async def not_there(
+    services: Services, request: Any, public: Mapping[str, Any]
+) -> tuple[Violation, ...]:
+    """Violations for what the job to create names and is not there: what only the store knows. `public`: its
+    CustomJobSpec."""
     parent, spec = request.parent, request.custom_job.job_spec
-    public = wire_json.to_public(spec)
     project = known_location(parent).project_id
     return (
         *await unknown_resource(services, parent, spec.persistent_resource_id, "job_spec"),
@@ -84,11 +94,13 @@ async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
 
 async def create(call: Call, request: Any) -> Message:
     services, spec = call.services, request.custom_job.job_spec
-    further = await not_there(services, request)
+    public = wire_json.to_public(request.custom_job)
+    further = await not_there(services, request, public.get("jobSpec", {}))
     if spec.experiment and not spec.experiment_run:
-        check_create(call, request, further)  # What is refused gets no run.
+        check_create(call, request, further, public)  # What is refused gets no run.
         spec.experiment_run = await make_run(services, spec.experiment)
-    job = new(call, request, further)
+        public = wire_json.to_public(request.custom_job)
+    job = new(call, request, further, public)
     await store_works(services, call.principal.email, job)
     if spec.experiment_run:
         await add_job(services, spec.experiment_run, job.name)

@@ -3,6 +3,7 @@
 A location here is a label that keeps jobs apart and stands in names; all run on this service's machines.
 """
 
+from functools import lru_cache
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -18,6 +19,7 @@ from trainshed.wire import pool
 _SERVICE: Final = "google.cloud.location.Locations"
 
 
+@lru_cache(1024)
 def known_location(name: str, *, field: str = "parent") -> LocationName:
     """Read `projects/P/locations/L`. Raises InvalidRequest, or NotFound for a region that is none."""
     location = LocationName.parse(name, field=field)

@@ -17,8 +17,8 @@ from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Viola
 from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
+from trainshed.wire import json as wire_json
 from trainshed.wire.binding import bind
-from trainshed.wire.json import encode_text
 from trainshed.wire.routes import route_table
 from trainshed.wire.status import WireError
 from trainshed.wire.trainshed_v1 import capacity as records
@@ -82,14 +82,16 @@ async def _read(
     route, variables = matched
     asked = Call(call.principal, call.services, f"{route.service}.{route.method}")
     try:
-        message = bind(route, variables, (), encode_text(given)).message
+        message = bind(route, variables, (), wire_json.encode_text(given)).message
     except WireError as refused:
         raise completed(refused, check, asked) from None
     return await new(asked, message)
 
 
 async def _custom(call: Call, request: Any) -> Job:
-    return custom_jobs.new(call, request, await custom_jobs.not_there(call.services, request))
+    public = wire_json.to_public(request.custom_job)
+    not_there = await custom_jobs.not_there(call.services, request, public.get("jobSpec", {}))
+    return custom_jobs.new(call, request, not_there, public)
 
 
 async def _ml(call: Call, request: Any) -> Job:

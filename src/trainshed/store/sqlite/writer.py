@@ -1,8 +1,9 @@
 """The group-commit writer: one thread, one connection, one durable COMMIT for all that waits.
 
-A command is a function of the connection. It runs under a SAVEPOINT of its own, so that a guard that fails
-undoes its own command and no other; its caller is answered after the COMMIT, never before. A command that
-comes alone is committed alone, at once; company forms by itself while the disk is busy with the last COMMIT.
+A command is a function of the connection. In company it runs under a SAVEPOINT of its own, so that a guard
+that fails undoes its own command and no other; its caller is answered after the COMMIT, never before. A
+command that comes alone is committed alone, at once; company forms by itself while the disk is busy with the
+last COMMIT.
 """
 
 import asyncio
@@ -107,6 +108,10 @@ class Writer:
     def _execute(self, batch: list[_Command]) -> None:
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
+        if len(batch) == 1:
+            # One that comes alone needs no savepoint: its transaction is undone as a whole.
+            self._execute_alone(batch[0])
+            return
         for command in batch:
             execute("SAVEPOINT command")
             try:
@@ -119,6 +124,17 @@ class Writer:
                 command.outcome = (None, public(command.what, error))
             execute("RELEASE command")
         execute("COMMIT")
+
+    def _execute_alone(self, command: _Command) -> None:
+        try:
+            command.outcome = (command.work(self._connection), None)
+        except Exception as error:
+            if not self._connection.in_transaction:
+                raise
+            self._connection.execute("ROLLBACK")
+            command.outcome = (None, public(command.what, error))
+        else:
+            self._connection.execute("COMMIT")
 
     def _fail_all(self, batch: list[_Command], error: Exception) -> None:
         # If even this fails, the next BEGIN does too, and its callers are told: the thread must live on.

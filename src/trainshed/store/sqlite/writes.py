@@ -64,17 +64,17 @@ def append_timeline(
     connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]
 ) -> None:
     """Add to the timeline of a work, which need not be there."""
-    for entry in entries:
-        connection.execute(
-            _WORKS["append_timeline"],
-            {
-                "uid": uid,
-                "at": entry.at,
-                "kind": entry.kind,
-                "message": entry.message,
-                "details": encode_details(entry.details),
-            },
-        )
+    rows = [
+        {
+            "uid": uid,
+            "at": entry.at,
+            "kind": entry.kind,
+            "message": entry.message,
+            "details": encode_details(entry.details),
+        }
+        for entry in entries
+    ]
+    connection.executemany(_WORKS["append_timeline"], rows)
 
 
 _OPERATIONS = load_statements("trainshed.store.sqlite", "operations.sql")
