@@ -11,7 +11,8 @@ import pytest
 from tests.sim.parents import parent_stores
 from tests.sim.scripted import ScriptedDatasets, ScriptedEngine, ScriptedRuntimes
 from tests.unit.jobs import CREATED, SECOND, exited, job
-from trainshed.controller import carrier
+from trainshed.controller import carrier, controller
+from trainshed.controller.capacity import CapacityTracker
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.ports import Ports
@@ -517,5 +518,38 @@ def test_what_still_runs_of_a_job_that_is_over_is_stopped_and_released(tmp_path:
             await w.crash()
             assert await w.engine.released.get() == (uid, 1)
             assert not w.engine.alive
+
+    asyncio.run(story())
+
+
+def test_others_have_their_turn_while_jobs_are_taken_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that starts with a hundred thousand queued jobs hears signals and shims meanwhile."""
+    turns, seen = 0, list[int]()
+    put = CapacityTracker.put
+
+    def counted(tracker: CapacityTracker, taken: Job) -> None:
+        seen.append(turns)
+        put(tracker, taken)
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def story() -> None:
+        w = World(tmp_path)
+        for number in range(1, 4):
+            await w.store.intake.create_job(numbered(number), ())
+        monkeypatch.setattr(controller, "_TURN", 0.0)
+        monkeypatch.setattr(CapacityTracker, "put", counted)
+        turning = asyncio.create_task(turn())
+        await w.controller.start()
+        turning.cancel()
+        assert seen[0] < seen[1] < seen[2]
+        await w.controller.close()
+        w.store.close()
 
     asyncio.run(story())

@@ -91,6 +91,9 @@ _METRICS_SPAN = 0.2
 most."""
 _CROWD = 100
 """Up to so many waiting jobs are told on their timelines why they wait."""
+_TURN = 0.02
+"""Seconds after which others on the event loop have their turn while jobs are taken in at the start."""
+
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -288,7 +291,13 @@ class Controller:
         """Take the lead, adopt what runs, and go on with every job that is not over."""
         self._epoch = await self._ledger.acquire(self._owner)
         parents: list[JobUid] = []
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _TURN
         for live in await self._ledger.load_live():
+            if loop.time() >= until:
+                # A hundred thousand jobs are seconds of work, and a signal or a shim is not to wait for it.
+                await asyncio.sleep(0)
+                until = loop.time() + _TURN
             if isinstance(live.job, Job):
                 self._track(LiveJob(live.job, live.generation, live.intents))
                 self._capacity.put(live.job)

@@ -174,6 +174,10 @@ class Shapes:
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         """The gang's shape, and the sort of each of its replicas."""
+        if len(gang.replicas) == 1:
+            # As most have.
+            shape = self._shape(gang, ((self._kind(gang.replicas[0][1]), 1),))
+            return shape, shape.request.in_order
         runs: list[tuple[Kind, int]] = []
         for demand, count in _runs(gang.replicas):
             kind = self._kind(demand)
@@ -182,7 +186,10 @@ class Shapes:
         counts: dict[Kind, int] = {}
         for kind, count in runs:
             counts[kind] = counts.get(kind, 0) + count
-        content = tuple(counts.items())
+        shape = self._shape(gang, tuple(counts.items()))
+        return shape, shape.request.in_order if len(runs) == len(counts) else _in_order(runs)
+
+    def _shape(self, gang: Gang, content: Kinds) -> Shape:
         request = self._requests.get(content)
         if request is None:
             request = self._requests[content] = ResourceRequest(content)
@@ -190,7 +197,7 @@ class Shapes:
         shape = self._shapes.get(key)
         if shape is None:
             shape = self._shapes[key] = Shape(request, gang.longest)
-        return shape, request.in_order if len(runs) == len(content) else _in_order(runs)
+        return shape
 
     def _kind(self, demand: Demand) -> Kind:
         found = self._kinds.get(demand)

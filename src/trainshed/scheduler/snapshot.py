@@ -77,6 +77,14 @@ class Node:
         self.replicas += len(kinds) * times
 
 
+def _insert(ages: list[Age], age: Age) -> None:
+    """Put it in its place, which is the end for nearly all that come."""
+    if not ages or ages[-1] < age:
+        ages.append(age)
+    else:
+        insort(ages, age)
+
+
 LevelKey = tuple[int, bool]
 """(minus priority, spot): of equal priority, what on-demand work would take away again is not given to spot
 work."""
@@ -105,7 +113,7 @@ class Group:
         self.sums: dict[str, int] = {}
 
     def add(self, entry: Entry) -> None:
-        insort(self.ages, entry.age)
+        _insert(self.ages, entry.age)
         self.entries[entry.age] = entry
         self._count(entry, 1)
 
@@ -119,12 +127,12 @@ class Group:
         bucket = self.buckets.get(entry.shape)
         if bucket is None:
             self.buckets[entry.shape] = [entry.age]
-            insort(self.heads, entry.age)
+            _insert(self.heads, entry.age)
             return
         if entry.age < bucket[0]:
             del self.heads[bisect_left(self.heads, bucket[0])]
             insort(self.heads, entry.age)
-        insort(bucket, entry.age)
+        _insert(bucket, entry.age)
 
     def withdraw(self, entry: Entry) -> None:
         """The opposite of `release`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -47,6 +48,7 @@ from trainshed.serve.console import build_console
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
+from trainshed.store.sqlite.connections import no_collection
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +101,10 @@ class Service:
         self._bootstrap.store.when_set_aside(
             lambda record: loop.call_soon_threadsafe(self._app.controller.set_aside, record)
         )
-        await self._app.controller.start()
+        with no_collection():
+            await self._app.controller.start()
+        # What was loaded stays: it need not be looked through for garbage again and again.
+        gc.freeze()
         await self._take_over()
         if bad := await self._bootstrap.store.reader.set_aside():
             say(told_set_aside(bad))
