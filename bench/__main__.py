@@ -23,6 +23,7 @@ from bench import (
     decision,
     experiments,
     lists,
+    logs,
     loop,
     main_job,
     recovery,
@@ -123,6 +124,14 @@ PARTS = (
         75,
         lambda options: loop.measure(),
         floor="echo of the caller's own, same run",
+        disk=1,
+    ),
+    Part(
+        "logs",
+        "lines taken from a program, read back over REST, printed by the command line",
+        60,
+        lambda options: logs.measure(),
+        floor="a loop over the files, same run",
         disk=1,
     ),
     Part(

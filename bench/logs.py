@@ -1,0 +1,136 @@
+"""Logs: what it costs to take lines from a program, and how fast they are read back over REST and printed by
+the command line, beside a plain reader of the same bytes.
+
+`python -m bench.logs` starts a service of its own.
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    Service,
+    command,
+    common_place,
+    container_job,
+    environment,
+    running,
+)
+
+from bench.measures import Connection, Row, cpu_seconds, median
+
+LINES = 1_000_000
+ROUNDS = 5
+PROGRAM = f"""
+import os, signal
+lines = [b"Epoch %d step %d loss 0.%03d accuracy 0.%03d\\n" % (n // 100, n, n % 1000, n * 7 % 1000)
+         for n in range(1000)]
+for _ in range({LINES} // 1000):
+    for line in lines:
+        os.write(1, line)
+open({{done!r}}, "w").close()
+signal.pause()
+"""
+"""A write per line, as of a program that flushes each."""
+
+
+def measure() -> list[Row]:
+    """Lines per second; those that are captured per second of the processor time of their shim."""
+    with (
+        tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory,
+        running(Path(directory) / "data") as service,
+    ):
+        connection = Connection(service)
+        service.finish(connection.submit(container_job("pass")))
+        job, captured = _capture(service, connection)
+        files = sorted(service.data.glob(f"logs/{job}/1/workerpool0-0/*.jsonl"))
+        plain: list[float] = []
+        rest: list[float] = []
+        shown: list[float] = []
+        for _ in range(ROUNDS):
+            plain.append(_plain(files))
+            rest.append(_rest(service, job))
+            shown.append(_shown(service, job))
+        return [
+            _row("lines captured per second of processor time, a write per line", captured, 1e6),
+            _row("lines of a log read back over REST per second", median(rest), 5e5, median(plain)),
+            _row("lines printed by `jobs logs` per second", median(shown), 3e5, median(plain)),
+        ]
+
+
+def _row(name: str, rate: float, target: float, floor: float | None = None) -> Row:
+    return Row(
+        name,
+        f"{rate:,.0f}/s",
+        f"{floor:,.0f}/s" if floor else "–",
+        rate / floor if floor else None,
+        f"≥ {target:,.0f}/s",
+        rate >= target,
+    )
+
+
+def _capture(service: Service, connection: Connection) -> tuple[str, float]:
+    """A job that has written all its lines and is over, and how many of them its shim took per second of its
+    processor time."""
+    done = common_place() / "written"
+    os.mkfifo(done)
+    done.chmod(0o666)
+    job = connection.submit(container_job(PROGRAM.format(done=str(done))))
+    # Opened by the program when it has written all; what the pipe still holds is a thousandth of it.
+    with done.open():
+        pass
+    done.unlink()
+    journal = service.data / "slots" / job / "1" / "workerpool0-0" / "journal"
+    spent = cpu_seconds(json.loads(journal.read_text().splitlines()[1])["shim"])
+    connection.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
+    service.finish(job)
+    return job, LINES / spent
+
+
+def _plain(files: Sequence[Path]) -> float:
+    """A reader of the files that decodes each line and does nothing with it."""
+    begun = time.perf_counter()
+    count = sum(1 for file in files for line in file.open("rb") if json.loads(line))
+    return count / (time.perf_counter() - begun)
+
+
+def _rest(service: Service, job: str) -> float:
+    address = urlsplit(service.rest)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=300)
+    begun, count = time.perf_counter(), 0
+    headers = {"Authorization": f"Bearer {service.token}"}
+    connection.request("GET", f"/trainshed/v1/jobs/{job}/logs", None, headers)
+    response = connection.getresponse()
+    while data := response.read1(1 << 20):
+        count += data.count(b"\n")
+    return _checked(count, begun)
+
+
+def _shown(service: Service, job: str) -> float:
+    begun = time.perf_counter()
+    words = command("jobs", "logs", job, "--data", str(service.data))
+    done = subprocess.run(words, env=environment(service.data), stdout=subprocess.PIPE, check=True)
+    return _checked(done.stdout.count(b"\n"), begun)
+
+
+def _checked(count: int, begun: float) -> float:
+    seconds = time.perf_counter() - begun
+    if count < LINES:
+        raise RuntimeError(f"{count} lines came of {LINES}")
+    return count / seconds
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(
+            f"{row.name:70} {row.value:>16} {row.floor:>16} {row.target} {'' if row.held else 'MISSED'}"
+        )
+    sys.exit(0)
