@@ -96,7 +96,6 @@ _KINDS: Final = {
 }
 """By DataType: 14 is bfloat16, which is the upper half of a float; 19 is half."""
 _BFLOAT16: Final = 14
-_HALF: Final = 19
 
 
 def _tensor_number(tensor: Any) -> float | None:
