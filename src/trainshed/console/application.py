@@ -256,9 +256,10 @@ class ConsoleApplication:
 
     def _before(self, call: Request) -> str:
         """The console's page from which a refused form was sent; "" if the request does not say."""
-        came = urlsplit(call.headers.get("referer", ""))
-        if call.method != "POST" or not self._is_ours(came.netloc, call):
+        referer = call.headers.get("referer", "")
+        if call.method != "POST" or not self._is_ours(referer, call):
             return ""
+        came = urlsplit(referer)
         return _local(came.path + (f"?{came.query}" if came.query else ""))
 
     async def _show_login(self, call: Request) -> Response:
@@ -338,11 +339,16 @@ class ConsoleApplication:
         origin = call.headers.get("origin", "")
         if not origin:
             return call.headers.get("sec-fetch-site", "") == "same-origin"
-        return self._is_ours(urlsplit(origin).netloc, call)
+        return self._is_ours(origin, call)
 
-    def _is_ours(self, netloc: str, call: Request) -> bool:
-        ours = (call.headers.get("host", ""), urlsplit(self._facts.address).netloc)
-        return bool(netloc) and netloc.lower() in (each.lower() for each in ours)
+    def _is_ours(self, address: str, call: Request) -> bool:
+        """Whether a page of this address is of this console. One of plain HTTP is none where TLS is spoken:
+        whoever is on the way may have written it. A proxy may speak TLS where the service does not."""
+        asked, ours = urlsplit(address), urlsplit(self._facts.address)
+        host, own = call.headers.get("host", "").lower(), ours.netloc.lower()
+        spoken = ours.scheme if host == own else call.scope.get("scheme", "http")
+        known = ((ours.scheme, own), (spoken, host), ("https", host))
+        return bool(asked.netloc) and (asked.scheme, asked.netloc.lower()) in known
 
 
 def _local(following: str) -> str:

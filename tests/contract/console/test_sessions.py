@@ -55,7 +55,9 @@ async def test_a_token_signs_in_and_a_wrong_one_does_not(house: ConsoleHouse) ->
 
 async def test_the_cookie_of_an_address_with_https_is_secure(house: ConsoleHouse) -> None:
     house.new_console("https://trainshed.example")
-    answer = await Browser(house).post("/login", token=house.token)
+    answer = await Browser(house).post(
+        "/login", ("origin", "https://trainshed.example"), token=house.token
+    )
     assert "; Secure" in answer.headers["set-cookie"]
 
 
@@ -149,6 +151,19 @@ async def test_pages_of_others_change_nothing(browser: Browser, origin: str) -> 
         answer = await browser.post(path, ("origin", origin))
         assert answer.status == 403, path
     assert (await browser.get("/")).status == 200, "still signed in"
+
+
+async def test_a_page_without_tls_changes_nothing_where_tls_is_spoken(house: ConsoleHouse) -> None:
+    """Whoever is on the way to the browser can write such a page."""
+    house.new_console("https://trainshed.example")
+    browser = Browser(house)
+    await browser.post("/login", ("origin", "https://trainshed.example"), token=house.token)
+    for origin, status in (
+        ("http://trainshed.example", 403),
+        ("ftp://trainshed.example", 403),
+        ("https://trainshed.example", 303),
+    ):
+        assert (await browser.post("/logout", ("origin", origin))).status == status, origin
 
 
 async def test_nothing_is_changed_by_looking(browser: Browser) -> None:
