@@ -31,6 +31,10 @@ _LOADED: Final = re.compile(
 )
 
 
+_DIAGRAM: Final = re.compile(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_ARROW: Final = re.compile(r"^ *(\S+) --> (\S+)(?:: (.+))?$", re.MULTILINE)
+
+
 class SiteError(Exception):
     """What is wrong with the pages, as the build says it."""
 
@@ -78,7 +82,24 @@ def stage(pages: Path) -> None:
             (pages / linked).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / linked, pages / linked)
         # A browser that reads files shows a list of files for a directory.
-        page.write_text(_DIRECTORY.sub(r"\1README.md)", text))
+        page.write_text(diagrams_as_tables(_DIRECTORY.sub(r"\1README.md)", text)))
+
+
+def diagrams_as_tables(text: str) -> str:
+    """A page with a table in place of each state diagram. What draws them in a browser is a library of
+    megabytes that would be loaded from elsewhere; on code hosts they are drawn."""
+
+    def table(found: re.Match[str]) -> str:
+        lines = ["| state | becomes | when |", "|---|---|---|"]
+        for before, after, when in _ARROW.findall(found[1]):
+            names = (
+                "*beginning*" if before == "[*]" else before,
+                "*end*" if after == "[*]" else after,
+            )
+            lines.append(f"| {names[0]} | {names[1]} | {when} |")
+        return "\n".join(lines)
+
+    return _DIAGRAM.sub(table, text)
 
 
 def _linked(page: Path, text: str) -> Iterator[Path]:

@@ -41,3 +41,11 @@ def test_every_decision_is_on_the_page_that_lists_them() -> None:
     pages = sorted(page.name for page in (ROOT / "docs/adr").glob("*.md"))
     listed = site.decisions()
     assert all(f"]({name}) |" in listed for name in pages)
+
+
+def test_state_diagrams_are_tables_which_need_no_library() -> None:
+    page = site.diagrams_as_tables((ROOT / "docs/lifecycle.md").read_text())
+    assert "mermaid" not in page and "-->" not in page
+    assert "| *beginning* | QUEUED |  |" in page
+    assert "| PREPARING | RUNNING | all up |" in page
+    assert "| FAILED | *end* |  |" in page

@@ -43,7 +43,11 @@ DURATION = "(type.googleapis.com/google.protobuf.Duration)"
             "job.training_input.worker_count",
             "Invalid value at 'job.training_input.worker_count' (TYPE_INT64), \"abc\"",
         ),
-        ({"jobId": 5}, "job.job_id", "Invalid value at 'job.job_id' (TYPE_STRING), 5"),
+        (
+            {"jobId": 5},
+            "job.job_id",
+            "Invalid value at 'job.job_id' (TYPE_STRING), 5; write it in quotes: \"5\"",
+        ),
         (
             {"jobId": ["a"]},
             "job.jobId",
@@ -59,7 +63,8 @@ DURATION = "(type.googleapis.com/google.protobuf.Duration)"
         (
             {"trainingInput": {"args": "--x"}},
             "job.training_input.args",
-            "Invalid value at 'job.training_input.args' (repeated TYPE_STRING), \"--x\"",
+            "Invalid value at 'job.training_input.args' (repeated TYPE_STRING), \"--x\"; "
+            'write a list: ["--x"]',
         ),
         (
             {"trainingInput": {"args": ["a", None, "c"]}},
@@ -75,13 +80,14 @@ DURATION = "(type.googleapis.com/google.protobuf.Duration)"
         (
             {"labels": {"a": 1}},
             'job.labels["a"]',
-            "Invalid value at 'job.labels[\"a\"]' (TYPE_STRING), 1",
+            'Invalid value at \'job.labels["a"]\' (TYPE_STRING), 1; write it in quotes: "1"',
         ),
         ({"labels": []}, "job.labels", "Invalid value at 'job.labels' (map of TYPE_STRING), []"),
         (
             {"trainingInput": {"useChiefInTfConfig": "true"}},
             "job.training_input.use_chief_in_tf_config",
-            "Invalid value at 'job.training_input.use_chief_in_tf_config' (TYPE_BOOL), \"true\"",
+            "Invalid value at 'job.training_input.use_chief_in_tf_config' (TYPE_BOOL), \"true\"; "
+            "write it without quotes: true",
         ),
         (
             {"trainingInput": {"scheduling": {"maxWaitTime": "1h"}}},

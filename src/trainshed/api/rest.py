@@ -16,6 +16,7 @@ that has no such id yet is told by what only a client of `ml` v1 sends.
 """
 
 import asyncio
+import difflib
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -78,6 +79,27 @@ _NINE_DIGITS: Final = frozenset({"logging_v2"})
 _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, from which on it is written aside: some 0.1 s."""
 _BELOW_LOCATION = 6
+_VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
+_COLLECTIONS: Final = (
+    *(
+        "jobs",
+        "customJobs",
+        "hyperparameterTuningJobs",
+        "trainingPipelines",
+        "studies",
+        "trials",
+        "models",
+    ),
+    *(
+        "datasets",
+        "tensorboards",
+        "metadataStores",
+        "operations",
+        "locations",
+        "persistentResources",
+    ),
+)
+"""Names that are misspelled in paths."""
 _HOST: Final = re.compile(r"(?:[a-z0-9-]+-)?(ml|aiplatform)\.googleapis\.com(?::\d+)?")
 _APICLIENT = "gdcl/"
 """In `x-goog-api-client`: the generic client of discovery documents, by which everybody uses `ml` v1."""
@@ -247,9 +269,26 @@ class RestSurface:
         verb, path = request.method, request.raw_path
         known = known_methods.by_request(verb, _plain(path)) or known_methods.by_request(verb, path)
         if known is None:
-            return refusal_answer(no_such_method(request, " in the APIs that are served here"))
+            hint = self._near(_plain(path))
+            where = " in the APIs that are served here"
+            return refusal_answer(no_such_method(request, where, hint))
         self._authenticate(request.headers.get("authorization"))
         raise not_served(known, self._handlers)
+
+    def _near(self, path: str) -> str:
+        """What is served that a path or verb may have meant, as a sentence; "" = nothing is near."""
+        if verbs := self._verbs(path):
+            return f" This path takes {' and '.join(verbs)}."
+        above, _, last = path.rpartition("/")
+        alike = {name.lower(): name for name in _COLLECTIONS}
+        for name in difflib.get_close_matches(last.lower(), alike):
+            if self._verbs(f"{above}/{alike[name]}"):
+                return f" Did you mean {above}/{alike[name]}?"
+        return ""
+
+    def _verbs(self, path: str) -> list[str]:
+        tables = (self._table, self._table_of_ml)
+        return [verb for verb in _VERBS if any(table.match(verb, path) for table in tables)]
 
     def _match(self, request: Request) -> tuple[Route, dict[str, str]] | None:
         verb, path = request.method, request.raw_path

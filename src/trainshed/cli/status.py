@@ -95,5 +95,5 @@ def _notified(outbox: Outbox) -> str:
 
 
 def _late(recent: float, longest: float) -> str:
-    text = f"{recent * 1000:.0f} ms late at most of late, {longest * 1000:.0f} ms since the start"
+    text = f"at most {recent * 1000:.0f} ms late lately, {longest * 1000:.0f} ms since the start"
     return click.style(text, fg="yellow") if recent >= _LATE else text

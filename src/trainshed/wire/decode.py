@@ -327,7 +327,23 @@ class Walk:
             tail += reason
         elif reason:
             tail = f"Field '{path.rpartition('.')[2]}', {reason}"
+        else:
+            tail += _spelling(label, raw)
         self._refuse(path, f"Invalid value at '{path}' ({label}), {tail}")
 
 
 _TAKES_LISTS: Final = frozenset({Special.VALUE, Special.LIST_VALUE})
+
+
+def _spelling(label: str, raw: Any) -> str:
+    """How a value of another type is to be written, behind the public words; "" if that cannot be told."""
+    is_short = len(str(raw)) <= _SHOWN
+    match label, raw:
+        case "TYPE_STRING", bool() | int() | float() if is_short:
+            return f"; write it in quotes: {json.dumps(json.dumps(raw))}"
+        case "TYPE_BOOL", "true" | "false" | "True" | "False":
+            return f"; write it without quotes: {raw.lower()}"
+        case "repeated TYPE_STRING", str() if is_short:
+            return f"; write a list: {json.dumps([raw])}"
+        case _:
+            return ""

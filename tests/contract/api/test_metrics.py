@@ -95,6 +95,7 @@ async def test_the_page_the_alerts_and_the_dashboard_name_metrics_that_there_are
     rules = (ROOT / "deploy/prometheus/alerts.yml").read_text()
     dashboard = (ROOT / "deploy/grafana/trainshed.json").read_text()
     assert set(named(rules)) | set(named(dashboard)) <= families
+    assert "trainshed_notifications" in {*named(rules)} & {*named(dashboard)}
     (group,) = yaml.safe_load(rules)["groups"]
     assert all(rule["annotations"]["summary"] and rule["expr"] for rule in group["rules"])
 

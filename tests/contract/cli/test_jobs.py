@@ -49,7 +49,9 @@ def test_an_empty_list_says_what_to_try(trainshed: Invoke, service: FakeService)
     service.on("GET", JOBS, listed())
     result = trainshed("jobs", "list")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "trainshed demo" in result.stderr
+    assert result.stderr.endswith("Submit one: trainshed run task.py\n")
+    other = trainshed("jobs", "list", "--project", "other")
+    assert other.stderr.endswith("Submit one: trainshed run task.py --project other\n")
 
 
 def test_describe_shows_error_and_replicas(trainshed: Invoke, service: FakeService) -> None:

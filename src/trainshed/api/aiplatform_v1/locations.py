@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import decode_token, encode_token, page_size
 from trainshed.api.calls.parents import LocationName, ProjectName
-from trainshed.core.catalog.regions import regions
+from trainshed.core.catalog.regions import near_region, regions
 from trainshed.core.errors import NotFound
 from trainshed.core.names import Api
 from trainshed.wire import pool
@@ -27,6 +27,7 @@ def known_location(name: str, *, field: str = "parent") -> LocationName:
         raise NotFound(
             f"Location {location.location!r} was not found; use a region of Vertex training such as "
             "us-central1 (projects.locations.list names them all)."
+            + near_region(Api.VERTEX, location.location)
         )
     return location
 

@@ -57,9 +57,9 @@ def error_answer(request: Request, error: Exception) -> Response:
     return refusal_answer(refused)
 
 
-def no_such_method(request: Request, where: str = "") -> Refusal:
-    """What is told of a request that nothing serves."""
-    text = f"There is no method {request.method} {request.raw_path}{where}."
+def no_such_method(request: Request, where: str = "", hint: str = "") -> Refusal:
+    """What is told of a request that nothing serves. `hint`: a sentence behind it, with a space before."""
+    text = f"There is no method {request.method} {request.raw_path}{where}.{hint}"
     return Refusal(StatusCode.NOT_FOUND, text)
 
 

@@ -154,7 +154,9 @@ def _comparison(field: _Field, leaf: Comparison, states: States) -> JobTest:
 
 def _state(leaf: Comparison, states: States) -> JobTest:
     if leaf.value not in states:
-        raise FilterError(f"{leaf.value!r} is no state; the states are: {', '.join(states)}")
+        near = [state for state in states if state.endswith(f"_{leaf.value.upper()}")]
+        hint = f". Did you mean {near[0]}?" if near else ""
+        raise FilterError(f"{leaf.value!r} is no state; the states are: {', '.join(states)}{hint}")
     wanted = states[leaf.value]
     if leaf.operator in (Operator.EQUAL, Operator.HAS):
         return lambda job: job.state is wanted

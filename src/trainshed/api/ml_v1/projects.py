@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.parents import LocationName, ProjectName
-from trainshed.core.catalog.regions import regions
+from trainshed.core.catalog.regions import near_region, regions
 from trainshed.core.errors import NotFound
 from trainshed.core.names import Api, project_number
 from trainshed.wire import pool
@@ -54,6 +54,7 @@ def known_location(name: str, *, field: str = "parent") -> LocationName:
         raise NotFound(
             f"Location {location.location!r} was not found; use a region of AI Platform Training such "
             "as us-central1 (projects.locations.list names them all)."
+            + near_region(Api.ML, location.location)
         )
     return location
 

@@ -16,6 +16,7 @@ from trainshed.cli.jobs.describe import (
     timeline_lines,
 )
 from trainshed.cli.jobs.references import (
+    EVERY_PROJECT,
     completing,
     find_job,
     job_path,
@@ -106,7 +107,9 @@ def list_(
         return
     if not jobs:
         which = f"in state {state.upper()} " if state else ""
-        advice = f"below {above}." if above else f"in project {chosen}. Try one: trainshed demo"
+        named = f" --project {project}" if project and project != EVERY_PROJECT else ""
+        submit = f"Submit one: trainshed run task.py{named}"
+        advice = f"below {above}." if above else f"in project {chosen}. {submit}"
         click.echo(f"No jobs {which}{advice}", err=True)
         return
     for line in job_table([JobView.parse(job) for job in jobs], session.now(), terminal_width()):

@@ -1,6 +1,7 @@
 """Regions in which each public API trains, what accelerators Vertex lists there, and the hosts that programs
 call."""
 
+import difflib
 from typing import Final
 
 from trainshed.core.catalog.tables import table
@@ -29,3 +30,9 @@ def apis() -> tuple[str, ...]:
         *(f"{region}-aiplatform.{_DOMAIN}" for region in regions(Api.VERTEX)),
         *(f"{region}-ml.{_DOMAIN}" for region in regions(Api.ML)),
     )
+
+
+def near_region(api: Api, name: str) -> str:
+    """` Did you mean us-central1?` of a name that is no region; "" if none is spelled like it."""
+    close = difflib.get_close_matches(name.lower(), regions(api), n=1)
+    return f" Did you mean {close[0]}?" if close else ""
