@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.programs.event_writer import EventWriter, field, varint
+from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, job
 from trainshed.controller import curves as curves_module
 from trainshed.controller.board_curves import BoardStores
@@ -381,22 +382,23 @@ async def test_a_tensorboard_that_is_gone_keeps_no_curves_from_the_job(house: Ho
 # --- cost
 
 
-async def test_160_000_points_are_read_in_seconds(house: House) -> None:
-    """Measured: 1.5 s of a processor."""
+async def test_many_points_are_read_in_seconds(house: House) -> None:
+    """Measured: 1.5 s of a processor for 160,000."""
+    steps = 40_000 if SOAKS else 10_000
     await house.created(RUNNING)
     tags = ["loss", "accuracy", "rate", "norm"]
     house.logs.mkdir(parents=True)
     with (house.logs / "events.out.tfevents.1").open("wb") as file:
         at = b"\x09" + struct.pack("<d", CREATED / 1e9 + 1)
-        for step in range(40_000):
+        for step in range(steps):
             for tag in tags:
                 value = field(1, tag.encode()) + b"\x15" + struct.pack("<f", step)
                 file.write(framed(at + b"\x10" + varint(step) + field(5, field(1, value))))
     begun = time.process_time()
     async with house.service() as curves:
         curves.follow(RUNNING)
-        await house.until_counted(160_000)
-    assert time.process_time() - begun < 15
+        await house.until_counted(4 * steps)
+    assert time.process_time() - begun < 15 * steps / 40_000
     found = await house.values()
-    assert {len(points) for points in found.values()} == {40_000} and len(found) == 4
-    assert found[":loss"][39_999] == 39_999.0
+    assert {len(points) for points in found.values()} == {steps} and len(found) == 4
+    assert found[":loss"][steps - 1] == steps - 1

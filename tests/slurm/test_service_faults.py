@@ -180,6 +180,8 @@ def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(
 
 def test_an_allocation_that_an_operator_cancels_is_asked_for_again(site: Site, gate: Path) -> None:
     job_id = training(site, gate)
+    # It has begun as well by then, however late.
+    until(site.service.follow(job_id, PRIMARY), BEGUN)
     node = site.node_of(job_id, WORKER)
     (number,) = site.lab.slurm("squeue", "-h", "-w", node, "-o", "%i").split()
     site.lab.slurm("scancel", number)
