@@ -130,6 +130,8 @@ def test_a_service_that_measures_no_disks_is_understood(
 def test_nothing_is_known_yet(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", USAGE, answer(used(sampleTime="", points=[])))
     assert "Nothing is known yet" in trainshed("jobs", "top", "7").stdout
+    service.on("GET", USAGE, answer(used(sampleTime="", points=[]), state="SUCCEEDED"))
+    assert "deleted with its log" in trainshed("jobs", "top", "7").stdout
 
 
 def test_an_earlier_attempt_is_asked_for(trainshed: Invoke, service: FakeService) -> None:

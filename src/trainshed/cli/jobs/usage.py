@@ -141,6 +141,10 @@ def _is_over(usage: Usage) -> bool:
 def usage_lines(usage: Usage, now: int) -> list[str]:
     """A job's usage as a table, and what is to be said of it."""
     last = max((parse_moment(replica.sample_time) for replica in usage.replicas), default=0)
+    if not last and _is_over(usage):
+        return [
+            "Nothing is known: it was over within a second, or its usage was deleted with its log."
+        ]
     if not last:
         return ["Nothing is known yet: a replica is first looked at a second after its start."]
     lines = top_table(usage.replicas)
