@@ -51,6 +51,7 @@ TOGETHER = {
         "slurm/test_demo.py",
         "slurm/test_doctor.py",
         "slurm/test_lab.py",
+        "slurm/test_leaving.py",
         "slurm/test_same_job.py",
         "slurm/test_service_clients.py",
         "slurm/test_service_faults.py",
@@ -59,6 +60,7 @@ TOGETHER = {
         "slurm/test_service_losses.py",
         "slurm/test_service_places.py",
         "slurm/test_service_rows.py",
+        "slurm/test_spies.py",
     ),
     "users of slurm": ("slurm/test_identity.py", "slurm/test_ordinary_user.py"),
     "sdk": (

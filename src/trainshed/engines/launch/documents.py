@@ -32,6 +32,11 @@ COVERED = (
 )
 """Sockets of daemons that would do anything for whoever may speak to them."""
 
+CLOSED = ("/run/munge",)
+"""Directories of such sockets. By munge's a program could tell Slurm that it is the user whom agents run as:
+it could have a step run outside of all that it is kept in, or end others' allocations. The directory, since a
+daemon that is started again makes its socket anew."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
@@ -227,7 +232,7 @@ def _isolation(
         hostname=slot.hostname if host.namespaced else "",
         hosts=str(hosts),
         users=(slot.users, users.COUNT) if slot.users else (),
-        hidden=shared.hidden,
+        hidden=(*shared.hidden, *CLOSED),
         covered=COVERED,
         read_only=outermost(read_only),
         mounts=tuple(mounts),
