@@ -199,12 +199,16 @@ class SlurmLab(Machines):
         self.start_munged(name)
         self.start_slurmd(name)
 
+    def await_idle(self) -> None:
+        """Until no job holds anything: what one held is kept for the next for a moment (ADR 75)."""
+        for _ in until("the end of all allocations"):
+            if not self.slurm("squeue", "-h"):
+                return
+
     def clear(self) -> None:
         """End all jobs, and wait until nodes are as they were in the beginning."""
         self.slurm("scancel", "-u", "root")
-        for _ in until("the end of all jobs"):
-            if not self.slurm("squeue", "-h"):
-                break
+        self.await_idle()
         self.await_states(dict.fromkeys(self.nodes, ("idle",)))
 
     def _start_controller(self, *options: str) -> None:

@@ -60,6 +60,7 @@ def spied(
     on the node's disk), "service" (files of the service), "scancel" (its allocation), "squeue" (an answer of
     Slurm's). `directories`: where agents write on nodes."""
     others = [n["name"] for n in service.call("GET", "/trainshed/v1/nodes")["nodes"]][1:]
+    lab.await_idle()
     word = secrets.token_hex(16)
     gate = make_pipe(common_place() / f"gate-{secrets.token_hex(8)}")
     for node in others:

@@ -13,7 +13,6 @@ from tests.e2e.running import Service
 from tests.e2e.stories import Verdict, run, story
 from tests.slurm.adopting import adopt
 from tests.slurm.lab import SlurmLab
-from tests.slurm.nodes import until
 from tests.slurm.whole import AGENTS
 
 __all__ = ["commons", "gate"]
@@ -66,9 +65,7 @@ def test_what_slurm_will_never_give_fails_the_job_at_once(
 ) -> None:
     """The row `launch_rejected`, by a partition that an operator has made too small."""
     # What an attempt held that has failed is kept for a moment (ADR 68), and would do for this job.
-    for _ in until("the end of all allocations"):
-        if not slurm_lab.slurm("squeue", "-h"):
-            break
+    slurm_lab.await_idle()
     slurm_lab.slurm("scontrol", "update", "partitionname=main", "maxnodes=0")
     try:
         told = story(service, run(service, "print('never')"))
