@@ -125,7 +125,7 @@ class TestKeeping:
         await _over(stage, first, Program())
         before = _held(stage)
         await stage.allocate(second, PRIMARY, SECOND_REPLICA)
-        assert before.keys() < _held(stage).keys()
+        await stage.until(lambda: before.keys() < _held(stage).keys(), "another hold")
         node = next(one for one in await stage.engine.capacity() if one.name == "alder")
         (request,) = requests_for(third, node.name, PRIMARY)
         await stage.engine.allocate(third, 1, [replace(request, vcpus=node.vcpus - 1)])

@@ -131,6 +131,17 @@ class Stage:
                 self._gangs[uid, attempt] = slots
                 return slots
 
+    async def launch(self, *plans: LaunchPlan) -> None:
+        """Asked for again, as the service does, while it cannot be had."""
+        deadline = time.monotonic() + self.lab.patience
+        while True:
+            try:
+                return await self.engine.launch(plans)
+            except EngineUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await self.lab.pass_time()
+
     def forget(self, uid: JobUid, attempt: int = 1) -> None:
         """It was released."""
         self._gangs.pop((uid, attempt), None)

@@ -479,7 +479,7 @@ class Conformance:
             await stage.allocate(uid)
             plan = stage.plan(uid, Program(prints=1, code=9))
             await stage.die_in(turns, stage.engine.launch([plan]))
-            await stage.engine.launch([plan])
+            await stage.launch(plan)
             assert (await stage.exited(uid)).exit.exit_code == 9
             assert numbers(stage.lines(uid)) == [0], f"killed after {turns} turns"
 
@@ -509,7 +509,7 @@ class Conformance:
             await stage.allocate(uid)
             plan = stage.plan(uid, Program(prints=1, code=9))
             steps = max(steps, await stage.killed_in(holder, step, "launch", [plan]))
-            await stage.engine.launch([plan])
+            await stage.launch(plan)
             assert (await stage.exited(uid)).exit.exit_code == 9
             assert numbers(stage.lines(uid)) == [0], f"killed at step {step}"
             return steps

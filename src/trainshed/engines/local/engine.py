@@ -21,13 +21,14 @@ from trainshed.engines.launch.documents import (
     BuildPlace,
     HostFacts,
     Revealed,
+    SharedPaths,
     launch_document,
     revealed,
 )
 from trainshed.engines.local import machine, places, spawner
 from trainshed.engines.local.autopsies import Autopsies, Foundling
 from trainshed.engines.local.findings import disown_copies, probe_all
-from trainshed.engines.local.gangs import Gangs, PaceLimit, Shims
+from trainshed.engines.local.gangs import Begun, Gangs, PaceLimit, Shims
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.nodes import Nodes
@@ -122,6 +123,11 @@ class LocalEngine:
         """What programs may read even inside of hidden directories."""
         return self._visible
 
+    @property
+    def shared(self) -> SharedPaths:
+        """What all launch documents share."""
+        return self._shared
+
     def build_place(self) -> BuildPlace:
         """As `engines.launch.documents.HasBuildPlace` says."""
         return BuildPlace(self.host, self._hidden, self._visible)
@@ -136,7 +142,8 @@ class LocalEngine:
         """Known after `start`."""
         return replace(self._probe.capabilities(), autopsies=self.keeps_autopsies)
 
-    async def start(self) -> None:
+    async def start(self, begun: Sequence[Begun] = ()) -> None:
+        """As the port says. `begun`: shims that were asked for before."""
         await asyncio.to_thread(self._layout.make)
         await asyncio.to_thread(disown_copies, self._layout)
         self._limits = spawner.take_what_there_is()
@@ -147,13 +154,22 @@ class LocalEngine:
         self._gangs.begin(
             shares, named=self._probe.host.namespaced, own_users=level == protocol.LEVEL_OWN
         )
-        for found in await asyncio.to_thread(probe_all, self._layout):
+        attempts = {(one.job_uid, one.attempt) for one in begun}
+        for found in await asyncio.to_thread(probe_all, self._layout, attempts):
             gang = self._gangs.add(found.job_uid, found.attempt, found.slots)
             for replica, state in found.replicas.items():
                 slot_handle = gang[replica]
                 slot_handle.begin(state.incarnation)
                 slot_handle.answers = state.answers
                 slot_handle.settle(state.incarnation, state.finding)
+        for job_uid, attempt in attempts:
+            self._gangs.add(job_uid, attempt, self._layout.read(job_uid, attempt))
+        for one in begun:
+            slot_handle = self._gangs.slot_handle(one.job_uid, one.attempt, one.replica)
+            slot_handle.begin(one.document["incarnation"], one.document)
+            slot_handle.zygote = self._spawner.zygote
+            slot_handle.attach(one.connection)
+            self._autopsies.capture(slot_handle.directory, one.document)
         self._leases.watch()
         await self._spawner.stock(level)
         await self._autopsies.start()

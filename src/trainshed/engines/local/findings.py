@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import socket
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,10 +118,12 @@ class FoundGang:
     replicas: dict[ReplicaId, FoundReplica]
 
 
-def probe_all(layout: Layout) -> list[FoundGang]:
-    """Read every slot. Blocks."""
+def probe_all(layout: Layout, but: Collection[tuple[JobUid, int]] = ()) -> list[FoundGang]:
+    """Read every slot, but those of some attempts. Blocks."""
     gangs: list[FoundGang] = []
     for job_uid, attempt in layout.attempts():
+        if (job_uid, attempt) in but:
+            continue
         slots = layout.read(job_uid, attempt)
         if not slots:
             layout.discard(job_uid, attempt)  # none were given out, so nothing ever ran there

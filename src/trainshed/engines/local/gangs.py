@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,19 @@ _LONGEST_START: Final = 0.25
 _LONGEST_STOP: Final = 0.02
 """Seconds after which a stop does not count any more: the program uses its grace period, and the others have
 theirs from nearly the same moment on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A shim that the zygote was asked for before there was an engine, in a slot that is written down."""
+
+    job_uid: JobUid
+    attempt: int
+    replica: ReplicaId
+    #: A `LaunchDocument`.
+    document: protocol.Message
+    #: The engine's end of what the shim speaks on.
+    connection: socket.socket
 
 
 class Gangs:

@@ -32,8 +32,12 @@ class Layout:
         self.trash = self.slots / ".trash"
         self.probe = self.slots / ".probe"
 
+    def directories(self) -> tuple[Path, ...]:
+        """All of them, each after those that it lies in."""
+        return self.slots, self.logs, self.autopsies, self.trash, self.probe
+
     def make(self) -> None:
-        for directory in (self.slots, self.logs, self.autopsies, self.trash, self.probe):
+        for directory in self.directories():
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def require_room(self) -> None:
@@ -58,9 +62,13 @@ class Layout:
                 for attempt in attempts:
                     yield JobUid(int(job.name)), int(attempt)
 
+    def record(self, job_uid: JobUid, attempt: int) -> Path:
+        """The file that lists an attempt's slots."""
+        return self.attempt(job_uid, attempt) / "slots.json"
+
     def read(self, job_uid: JobUid, attempt: int) -> tuple[Slot, ...]:
         """The gang's slots as they were given out; () if none were."""
-        document = durable.read_document(str(self.attempt(job_uid, attempt) / "slots.json"))
+        document = durable.read_document(str(self.record(job_uid, attempt)))
         return tuple(
             Slot(ReplicaId.parse(replica), **fields) for replica, fields in (document or {}).items()
         )
@@ -72,20 +80,7 @@ class Layout:
         directory.mkdir(parents=True, exist_ok=True)
         for slot in slots:
             (directory / str(slot.replica)).mkdir(mode=0o700, exist_ok=True)
-        document = {
-            str(slot.replica): {
-                "node": slot.node,
-                "hostname": slot.hostname,
-                "host": slot.host,
-                "address": slot.address,
-                "port": slot.port,
-                "devices": slot.devices,
-                "users": slot.users,
-                "endpoint": slot.endpoint,
-            }
-            for slot in slots
-        }
-        durable.write(str(directory / "slots.json"), json.dumps(document), sync=False)
+        durable.write(str(self.record(job_uid, attempt)), slots_text(slots), sync=False)
 
     def write_hosts(self, job_uid: JobUid, attempt: int, text: str) -> Path:
         """Bring the gang's hosts file up to date; returns it. Changed in place, so that running programs see
@@ -143,3 +138,22 @@ class Layout:
             directory.parent.rmdir()
         except OSError:
             return  # Gone already, or another attempt of the job is still there.
+
+
+def slots_text(slots: Sequence[Slot]) -> str:
+    """What `record` holds."""
+    return json.dumps(
+        {
+            str(slot.replica): {
+                "node": slot.node,
+                "hostname": slot.hostname,
+                "host": slot.host,
+                "address": slot.address,
+                "port": slot.port,
+                "devices": slot.devices,
+                "users": slot.users,
+                "endpoint": slot.endpoint,
+            }
+            for slot in slots
+        }
+    )

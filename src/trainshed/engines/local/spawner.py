@@ -199,6 +199,11 @@ class Spawner:
         self._proving: asyncio.Task[None] | None = None
         self._is_unproven = False
 
+    @property
+    def zygote(self) -> int:
+        """Process id of the one that there is; 0 = there is none."""
+        return self._handle.pid if self._handle is not None else 0
+
     async def request(self, message: protocol.Message, connection: socket.socket) -> int:
         """Have a shim forked with `connection` as its own; returns the process id of the zygote. Raises
         EngineUnavailable.

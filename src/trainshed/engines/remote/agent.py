@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
+import msgspec
+
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
@@ -29,11 +31,12 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaNoted,
     ReplicaStarted,
 )
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.launch.documents import Revealed
 from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.gangs import Begun
 from trainshed.engines.local.machine import NAME as THIS_NODE
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
@@ -53,7 +56,7 @@ from trainshed.engines.port import (
     SlotRequest,
     StartWaits,
 )
-from trainshed.engines.remote import messages, node_directory, preflight
+from trainshed.engines.remote import first_start, messages, node_directory, preflight
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
@@ -69,6 +72,7 @@ from trainshed.eventloop.background import Crew, begin, joined, keep
 if TYPE_CHECKING:
     from trainshed.engines.remote.content.cache import NodeCache
     from trainshed.engines.remote.content.manifest import Manifest
+    from trainshed.engines.remote.opening import Opening
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -84,7 +88,8 @@ Connection = Channel[News, Order]
 
 
 class Agent:
-    """`engine`: over the agent's own directory; not started. `address`: the node's, for other nodes."""
+    """`engine`: over the agent's own directory; not started. `address`: the node's, for other nodes. `begun`:
+    what runs already."""
 
     def __init__(
         self,
@@ -92,8 +97,10 @@ class Agent:
         engine: LocalEngine,
         dialer: Dialer[News, Order],
         address: str,
+        begun: Sequence[Begun] = (),
     ) -> None:
         self._document = document
+        self._begun = begun
         self._job_uid = document.job_uid
         self._attempt = document.attempt
         self._engine = engine
@@ -125,7 +132,7 @@ class Agent:
         # The way to the service is found while the node is looked at.
         self._dialled = joined(self._dialer.dial())
         try:
-            await self._engine.start()
+            await self._engine.start(self._begun)
         except (EngineUnavailable, LevelUnavailable, OSError) as failure:
             self._failure = str(failure)
         tasks = [
@@ -185,13 +192,14 @@ class Agent:
             await asyncio.sleep(_FIRST_PAUSE)
 
     async def _converse(self, connection: Connection) -> None:
-        await connection.send(
-            messages.Hello(
-                version=messages.VERSION,
-                capabilities=None if self._failure else self._engine.capabilities(),
-                failure=self._failure,
+        hello = messages.Hello(version=messages.VERSION, capabilities=None, failure=self._failure)
+        if not self._failure:
+            hello = msgspec.structs.replace(
+                hello,
+                capabilities=self._engine.capabilities(),
+                facts=first_start.facts_of(self._engine, self._document, self._address),
             )
-        )
+        await connection.send(hello)
         welcome = await connection.receive()
         if not isinstance(welcome, messages.Welcome):
             raise ChannelClosed(f"the service began with {type(welcome).__name__}")
@@ -202,6 +210,8 @@ class Agent:
         for replica in self._known.replicas():
             for news in self._known.of(replica):
                 self._untold.add(replica, news)
+        for replica, news in self._known.latest():
+            self._untold.add(replica, news)
         self._untold.add(None, messages.Current())
         telling = keep(lambda: self._tell(connection), "telling the service")
         doing: set[asyncio.Task[None]] = set()
@@ -415,14 +425,18 @@ class Agent:
                     self._untold.add(told.replica, news)
             case LinesWritten(uid, attempt, replica, lines):
                 if self._is_mine(uid, attempt):
-                    self._untold.add(replica, messages.Lines(replica, lines))
+                    self._note(replica, messages.Lines(replica, lines))
             case MetricsWritten(uid, attempt, replica):
                 if self._is_mine(uid, attempt):
-                    self._untold.add(replica, messages.Metrics(replica))
+                    self._note(replica, messages.Metrics(replica))
             case NodeChanged() | CapacityChanged() | StartWaits() | NodesChosen():
                 pass  # The node is a matter of the cluster's.
             case _:
                 assert_never(event)
+
+    def _note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
+        self._known.note(replica, news)
+        self._untold.add(replica, news)
 
     def _is_mine(self, uid: JobUid, attempt: int) -> bool:
         return (uid, attempt) == (self._job_uid, self._attempt)
@@ -514,25 +528,19 @@ def _cache(document: AgentDocument) -> "NodeCache | None":
     return NodeCache(Path(document.cache), limit=document.cache_limit, node=document.node)
 
 
-async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle) -> None:
+async def _serve(
+    document: AgentDocument, directory: Path, zygote: ZygoteHandle, begun: Sequence[Begun]
+) -> None:
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
-    sockets = directory / "doors"
-    sockets.mkdir(mode=0o700)
-    paths = {door: sockets / door for door in document.doors}
+    for path in (paths := first_start.doors(document, directory)).values():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
     listening = [await dialer.listen(door, path) for door, path in paths.items()]
-    access = ServiceAccess(
-        storage_socket=paths.get("buckets"),
-        rest_socket=paths.get("rest"),
-        grpc_socket=paths.get("grpc"),
-        certificate=node_directory.written(directory / "interception.pem", document.interception),
-        # Programs read it.
-        trust=node_directory.written(directory / "trust.pem", document.trust, mode=0o644),
-    )
+    access = first_start.access(document, directory)
     address = await asyncio.to_thread(
         own_address, document.address, (document.credential.host, document.credential.port)
     )
     engine = LocalEngine(directory, options(document, access, address), zygote=zygote)
-    agent = begin(Agent(document, engine, dialer, address).run(), "the agent")
+    agent = begin(Agent(document, engine, dialer, address, begun).run(), "the agent")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         # Whoever cancels the allocation ends the programs as well: there is nothing to be told any more.
@@ -562,20 +570,31 @@ async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
 
-def main(zygote: int, connection: socket.socket) -> None:
-    """Read the document, run, leave nothing. `zygote`: a process that `connection` speaks to."""
+def main(zygote: int, connection: socket.socket, document: bytes, opened: "Opening | None") -> None:
+    """Read the document, run, leave nothing. `zygote`: a process that `connection` speaks to. `opened`: what
+    was begun before."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    document = messages.read_document(sys.stdin.buffer.read())
-    node_directory.require_user(document.user)
-    parent = Path(document.directory)
-    node_directory.make_ours(parent)
-    name = f"{document.credential.name.replace('/', '-')}-{os.getpid()}"
-    directory, left = node_directory.own_directory(parent, name)
+    told = messages.read_document(document)
+    node_directory.require_user(told.user)
+    if opened is None:
+        name = node_directory.name_of(told.credential.name)
+        node_directory.make_ours(told.directory)
+        own, left = node_directory.own_directory(told.directory, name)
+        for path, text, mode in first_start.certificates(told, Path(own)):
+            path.touch(mode=0o600)
+            path.write_text(text, "utf-8")
+            path.chmod(mode)
+    else:
+        own, left = opened.directory, opened.left
     threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
+    begun = [
+        Begun(told.job_uid, told.attempt, ReplicaId.parse(replica), plan, ours)
+        for replica, plan, ours in (opened.programs if opened else ())
+    ]
     try:
-        asyncio.run(_serve(document, directory, ZygoteHandle(zygote, connection)))
+        asyncio.run(_serve(told, Path(own), ZygoteHandle(zygote, connection), begun))
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:

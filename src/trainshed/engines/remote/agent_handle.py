@@ -61,6 +61,8 @@ class AgentHandle:
         self.is_unheard = False
         #: The cluster is asked to start it just now.
         self.is_starting = False
+        #: The cluster has started it.
+        self.is_started = False
         #: It has no attempt now, and waits for another one.
         self.is_resting = False
         self._connection: Connection | None = None

@@ -32,6 +32,7 @@ from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.content.progress import Sending
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.hub import Hub, introductions
+from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.messages import News, Order
 from trainshed.engines.remote.mirror import StreamCopies, TornStream
 from trainshed.engines.remote.nodes import ClusterNodes
@@ -75,6 +76,7 @@ class Agents:
         attempts: Attempts,
         cluster: Cluster,
         nodes: ClusterNodes,
+        known: KnownNodes,
         streams: FileStreams,
         *,
         identity: str,
@@ -89,6 +91,7 @@ class Agents:
         self._attempts = attempts
         self._cluster = cluster
         self._nodes = nodes
+        self._known = known
         self._streams = streams
         self._identity = identity
         self._lease = lease
@@ -237,6 +240,8 @@ class Agents:
             agent.fail(hello.failure or "its agent cannot say what it can do")
             return
         agent.capabilities = self.capabilities = hello.capabilities
+        if hello.facts is not None:
+            self._known.learn(agent.node, hello.facts)
         copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
         mine = [seat.replica for seat in gang.seats_of(agent)]
         sizes = await asyncio.to_thread(copies.sizes, mine)
@@ -331,7 +336,7 @@ class Agents:
                     # If nothing is heard from any of several nodes, the fault is on this side.
                     if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
                         await self._nodes.quarantine(agent.node, self._unreached(), self._lease)
-                    await self._lose(agent, end)
+                    await self.lose(agent, end)
 
     async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
         """Why an agent that is silent counts as dead, and how its replicas were lost; None = it does not
@@ -402,7 +407,9 @@ class Agents:
             "look at the network between it and this service"
         )
 
-    async def _lose(self, agent: AgentHandle, end: HoldEnd) -> None:
+    async def lose(self, agent: AgentHandle, end: HoldEnd) -> None:
+        """It is gone, and all that it had with it."""
+        self._known.forget(agent.node)
         gang = self._gang(agent)
         if gang is None:
             self.give_up(agent)

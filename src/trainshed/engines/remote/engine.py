@@ -38,6 +38,7 @@ from trainshed.engines.remote.autopsies import AutopsyCollector
 from trainshed.engines.remote.cluster import Cluster, ClusterRefused, ClusterUnavailable
 from trainshed.engines.remote.gang import AGENT_MEMORY, Gang, new_record
 from trainshed.engines.remote.hub import Hub
+from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.messages import News, Order
 from trainshed.engines.remote.mirror import StreamCopies
 from trainshed.engines.remote.nodes import ClusterNodes
@@ -52,6 +53,8 @@ from trainshed.replica.system import durable
 
 PORT = "port"
 """File in the engine's directory: the port that agents were told last."""
+KNOWN_NODES = "nodes.json"
+"""File there: what nodes have told of themselves."""
 _SHELL_PATIENCE = 5.0
 """Seconds that a shell may take to open."""
 
@@ -76,10 +79,12 @@ class RemoteEngine:
         self._here = here
         self._attempts = Attempts(options.directory / "attempts")
         self._nodes = ClusterNodes(self._attempts, cluster, options)
+        self._known = KnownNodes(options.directory / KNOWN_NODES)
         self._agents = Agents(
             self._attempts,
             cluster,
             self._nodes,
+            self._known,
             streams,
             identity=options.identity,
             lease=options.lease,
@@ -87,7 +92,9 @@ class RemoteEngine:
             now=options.now,
             new_hub=new_hub,
         )
-        self._slots = SlotMaker(self._attempts, self._agents, cluster, self._nodes, options)
+        self._slots = SlotMaker(
+            self._attempts, self._agents, cluster, self._nodes, options, known=self._known
+        )
         self._autopsies = (
             AutopsyCollector(here, self._agents.hub, options.directory, options.autopsies)
             if here is not None and here.keeps_autopsies
@@ -112,6 +119,7 @@ class RemoteEngine:
     async def start(self) -> None:
         await self._attempts.load()
         await self._nodes.load()
+        await self._known.load()
         try:
             await self._cluster.start()
         except (ClusterUnavailable, ClusterRefused) as failure:
@@ -134,6 +142,7 @@ class RemoteEngine:
             self._cluster.detach()
         await self._slots.close()
         await self._nodes.close()
+        await self._known.close()
         await self._agents.close()
         await self._attempts.close()
         await self._cluster.close()
@@ -162,8 +171,7 @@ class RemoteEngine:
                 self._attempts.gangs[key] = gang
             else:
                 await self._slots.move(gang, requests)
-        await self._slots.prepared(gang)
-        return gang.slots()
+        return await self._slots.slots(gang)
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         for key in dict.fromkeys((plan.job_uid, plan.attempt) for plan in plans):
@@ -220,7 +228,8 @@ class RemoteEngine:
                 forbidden = msgspec.structs.replace(seat, forbidden=incarnation)
                 await self._attempts.write(gang, gang.record.with_seat(forbidden))
         agent = gang.agent(seat)
-        if agent is not None and not agent.is_gone:
+        # An agent that has not given out a slot has nothing to stop, and rejects it.
+        if agent is not None and not agent.is_gone and seat.slot is not None:
             with contextlib.suppress(AgentGone):
                 await agent.call(
                     lambda number: messages.StopReplica(
@@ -405,39 +414,27 @@ class RemoteEngine:
         starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
         if not starting:
             return
-        # All or none: what could start now would only wait for the others.
-        await self._slots.prepared(gang)
-        if self._options.library is not None or gang.record.owner.user:
-            # Buckets are directories of this machine and of the service's user: elsewhere, and by others, gs://
-            # is the only way to them.
-            starting = [replace(plan, buckets=()) for plan in starting]
-        if gang.record.owner.user and any(plan.software.image for plan in starting):
-            # An image may hold programs that make whoever runs them root.
-            raise LaunchRejected(
-                f"jobs of this project run as user {gang.record.owner.user}, and container images are open "
-                "to the service's own user alone; take one of the prebuilt runtimes"
-            )
+        if gang.first is None:
+            # All or none: what could start now would only wait for the others.
+            await self._slots.prepared(gang)
+        starting = self._as_owned(gang, starting)
         shown = await revealed(starting, self._options.secrets)
         copies = StreamCopies(self._streams, *gang.key)
         lines = await asyncio.to_thread(
             lambda: {plan.replica: copies.next_line(plan.replica) for plan in starting}
         )
+        if (first := gang.first) is not None:
+            if self._autopsies is not None:
+                await self._autopsies.note(starting)
+            first.offer(shown, lines)
+            await self._slots.prepared(gang)
+            # Something may have been lost with its agent meanwhile.
+            shown = [one for one in shown if not await self._is_settled(gang, one[0])]
+            starting = [plan for plan, _ in shown]
         await self._slots.provide(gang, starting)
         if self._autopsies is not None:
             await self._autopsies.note(starting)
-        async with self._attempts.lock(gang.key):
-            record = gang.record
-            for plan in starting:
-                seat = record.seat(plan.replica)
-                assert seat is not None
-                if plan.incarnation > seat.launched:
-                    record = record.with_seat(
-                        msgspec.structs.replace(
-                            seat, launched=plan.incarnation, identity=identity(plan)
-                        )
-                    )
-            if record is not gang.record:
-                await self._attempts.write(gang, record)
+        await self._note_launched(gang, starting)
         by_agent: dict[str, list[Revealed]] = {}
         for one in shown:
             seat = gang.record.seat(one[0].replica)
@@ -454,6 +451,38 @@ class RemoteEngine:
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    def _as_owned(self, gang: Gang, plans: Sequence[LaunchPlan]) -> list[LaunchPlan]:
+        """As they can be started where the service's directories are not, or by another user. Raises
+        LaunchRejected."""
+        user = gang.record.owner.user
+        if user and any(plan.software.image for plan in plans):
+            # An image may hold programs that make whoever runs them root.
+            raise LaunchRejected(
+                f"jobs of this project run as user {user}, and container images are open "
+                "to the service's own user alone; take one of the prebuilt runtimes"
+            )
+        if self._options.library is not None or user:
+            # Buckets are directories of this machine and of the service's user: elsewhere, and by others, gs://
+            # is the only way to them.
+            return [replace(plan, buckets=()) for plan in plans]
+        return list(plans)
+
+    async def _note_launched(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
+        """Written down before an agent hears of it."""
+        async with self._attempts.lock(gang.key):
+            record = gang.record
+            for plan in plans:
+                seat = record.seat(plan.replica)
+                assert seat is not None
+                if plan.incarnation > seat.launched:
+                    record = record.with_seat(
+                        msgspec.structs.replace(
+                            seat, launched=plan.incarnation, identity=identity(plan)
+                        )
+                    )
+            if record is not gang.record:
+                await self._attempts.write(gang, record)
 
     async def _tell_hosts(self, gang: Gang) -> None:
         """One that is not connected is told when it is."""

@@ -1,5 +1,6 @@
 """One attempt on a cluster, as the service sees it: which replica is where, and what became of each. Pure."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Node, Slot, SlotRequest
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
+from trainshed.engines.remote.first_start import FirstStart
 from trainshed.engines.remote.records import GangRecord, Seat, place
 
 Ended = ReplicaExited | ReplicaLost
@@ -36,6 +38,10 @@ class Gang:
     #: Since when its nodes are sent what its programs need, in seconds of the monotonic clock; None = they
     #: are not.
     sending_since: float | None = None
+    #: Its programs are to be started before its agents have loaded; None = they are not, or it is over.
+    first: FirstStart | None = None
+    #: It is known whether they are.
+    chosen: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def key(self) -> tuple[JobUid, int]:
@@ -67,9 +73,12 @@ class Gang:
         return tuple((slot.hostname, slot.address) for slot in self.slots())
 
     def is_complete(self) -> bool:
-        """Every replica has a slot, and an agent that is not gone."""
+        """Every replica has a slot that its agent knows of, and one that is not gone."""
         return all(
-            seat.slot is not None and (agent := self.agent(seat)) is not None and not agent.is_gone
+            seat.slot is not None
+            and not seat.is_chosen
+            and (agent := self.agent(seat)) is not None
+            and not agent.is_gone
             for seat in self.record.seats
         )
 
@@ -150,7 +159,9 @@ def moved(
         assert seat is not None
         part = places[request.replica]
         record = record.with_seat(
-            msgspec.structs.replace(seat, request=request, part=part, slot=None, wish="")
+            msgspec.structs.replace(
+                seat, request=request, part=part, slot=None, is_chosen=False, wish=""
+            )
         )
     used = {seat.part for seat in record.seats}
     return msgspec.structs.replace(

@@ -252,6 +252,22 @@ Order = (
 # --- what the agent says ---
 
 
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What programs are started by on a node, as long as it is not booted again (`first_start`)."""
+
+    boot: str
+    #: Sandbox level.
+    level: str
+    #: By which others reach it.
+    address: str
+    #: As in `launch.documents.SharedPaths`, without what is an agent's own.
+    hidden: tuple[str, ...]
+    read_only: tuple[str, ...]
+    visible: tuple[str, ...]
+    ambient: dict[str, str]
+    commands: str
+
+
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The first word of each connection."""
 
@@ -260,6 +276,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     capabilities: Capabilities | None
     #: Why nothing can be run there; "" = it can. Then this is its last word.
     failure: str = ""
+    #: None = programs are not started there before agents.
+    facts: NodeFacts | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
@@ -380,5 +398,8 @@ def read_document(data: bytes) -> AgentDocument:
         raise ValueError(f"the agent's document cannot be read: {error}") from error
 
 
-def write_document(document: AgentDocument) -> bytes:
-    return msgspec.msgpack.encode(document)
+def write_document(document: AgentDocument, first: bytes = b"") -> bytes:
+    """The standard input of an agent's process. `first`: what is to be begun before the agent is loaded; it
+    comes before the document, and before both a line with their sizes (`opening.read`)."""
+    own = msgspec.msgpack.encode(document)
+    return b"%d %d\n" % (len(first), len(own)) + first + own

@@ -8,16 +8,26 @@ from trainshed.engines.remote.messages import News
 
 
 class Known:
-    """What was seen of the replicas: of each incarnation its start, its notes and its end. Sent again on
-    every new connection."""
+    """What was seen of the replicas: of each incarnation its start, its notes and its end; of each replica
+    how many lines it has written, and that it has measured something. Sent again on every new connection."""
 
     def __init__(self) -> None:
         self._news: dict[tuple[ReplicaId, int], list[News]] = {}
+        self._latest: dict[tuple[ReplicaId, type], News] = {}
 
     def add(self, replica: ReplicaId, incarnation: int, news: News) -> None:
         told = self._news.setdefault((replica, incarnation), [])
         if news not in told:
             told.append(news)
+
+    def note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
+        """In the place of the one before it."""
+        self._latest[replica, type(news)] = news
+
+    def latest(self) -> list[tuple[ReplicaId, News]]:
+        """What was noted last. Those who follow a log are woken by it: lines may have been written while
+        nobody was connected."""
+        return [(replica, news) for (replica, _), news in self._latest.items()]
 
     def replicas(self) -> list[ReplicaId]:
         return sorted({replica for replica, _ in self._news})

@@ -4,21 +4,29 @@ share there, and what killed agents have left in it."""
 import contextlib
 import fcntl
 import os
-import pwd
 import re
-import shutil
 import stat
-from collections.abc import Sequence
-from pathlib import Path
 
-_OWN = re.compile(r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+-\d+")
-"""Names of agents' directories."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_OWN = re.compile(r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+(-\d+)?")
+"""Names of agents' directories; agents of earlier versions put their process id behind."""
+
+
+def name_of(agent: str) -> str:
+    """What the directory of an agent is called, by the name in its certificate, which no other one has."""
+    return agent.replace("/", "-")
 
 
 def require_user(name: str) -> None:
     """Raises OSError unless this process is that user's; "" = anybody's will do."""
     if not name:
         return
+    import pwd
+
     try:
         wanted = pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -29,11 +37,14 @@ def require_user(name: str) -> None:
         )
 
 
-def make_ours(directory: Path) -> None:
+def make_ours(directory: "str | Path") -> None:
     """Make it, unless it is there. Its name is easy to guess, and it may lie where everybody writes: what
     others have put there is not used. Raises OSError."""
-    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
-    status = directory.lstat()
+    path = os.fspath(directory)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o711)
+    status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise OSError(
             f"{directory} is a link, belongs to user {status.st_uid}, or can be written to by others; remove "
@@ -41,26 +52,28 @@ def make_ours(directory: Path) -> None:
         )
 
 
-def own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
+def own_directory(parent: "str | Path", name: str) -> "tuple[str, list[str]]":
     """Make a directory, locked for as long as this process lives; also the directories that killed agents
-    have left, renamed so that no other agent takes them up."""
+    have left, renamed so that no other agent takes them up. Raises OSError."""
     lock = os.open(parent, os.O_RDONLY)
     try:
         # One agent at a time: another's new directory is not locked yet, and must not pass for a left one.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        directory = parent / name
-        directory.mkdir(mode=0o711)
+        directory = os.path.join(parent, name)
+        os.mkdir(directory, 0o711)
         fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
-        for other in parent.iterdir():
-            if _OWN.fullmatch(other.name) and other != directory and not _is_locked(other):
+        for other in os.listdir(parent):
+            path = os.path.join(parent, other)
+            if _OWN.fullmatch(other) and other != name and not _is_locked(path):
                 with contextlib.suppress(OSError):
-                    other.rename(parent / f".left-{other.name}")
-        return directory, list(parent.glob(".left-*"))
+                    os.rename(path, os.path.join(parent, ".left-" + other))
+        left = [os.path.join(parent, one) for one in os.listdir(parent) if one.startswith(".left-")]
+        return directory, left
     finally:
         os.close(lock)
 
 
-def _is_locked(directory: Path) -> bool:
+def _is_locked(directory: str) -> bool:
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
     except OSError:
@@ -75,23 +88,15 @@ def _is_locked(directory: Path) -> bool:
         os.close(opened)
 
 
-def remove(directories: Sequence[Path]) -> None:
+def remove(directories: "Sequence[str]") -> None:
     """Delete them as far as possible. Blocks."""
+    import shutil
+
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def written(path: Path, text: str, mode: int = 0o600) -> Path | None:
-    """Write the file; None = there is no text."""
-    if not text:
-        return None
-    path.touch(mode=0o600)
-    path.write_text(text, "utf-8")
-    path.chmod(mode)
-    return path
-
-
-def is_open(path: Path) -> bool:
+def is_open(path: "Path") -> bool:
     """Whether this process's user, another than the service's, can reach it at all: what that user cannot
     reach need not be hidden from the programs."""
     try:

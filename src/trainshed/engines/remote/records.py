@@ -22,6 +22,8 @@ class Seat(msgspec.Struct, frozen=True):
     part: int
     #: As its agent gave it, but for the node, which is called as the cluster calls it; None = none yet.
     slot: Slot | None = None
+    #: The service chose the slot itself (`first_start`), and no agent has said yet that it is so.
+    is_chosen: bool = False
     #: The incarnation that was launched last; 0 = none was.
     launched: int = 0
     #: No incarnation up to this one may start any more.

@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
+from trainshed.engines.launch.documents import identity
 from trainshed.engines.port import (
     EngineUnavailable,
     LaunchRejected,
@@ -32,13 +34,16 @@ from trainshed.engines.remote.cluster import (
     ClusterRefused,
     ClusterUnavailable,
     Hold,
+    HoldEnd,
     Owner,
 )
 from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.content.progress import delay_of_sending
+from trainshed.engines.remote.first_start import FirstStart, choose_slots
 from trainshed.engines.remote.gang import Gang, given, has_to_move, hold_name, moved
 from trainshed.engines.remote.kept_holds import KeptHolds
+from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.nodes import ClusterNodes
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.preflight import PreflightFailed
@@ -74,7 +79,10 @@ class SlotMaker:
         cluster: Cluster,
         nodes: ClusterNodes,
         options: RemoteOptions,
+        *,
+        known: KnownNodes,
     ) -> None:
+        self._known = known
         self._attempts = attempts
         self._agents = agents
         self._cluster = cluster
@@ -140,20 +148,46 @@ class SlotMaker:
                 self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
             self._tasks.begin(self._give_back_later(before, part), "giving nodes back")
 
+    async def slots(self, gang: Gang) -> tuple[Slot, ...]:
+        """Of all of a gang, once it is known which they are, or are to be; waits for a while. Raises
+        EngineUnavailable, LaunchRejected, StartFailed."""
+        if not gang.is_complete():
+            preparing = self._begin_preparing(gang)
+            choosing = joined(gang.chosen.wait())
+            try:
+                await asyncio.wait(
+                    [preparing, choosing], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                choosing.cancel()
+            if gang.first is not None:
+                return tuple(gang.first.slots.values())
+            self._require_prepared(gang, preparing)
+        return gang.slots()
+
     async def prepared(self, gang: Gang) -> None:
         """Wait for all slots, for a while. Raises EngineUnavailable, LaunchRejected, StartFailed."""
-        if gang.is_complete():
-            return
+        if not gang.is_complete():
+            preparing = self._begin_preparing(gang)
+            await asyncio.wait([preparing], timeout=_PATIENCE)
+            self._require_prepared(gang, preparing)
+
+    def _require_prepared(self, gang: Gang, preparing: asyncio.Task[None]) -> None:
+        """Raises what it raised."""
+        if not preparing.done():
+            raise self._waiting(gang)
+        if preparing.cancelled():
+            raise EngineUnavailable("the attempt was stopped, or given back")
+        preparing.result()
+
+    def _begin_preparing(self, gang: Gang) -> asyncio.Task[None]:
+        """The one who does, if somebody does so already."""
         task = self._preparing.get(gang.key)
         if task is None:
+            gang.chosen.clear()
             task = self._preparing[gang.key] = joined(self._prepare(gang))
             task.add_done_callback(lambda done: self._no_longer(gang.key, done))
-        done, _ = await asyncio.wait([task], timeout=_PATIENCE)
-        if not done:
-            raise self._waiting(gang)
-        if task.cancelled():
-            raise EngineUnavailable("the attempt was stopped, or given back")
-        task.result()
+        return task
 
     async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
         """Have everything on every node that the plans need there. What takes longer than a call may goes on,
@@ -260,6 +294,7 @@ class SlotMaker:
                     holds = await self._hold_anywhere(gang)
                 else:
                     await self._kept.adopt(gang)
+                self._choose(gang)
                 agents = await self._with_agents(gang, holds)
                 if self._options.preflight:
                     await self._require_links(agents)
@@ -270,9 +305,48 @@ class SlotMaker:
             except ClusterUnavailable as failure:
                 raise EngineUnavailable(str(failure)) from failure
             except AgentGone:
-                # Started by an earlier service that was killed over it, or ended by somebody.
-                if not tries_left:
+                # Started by an earlier service that was killed over it, or ended by somebody. What it had
+                # begun is lost, and is not begun again under its number.
+                if not tries_left or gang.first is not None:
                     raise
+            finally:
+                gang.first = None
+
+    def _choose(self, gang: Gang) -> None:
+        """Choose the slots of a gang for which everything is new, if its nodes are known: then its programs
+        need not wait for agents."""
+        options, record = self._options, gang.record
+        nodes = list(dict.fromkeys(seat.request.node for seat in record.seats))
+        if (
+            gang.agents
+            or record.stopped is not None
+            or record.owner.user
+            or options.anywhere
+            or options.preflight
+            or options.library is not None
+            or any(seat.launched or seat.request.accelerators for seat in record.seats)
+            # An agent each, of which neither knows what the other one gives out.
+            or len({(seat.part, seat.request.node) for seat in record.seats}) != len(nodes)
+        ):
+            return
+        known = {node: facts for node in nodes if (facts := self._known.of(node))}
+        if len(known) < len(nodes):
+            return
+        parts = {seat.request.node: seat.part for seat in record.seats}
+        taken = {
+            (slot.node, slot.port)
+            for other in self._attempts.gangs.values()
+            for slot in (*other.slots(), *(other.first.slots.values() if other.first else ()))
+        }
+        chosen = choose_slots(
+            record.job_uid,
+            [seat.request for seat in record.seats],
+            known,
+            identity=lambda node: f"{hold_name(options.identity, record, parts[node])}/{node}",
+            taken=taken,
+        )
+        gang.first = FirstStart(chosen, known)
+        gang.chosen.set()
 
     async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
         """Parts one after the other, on nodes that the cluster chooses. What is held waits for the rest for a
@@ -318,6 +392,9 @@ class SlotMaker:
         if not missing:
             return agents
         fresh = await self._new_agents(gang, missing)
+        if gang.first is not None:
+            await self._start_first(gang, gang.first, fresh)
+            return fresh
         try:
             await all_or_none(
                 self._start_part(
@@ -340,7 +417,7 @@ class SlotMaker:
             starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
             # They have given out no slots yet, whatever those before them gave.
             seats = tuple(
-                msgspec.structs.replace(seat, slot=None)
+                msgspec.structs.replace(seat, slot=None, is_chosen=False)
                 if place(seat.part, seat.request.node) in starts
                 else seat
                 for seat in gang.record.seats
@@ -375,6 +452,74 @@ class SlotMaker:
             )
         )
 
+    async def _start_first(
+        self, gang: Gang, first: FirstStart, agents: Sequence[AgentHandle]
+    ) -> None:
+        """Hold all parts, then start agents, and with them programs, if they are known by then."""
+        issuing = joined(asyncio.to_thread(self._documents, gang.record, agents))
+        holds: dict[int, Hold] = {}
+
+        async def hold(part: int) -> None:
+            holds[part] = await self._acquired(gang, part)
+
+        is_begun = False
+        try:
+            await all_or_none(hold(part) for part in gang.record.parts)
+            documents = await issuing
+            texts = [b""] * len(documents)
+            if await first.is_ready() and await self._note_first(gang, first):
+                is_begun = True
+                texts = [first.text(document) for document in documents]
+                for agent in agents:
+                    agent.hosts = first.hosts()
+            await all_or_none(
+                self._start_agent(
+                    agent,
+                    holds[agent.part],
+                    *self._options.command(agent.node, messages.write_document(document, text)),
+                )
+                for agent, document, text in zip(agents, documents, texts, strict=True)
+            )
+            if is_begun:
+                async with self._attempts.lock(gang.key):
+                    await self._attempts.write(gang, gang.record)
+        except BaseException as failure:
+            for agent in agents:
+                if not agent.is_started:
+                    # Nobody would wait for it in vain.
+                    self._agents.give_up(agent)
+                    if is_begun:
+                        # What it may have begun has ended with it, and is not begun again under its number.
+                        end = HoldEnd(Loss.AGENT_LOST, f"its agent was not started: {failure}")
+                        self._tasks.begin(self._agents.lose(agent, end), "noting what is lost")
+            raise
+        finally:
+            issuing.cancel()
+
+    async def _note_first(self, gang: Gang, first: FirstStart) -> bool:
+        """Keep in mind what is about to be begun. False: it may not be. It is written down when agents have
+        been started: one that this service did not start before it was killed has begun nothing, and its
+        replicas are none of those that were lost."""
+        async with self._attempts.lock(gang.key):
+            record = gang.record
+            for plan in first.plans:
+                seat = record.seat(plan.replica)
+                assert seat is not None
+                if record.stopped is not None or plan.incarnation <= seat.forbidden:
+                    return False
+                record = record.with_seat(
+                    msgspec.structs.replace(
+                        seat,
+                        slot=first.slots[plan.replica],
+                        is_chosen=True,
+                        port=first.slots[plan.replica].port,
+                        launched=plan.incarnation,
+                        identity=identity(plan),
+                    )
+                )
+            gang.record = record
+        return True
+
     async def _acquired(self, gang: Gang, part: int) -> Hold:
         name, needs = hold_name(self._options.identity, gang.record, part), gang.record.parts[part]
         acquiring = joined(self._cluster.acquire(name, needs))
@@ -392,14 +537,23 @@ class SlotMaker:
     ) -> list[tuple[Sequence[str], bytes]]:
         """What starts each of them, and what it is given. Blocks: certificates are made, and all of the
         agents' code may have to be read. Raises EngineUnavailable."""
-        return [self._command(record, agent) for agent in agents]
+        return [
+            self._options.command(document.node, messages.write_document(document))
+            for document in self._documents(record, agents)
+        ]
 
-    def _command(self, record: GangRecord, agent: AgentHandle) -> tuple[Sequence[str], bytes]:
+    def _documents(
+        self, record: GangRecord, agents: Sequence[AgentHandle]
+    ) -> list[messages.AgentDocument]:
+        """Blocks: certificates are made. Raises EngineUnavailable."""
+        return [self._document(record, agent) for agent in agents]
+
+    def _document(self, record: GangRecord, agent: AgentHandle) -> messages.AgentDocument:
         reports = self._cluster.report().nodes
         report = next((one for one in reports if one.node.name == agent.node), None)
         if report is None:
             raise EngineUnavailable(f"the cluster does not list node {agent.node} any more")
-        document = self._options.agent(
+        return self._options.agent(
             credential=self._agents.hub.issue(agent.name, self._options.now() + _VALID),
             job_uid=agent.job_uid,
             attempt=agent.attempt,
@@ -408,13 +562,13 @@ class SlotMaker:
             address=report.address,
             lease=self._options.lease,
         )
-        return self._options.command(agent.node, messages.write_document(document))
 
     async def _start_agent(
         self, agent: AgentHandle, hold: Hold, argv: Sequence[str], given: bytes
     ) -> None:
         try:
             await self._cluster.start_agent(hold, agent.node, argv, given)
+            agent.is_started = True
         finally:
             agent.is_starting = False
             if not agent.is_connected:
@@ -450,7 +604,11 @@ class SlotMaker:
             raise PreflightFailed(f"node {node}: {cause}")
 
     async def _get_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
-        """Have each give out the slots of its replicas, and write down what was given."""
+        """Have each give out the slots of its replicas, and write down what was given. Raises
+        EngineUnavailable: plans were made for others."""
+        expected = {seat.replica: seat.slot for seat in gang.record.seats if seat.is_chosen}
+        if gang.first is not None:
+            expected = dict(gang.first.slots)
         answers = await asyncio.gather(
             *(self._asked_for_slots(gang, agent) for agent in agents), return_exceptions=True
         )
@@ -462,16 +620,25 @@ class SlotMaker:
                     slot = given.get(seat.replica)
                     if slot is not None and slot.node == seat.request.node:
                         _require_port(gang, seat, slot)
-                        seated = msgspec.structs.replace(seat, slot=slot, port=slot.port)
+                        seated = msgspec.structs.replace(
+                            seat, slot=slot, is_chosen=False, port=slot.port
+                        )
                         record = record.with_seat(seated)
                 await self._attempts.write(gang, record)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
+        others = [one for one in given if one in expected and given[one] != expected[one]]
+        if others:
+            raise EngineUnavailable(
+                f"{', '.join(map(str, others))} got another place on its node than was chosen for it"
+            )
 
     async def _asked_for_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
         """Those that its replicas have not got yet."""
-        missing = {seat.replica for seat in gang.seats_of(agent) if seat.slot is None}
+        missing = {
+            seat.replica for seat in gang.seats_of(agent) if seat.slot is None or seat.is_chosen
+        }
         await agent.connected()
         if not missing:
             return []

@@ -1,4 +1,5 @@
-"""Where an agent's process begins: the zygote is forked off before all else is loaded.
+"""Where an agent's process begins: the zygote is forked off before all else is loaded, and starts the node's
+first programs if the service has made all ready for that (`opening`).
 
     python -m trainshed.engines.remote.start < DOCUMENT
 
@@ -10,7 +11,9 @@ import contextlib
 import gc
 import os
 import socket
+import sys
 
+from trainshed.engines.remote import opening
 from trainshed.replica import zygote
 
 _OOM_SCORE = b"300"
@@ -20,13 +23,16 @@ _OOM_SCORE = b"300"
 def main() -> None:
     """Be an agent, with a zygote of its own."""
     pid, connection = _fork_zygote()
+    first, document = opening.read(sys.stdin.buffer)
+    opened = opening.begin(first, connection)
+    opening.give_precedence(opened)
     # Modules are no garbage: to look for some while they load would take a tenth of the start's time.
     gc.disable()
     from trainshed.engines.remote import agent
 
     gc.freeze()
     gc.enable()
-    agent.main(pid, connection)
+    agent.main(pid, connection, document, opened)
     # All is closed and cleared away: what the interpreter would tidy up goes with the process.
     os._exit(0)
 

@@ -1,0 +1,234 @@
+"""A gang's first programs, started on their nodes before its agents have loaded: slots that the service
+chooses itself, and launch documents that it makes by what each node has told of itself (docs/adr/0076).
+
+Nothing follows from it: agents are asked for slots and told to launch as always, and find it done. What could
+not be begun on a node its agent begins.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamSource
+from trainshed.engines.launch import environs
+from trainshed.engines.launch.documents import (
+    HostFacts,
+    Revealed,
+    SharedPaths,
+    hosts_text,
+    intercepted,
+    launch_document,
+    outermost,
+)
+from trainshed.engines.local import machine, places
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.layout import Layout, slots_text
+from trainshed.engines.port import ServiceAccess, Slot, SlotRequest
+from trainshed.engines.remote import node_directory, opening
+from trainshed.engines.remote.messages import AgentDocument, NodeFacts
+from trainshed.engines.streams import FileStreams
+from trainshed.replica import protocol
+
+_PATIENCE = 1.0
+"""Seconds for which nodes that are held wait for launch plans, which follow at once upon slots."""
+_ANY_MEMORY = 1 << 62
+"""Bytes; what there really is is looked up on the node."""
+_CERTIFICATE, _TRUST, _DOORS = "interception.pem", "trust.pem", "doors"
+"""In an agent's directory."""
+
+
+class FirstStart:
+    """`slots`: of all of the gang, on nodes as the cluster calls them. `facts`: of each of those nodes."""
+
+    def __init__(self, slots: Mapping[ReplicaId, Slot], facts: Mapping[str, NodeFacts]) -> None:
+        self.slots = slots
+        self._facts = facts
+        self._shown: Sequence[Revealed] = ()
+        self._lines: Mapping[ReplicaId, int] = {}
+        self._offered = asyncio.Event()
+
+    @property
+    def plans(self) -> list[LaunchPlan]:
+        """What was offered last."""
+        return [plan for plan, _ in self._shown]
+
+    def hosts(self) -> tuple[tuple[str, str], ...]:
+        """Where each replica is found, by its hostname."""
+        return tuple((slot.hostname, slot.address) for slot in self.slots.values())
+
+    def offer(self, shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> None:
+        """What is to be started; `lines`: the number of each log's next line."""
+        self._shown, self._lines = shown, lines
+        self._offered.set()
+
+    async def is_ready(self) -> bool:
+        """Wait for an offer. False: none came, or not all of it can be started so."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._offered.wait()
+        except TimeoutError:
+            return False
+        return {plan.replica for plan in self.plans} == set(self.slots) and all(
+            plan.software.image is None and not plan.reduction.packages for plan in self.plans
+        )
+
+    def text(self, document: AgentDocument) -> bytes:
+        """What `opening` begins on the node of that agent: JSON."""
+        facts = self._facts[document.node]
+        directory = Path(document.directory) / node_directory.name_of(document.credential.name)
+        layout, streams = Layout(directory), FileStreams(directory / "logs")
+        host = HostFacts(facts.level, "", "", _ANY_MEMORY, machine.identity(directory))
+        shared = _shared(document, facts, directory)
+        shown = [one for one in self._shown if self.slots[one[0].replica].node == document.node]
+        slots = [replace(self.slots[plan.replica], node=machine.NAME) for plan, _ in shown]
+        attempt = layout.attempt(document.job_uid, document.attempt)
+        directories = [(path, 0o700) for path in layout.directories()]
+        directories.append((attempt, 0o755))
+        files = [
+            (layout.record(document.job_uid, document.attempt), slots_text(slots), 0o600),
+            (
+                attempt / protocol.HOSTS,
+                hosts_text(slots, self.hosts(), intercepted(host, shared)),
+                0o644,
+            ),
+            *certificates(document, directory),
+        ]
+        programs: list[object] = []
+        for (plan, masked), slot in zip(shown, slots, strict=True):
+            place = attempt / str(plan.replica)
+            directories.append((place, 0o700))
+            logs = streams.directory(StreamSource(plan.job_uid, plan.attempt, plan.replica))
+            if line := self._lines[plan.replica]:
+                directories.append((logs, 0o700))
+                files.append((logs / f"{line:012}.jsonl", "", 0o600))
+            made = launch_document(
+                plan=plan,
+                slot=slot,
+                host=host,
+                shared=shared,
+                directory=place,
+                hosts=attempt / protocol.HOSTS,
+                logs=logs,
+                masked=masked,
+                trainer_token=secrets.token_urlsafe(24) if plan.reports_progress else "",
+            )
+            own = {"replica": str(plan.replica), "slot": str(place), "plan": made.to_message()}
+            programs.append(own)
+        software = [plan.software for plan, _ in shown]
+        message = {
+            "boot": facts.boot,
+            "parent": document.directory,
+            "name": directory.name,
+            "needs": sorted(
+                {path for one in software for path in (one.template, *one.path) if path}
+            ),
+            "ports": [(slot.address, slot.port) for slot in slots],
+            "directories": [(os.path.relpath(path, directory), mode) for path, mode in directories],
+            "files": [(os.path.relpath(path, directory), text, mode) for path, text, mode in files],
+            "programs": programs,
+        }
+        return json.dumps(message).encode()
+
+
+def choose_slots(
+    job_uid: JobUid,
+    requests: Sequence[SlotRequest],
+    facts: Mapping[str, NodeFacts],
+    *,
+    identity: Callable[[str], str],
+    taken: Container[tuple[str, int]],
+) -> dict[ReplicaId, Slot]:
+    """Slots as agents would give them out. `identity`: of the agent on a node, by which addresses and users
+    are chosen. `taken`: ports, each with its node, that others have."""
+
+    def is_free(node: str, port: int, *, again: bool) -> bool:
+        return (node, port) not in taken
+
+    chosen: dict[ReplicaId, Slot] = {}
+    for node, own in facts.items():
+        slots = places.new_slots(
+            identity(node),
+            job_uid,
+            [request for request in requests if request.node == node],
+            (),
+            {},
+            named=own.level != protocol.LEVEL_SESSION,
+            own_users=own.level == protocol.LEVEL_OWN,
+            shared=own.address,
+            is_free=partial(is_free, node),
+        )
+        chosen |= {slot.replica: slot for slot in slots}
+    return {request.replica: chosen[request.replica] for request in requests}
+
+
+# --- what a node is, as its agent knows it ---
+
+
+def facts_of(engine: LocalEngine, document: AgentDocument, address: str) -> NodeFacts | None:
+    """What its agent tells of a node. None = programs are not started there before agents: what they are to
+    have, or where they run, is another thing each time."""
+    host, shared, boot = engine.host, engine.shared, opening.boot()
+    parent = Path(document.directory)
+    if host.gpus or document.user or not boot or parent.resolve() != parent:
+        return None
+    own = parent / node_directory.name_of(document.credential.name)
+    return NodeFacts(
+        boot=boot,
+        level=host.level,
+        address=address,
+        hidden=tuple(path for path in shared.hidden if not Path(path).is_relative_to(own)),
+        read_only=tuple(map(str, shared.read_only)),
+        visible=shared.visible,
+        ambient=environs.ambient(shared.ambient or {}),
+        commands=shared.commands,
+    )
+
+
+def doors(document: AgentDocument, directory: Path) -> dict[str, Path]:
+    """Where the agent listens for each of the service's sockets."""
+    return {door: directory / _DOORS / door for door in document.doors}
+
+
+def access(document: AgentDocument, directory: Path) -> ServiceAccess:
+    """How programs of an agent reach the service."""
+    paths = doors(document, directory)
+    return ServiceAccess(
+        storage_socket=paths.get("buckets"),
+        rest_socket=paths.get("rest"),
+        grpc_socket=paths.get("grpc"),
+        certificate=directory / _CERTIFICATE if document.interception else None,
+        trust=directory / _TRUST if document.trust else None,
+    )
+
+
+def certificates(document: AgentDocument, directory: Path) -> list[tuple[Path, str, int]]:
+    """Files of an agent's directory, with their text and mode: programs read whom they are to believe."""
+    found = (
+        (directory / _CERTIFICATE, document.interception, 0o600),
+        (directory / _TRUST, document.trust, 0o644),
+    )
+    return [one for one in found if one[1]]
+
+
+def _shared(document: AgentDocument, facts: NodeFacts, directory: Path) -> SharedPaths:
+    """As that agent's local engine has it."""
+    layout = Layout(directory)
+    private = (layout.slots, layout.logs, layout.autopsies)
+    return SharedPaths(
+        hidden=outermost([*private, *map(Path, facts.hidden)]),
+        read_only=tuple(map(Path, facts.read_only)),
+        visible=facts.visible,
+        access=access(document, directory),
+        ambient=facts.ambient,
+        processes=document.processes,
+        usage_every=document.usage_every,
+        disk_enforced=document.disk_enforced,
+        commands=facts.commands,
+    )

@@ -1,0 +1,141 @@
+"""Starts a node's first programs before its agent is loaded, by what the service wrote down for that
+(`first_start`). Small and of the standard library alone: whatever is loaded here is waited for.
+
+Nothing is begun unless the node is as it was when it told of itself. The agent takes over what was begun, and
+does everything else itself.
+"""
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+
+from trainshed.engines.remote import node_directory
+from trainshed.replica.system import cgroups, unix_sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any
+
+_LONGEST_START = 0.5
+"""Seconds for which an agent waits for programs to start."""
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+class Opening:
+    """What was begun. `directory`: the agent's own. `left`: what killed agents have left beside it."""
+
+    def __init__(self, directory: str, left: "list[str]") -> None:
+        self.directory = directory
+        self.left = left
+        #: Of each program: its replica's name, its launch document, and the connection to its shim.
+        self.programs: "list[tuple[str, dict[str, Any], socket.socket]]" = []
+
+
+def boot() -> str:
+    """Which boot of the node this is; "" = the system does not say."""
+    try:
+        with open(_BOOT, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def read(stream: "IO[bytes]") -> "tuple[bytes, bytes]":
+    """What is to be begun, and the agent's document, as `messages.write_document` puts them together. Raises
+    EOFError: whoever sent it was killed over it."""
+    first, own = map(int, stream.readline().split() or (0, 0))
+    data = stream.read(first + own)
+    if not own or len(data) < first + own:
+        raise EOFError("the agent's document broke off")
+    return data[:first], data[first:]
+
+
+def begin(text: bytes, zygote: socket.socket) -> "Opening | None":
+    """Begin the programs of a `first_start`, by the zygote at the other end. None = nothing was begun, and
+    nothing is left of it: there is none, or the node is not what the service thinks; that is said on stderr.
+    """
+    if not text:
+        return None
+    try:
+        message = json.loads(text.decode("utf-8"))
+        _require(message)
+        node_directory.make_ours(message["parent"])
+        directory, left = node_directory.own_directory(message["parent"], message["name"])
+    except (OSError, ValueError, KeyError) as failure:
+        sys.stderr.write("programs are not started before the agent: %r\n" % failure)
+        return None
+    opening = Opening(directory, left)
+    try:
+        _lay_out(directory, message)
+        _fit(message)
+    except (OSError, KeyError) as failure:
+        sys.stderr.write("programs are not started before the agent: %r\n" % failure)
+        node_directory.remove([directory])
+        return None
+    for program in message["programs"]:
+        ours, theirs = socket.socketpair()
+        line = json.dumps({"slot": program["slot"], "plan": program["plan"]}).encode("utf-8")
+        with theirs:
+            try:
+                unix_sockets.send(zygote, line + b"\n", theirs.fileno())
+            except OSError:
+                # The zygote is dead: the agent starts another one, and what is missing with it.
+                ours.close()
+                break
+        opening.programs.append((program["replica"], program["plan"], ours))
+    return opening
+
+
+def _require(message: "dict[str, Any]") -> None:
+    """Raises OSError: the node is not what the service thinks."""
+    if not message["boot"] or boot() != message["boot"]:
+        raise OSError("the node was booted since it told of itself")
+    for path in message["needs"]:
+        os.stat(path)
+    for address, port in message["ports"]:
+        with socket.socket() as probe:
+            probe.bind((address, port))
+
+
+def _lay_out(directory: str, message: "dict[str, Any]") -> None:
+    for name, mode in message["directories"]:
+        os.makedirs(os.path.join(directory, name), mode, exist_ok=True)
+    for name, text, mode in message["files"]:
+        path = os.path.join(directory, name)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, mode)
+
+
+def _fit(message: "dict[str, Any]") -> None:
+    """Put into the launch documents what only this process's own place on the node tells."""
+    memory_base, cpu_base, pids_base = cgroups.find_bases()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if limit := cgroups.memory_limit(memory_base):
+        memory = min(memory, limit)
+    for program in message["programs"]:
+        plan = program["plan"]
+        plan.update(memory_base=memory_base, cpu_base=cpu_base, pids_base=pids_base)
+        plan["memory_polling"] = not memory_base
+        for name in ("memory_limit", "shm_bytes"):
+            plan[name] = min(plan[name], memory)
+
+
+def give_precedence(opening: "Opening | None") -> None:
+    """Where programs take all processors to start, wait until each was started, or something else is said of
+    it: agents load at their cost."""
+    if opening is None or len(opening.programs) < (os.cpu_count() or 1):
+        return
+    poll = select.poll()
+    left = {connection.fileno() for _, _, connection in opening.programs}
+    for handle in left:
+        poll.register(handle, select.POLLIN)
+    until = time.monotonic() + _LONGEST_START
+    while left and (rest := until - time.monotonic()) > 0:
+        for handle, _ in poll.poll(rest * 1000):
+            poll.unregister(handle)
+            left.discard(handle)

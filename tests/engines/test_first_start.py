@@ -1,0 +1,214 @@
+"""Programs that are started on nodes before agents have loaded: on nodes that have told of themselves."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.engines.process_cluster import NODES
+from tests.engines.remote_lab import RemoteLab
+from tests.engines.test_remote import free_port
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.replica_events import ReplicaLost
+from trainshed.core.names import JobUid
+from trainshed.engines.conformance.lab import Lab, Program
+from trainshed.engines.conformance.stage import PRIMARY, Stage, staged
+from trainshed.engines.conformance.suite import FOREVER, Conformance
+from trainshed.engines.local import spawner
+from trainshed.engines.port import EngineUnavailable, SlotRequest
+from trainshed.engines.remote import opening
+from trainshed.engines.remote.credentials import Credential
+from trainshed.engines.remote.engine import KNOWN_NODES
+from trainshed.engines.remote.first_start import FirstStart, choose_slots
+from trainshed.engines.remote.messages import AgentDocument, NodeFacts
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+
+_OWN = (
+    *("gang", "exit_codes", "grace", "moves_once", "lost_node", "across_a_restart"),
+    *("nothing_is_left", "outlive_the_service", "killed_at_any_step"),
+)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What agents tell of this machine's nodes."""
+    directory = tmp_path_factory.mktemp("known")
+
+    async def learn() -> bytes:
+        stage = Stage(RemoteLab(directory, free_port()))
+        await stage.open()
+        try:
+            for node in await stage.nodes():
+                uid = stage.job()
+                await stage.allocate(uid, node=node)
+                await stage.engine.launch([stage.plan(uid, Program())])
+                await stage.end(uid)
+                await stage.engine.release(uid, 1)
+            path = directory / "engine" / KNOWN_NODES
+            await stage.until(
+                lambda: path.exists() and len(json.loads(path.read_text())) == 2, "what is known"
+            )
+            return path.read_bytes()
+        finally:
+            await stage.close()
+
+    return asyncio.run(learn())
+
+
+class TestKnownNodes(Conformance):
+    in_short = _OWN
+
+    @pytest.fixture
+    def lab(self, tmp_path: Path, known: bytes) -> Lab:
+        return RemoteLab(tmp_path, free_port(), known=known)
+
+    @staged
+    async def test_slots_are_known_before_nodes_are_given(self, stage: Stage) -> None:
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        [node, *_] = await stage.nodes()
+        uid = stage.job()
+        lab.withhold(node, withheld=True)
+        slots = await stage.allocate(uid, node=node)
+        with pytest.raises(EngineUnavailable):
+            await stage.engine.launch([stage.plan(uid, Program(prints=1, runs=None))])
+        assert not stage.starts(uid) and lab.held() == {}
+        assert await stage.allocate(uid, node=node) == slots
+        lab.withhold(node, withheld=False)
+        await stage.engine.launch([stage.plan(uid, Program(prints=1, runs=None))])
+        await stage.printed(uid, 1)
+        assert await stage.allocate(uid, node=node) == slots
+
+    @staged
+    async def test_a_port_that_somebody_has_is_replaced_before_anything_looks_for_it(
+        self, stage: Stage
+    ) -> None:
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        [node, *_] = await stage.nodes()
+        uid = stage.job()
+        lab.withhold(node, withheld=True)
+        [chosen] = await stage.allocate(uid, node=node)
+        with socket.socket() as somebody:
+            somebody.bind((chosen.address, chosen.port))
+            lab.withhold(node, withheld=False)
+            with pytest.raises(EngineUnavailable, match="got another place"):
+                await stage.engine.launch([stage.plan(uid, FOREVER)])
+            [given] = await stage.allocate(uid, node=node)
+            assert given.port != chosen.port
+            await stage.engine.launch([stage.plan(uid, FOREVER)])
+            await stage.started(uid)
+
+    @staged
+    async def test_an_agent_that_dies_as_it_loads_takes_its_programs_with_it(
+        self, stage: Stage
+    ) -> None:
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        uid = stage.job()
+        [slot] = await stage.allocate(uid)
+        launching = asyncio.ensure_future(stage.engine.launch([stage.plan(uid, FOREVER)]))
+        await stage.until(lambda: any(lab.held().values()), "the agent's process")
+        lab.end_agents(slot.node)
+        await asyncio.gather(launching, return_exceptions=True)
+        async with asyncio.timeout(lab.patience):
+            while not stage.ends(uid):
+                with contextlib.suppress(EngineUnavailable):
+                    await stage.engine.launch([stage.plan(uid, FOREVER)])
+                await lab.pass_time()
+        assert isinstance(stage.ends(uid)[0], ReplicaLost)
+
+
+def test_programs_are_started_by_a_node_alone(tmp_path: Path, known: bytes) -> None:
+    """No agent is there, and no service."""
+    zygote = spawner.start()
+    try:
+        opened = opening.begin(_text(tmp_path, known), _blocking(zygote))
+        assert opened is not None
+        [(replica, document, shim)] = opened.programs
+        assert (replica, document["incarnation"]) == (str(PRIMARY), 1)
+        shim.settimeout(30)
+        said = b""
+        while b"exited" not in said:
+            part = shim.recv(65536)
+            assert part, said
+            said += part
+        [log] = (tmp_path / "nodes").rglob("000000000000.jsonl")
+        assert "hello from a replica" in log.read_text()
+    finally:
+        zygote.close()
+
+
+@pytest.mark.parametrize("wrong", ["boot", "port", "software", "broken"])
+def test_a_node_that_is_another_one_by_now_begins_nothing(
+    tmp_path: Path, known: bytes, wrong: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    message = json.loads(_text(tmp_path, known))
+    somebody = socket.socket()
+    somebody.bind(("127.0.0.1", 0))
+    match wrong:
+        case "boot":
+            message["boot"] = "another"
+        case "port":
+            message["ports"] = [somebody.getsockname()]
+        case "software":
+            message["needs"] = [str(tmp_path / "nowhere")]
+        case _:
+            del message["programs"]
+    zygote = spawner.start()
+    try:
+        assert opening.begin(json.dumps(message).encode(), _blocking(zygote)) is None
+    finally:
+        zygote.close()
+        somebody.close()
+    assert "not started before the agent" in capfd.readouterr().err
+    assert not list(tmp_path.glob("nodes/*"))
+    assert opening.begin(b"", socket.socket()) is None
+
+
+def _blocking(zygote: spawner.ZygoteHandle) -> socket.socket:
+    zygote.connection.setblocking(True)
+    return zygote.connection
+
+
+def _text(directory: Path, known: bytes) -> bytes:
+    """Of one replica that prints a line."""
+    facts = msgspec.json.decode(known, type=dict[str, NodeFacts])[NODES[0]]
+    uid, request = JobUid(7), SlotRequest(PRIMARY, "replica", NODES[0])
+    slots = choose_slots(
+        uid,
+        [request],
+        {NODES[0]: facts},
+        identity=lambda node: node,
+        taken=(),
+    )
+    document = AgentDocument(
+        credential=Credential("hold/alder/1", "", 0, "", "", "", ""),
+        job_uid=uid,
+        attempt=1,
+        node=NODES[0],
+        address="",
+        directory=str(directory / "nodes"),
+        lease=10.0,
+        read_only=(sys.prefix, sys.base_prefix),
+    )
+    program = "print('hello from a replica')"
+    first = FirstStart(slots, {NODES[0]: facts})
+    slot = slots[PRIMARY]
+    plan = LaunchPlan(
+        *(uid, 1, PRIMARY, 1),
+        argv=(sys.executable, "-c", program),
+        environ=(("PATH", os.environ["PATH"]),),
+        hostname=slot.hostname,
+        address=slot.address,
+        hosts=first.hosts(),
+    )
+    first.offer([(plan, ())], {PRIMARY: 0})
+    return first.text(document)
