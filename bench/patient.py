@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.processes import children, command_line
-from tests.e2e.running import SKLEARN, Service, start
+from tests.e2e.running import SKLEARN, Service, common_place, start
 
 from bench.measures import Connection
 
@@ -80,9 +80,9 @@ class Patient:
         self.jobs += 1
         return connection.submit({"displayName": "job", "jobSpec": {"workerPoolSpecs": [pool]}})
 
-    def add_told(self, connection: Connection, directory: Path) -> None:
+    def add_told(self, connection: Connection) -> None:
         """A job that ends when told."""
-        pipe = directory / f"pipe-{uuid.uuid4().hex}"
+        pipe = common_place() / f"pipe-{uuid.uuid4().hex}"
         os.mkfifo(pipe)
         self.told[self.add(connection, ["cat", str(pipe)])] = pipe
 

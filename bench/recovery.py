@@ -77,7 +77,7 @@ def running_rows(directory: Path, empty: Patient, rounds: int, jobs: int) -> lis
     with idle(directory / "running", "--max-replicas", limit) as patient:
         connection = Connection(patient.service)
         for _ in range(2 * rounds):
-            patient.add_told(connection, directory)
+            patient.add_told(connection)
         patient.add_sleepers(jobs - 2 * rounds)
         begun = time.perf_counter_ns()
         patient.until(connection, "RUNNING", jobs)
@@ -113,7 +113,7 @@ def queued_rows(directory: Path, empty: Patient, rounds: int, jobs: int) -> list
     with idle(directory / "queued", "--max-replicas", "1") as patient:
         connection = Connection(patient.service)
         for _ in range(rounds + 1):
-            patient.add_told(connection, directory)
+            patient.add_told(connection)
         patient.until(connection, "RUNNING", 1)
         patient.add_sleepers(jobs - rounds)
         patient.until(connection, "QUEUED", jobs)

@@ -114,9 +114,9 @@ KEEPING: Final = (
     ),
     Mutant(
         "line given twice to a follower",
-        _LOGS + "reader.py",
-        "lambda entry: entry.n <= seen",
-        "lambda entry: entry.n < seen",
+        _LOGS + "segments.py",
+        "return entry.n <= seen",
+        "return entry.n < seen",
         "Who follows a log sees the last line of each page again.",
         _LOG_READER,
     ),

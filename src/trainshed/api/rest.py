@@ -81,23 +81,19 @@ _LARGE: Final = 1 << 18
 _BELOW_LOCATION = 6
 _VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
 _COLLECTIONS: Final = (
-    *(
-        "jobs",
-        "customJobs",
-        "hyperparameterTuningJobs",
-        "trainingPipelines",
-        "studies",
-        "trials",
-        "models",
-    ),
-    *(
-        "datasets",
-        "tensorboards",
-        "metadataStores",
-        "operations",
-        "locations",
-        "persistentResources",
-    ),
+    "jobs",
+    "customJobs",
+    "hyperparameterTuningJobs",
+    "trainingPipelines",
+    "studies",
+    "trials",
+    "models",
+    "datasets",
+    "tensorboards",
+    "metadataStores",
+    "operations",
+    "locations",
+    "persistentResources",
 )
 """Names that are misspelled in paths."""
 _HOST: Final = re.compile(r"(?:[a-z0-9-]+-)?(ml|aiplatform)\.googleapis\.com(?::\d+)?")

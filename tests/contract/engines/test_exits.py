@@ -30,6 +30,18 @@ def test_a_command_that_is_not_there_ends_like_in_a_shell(house: Run) -> None:
     house(test)
 
 
+def test_a_command_may_be_as_long_as_the_system_takes_it(house: Run) -> None:
+    """Its order reaches guardians in pieces (spec/invariants#shims)."""
+
+    async def test(house: House) -> None:
+        for size in (40_000, 80_000, 130_000):
+            uid = await house.run("sh", "-c", "echo $#", "sh", "x" * size, "y" * size)
+            assert (await house.exit(uid)).exit.exit_code == 0
+            assert house.texts(uid)[-1] == "2"
+
+    house(test)
+
+
 def test_memory_limit_hit_by_the_main_process_is_an_oom(house: Run) -> None:
     """spec/failures#out-of-memory: out of memory, main process."""
 

@@ -62,7 +62,7 @@ def test_the_code_is_there_after_the_first_start(code: AgentCode, tmp_path: Path
 
 def test_the_agent_itself_runs_by_what_was_sent(code: AgentCode, tmp_path: Path) -> None:
     """Without site-packages: all that it imports came with it."""
-    status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=b"none")
+    status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=b"0 4\nnone")
     assert status == 1
     assert "ValueError: the agent's document cannot be read" in errors
     assert f"{tmp_path}/node/code/{code.digest}/trainshed/engines/remote/agent.py" in errors

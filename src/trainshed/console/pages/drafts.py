@@ -14,8 +14,17 @@ from typing import Any, Final, cast
 _GIVEN: Final = ("displayName", "labels", "jobSpec", "encryptionSpec")
 """What clients give of a custom job; all else of its resource is the service's."""
 _POOL: Final = (
-    *("kind", "script", "command", "packages", "module", "args", "image"),
-    *("machine", "accelerator", "accelerators", "env"),
+    "kind",
+    "script",
+    "command",
+    "packages",
+    "module",
+    "args",
+    "image",
+    "machine",
+    "accelerator",
+    "accelerators",
+    "env",
 )
 """Fields of what a worker pool is."""
 _NO_ACCELERATOR: Final = "ACCELERATOR_TYPE_UNSPECIFIED"

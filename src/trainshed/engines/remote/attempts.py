@@ -33,7 +33,8 @@ class Attempts:
         self.is_closed = False
         self._records = Records(directory)
         self._locks: dict[tuple[JobUid, int], asyncio.Lock] = {}
-        self._writing: set[asyncio.Task[None]] = set()
+        #: The write of a record that began last, while it lasts.
+        self._writing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
 
@@ -49,7 +50,7 @@ class Attempts:
     async def close(self) -> None:
         """What is being written is written."""
         self.is_closed = True
-        await asyncio.gather(*self._writing, return_exceptions=True)
+        await asyncio.gather(*self._writing.values(), return_exceptions=True)
         self._wake.set()
 
     def lock(self, key: tuple[JobUid, int]) -> asyncio.Lock:
@@ -69,9 +70,9 @@ class Attempts:
     async def write(self, gang: Gang, record: GangRecord) -> None:
         """Make it the gang's, once it is on the disk. Raises EngineUnavailable."""
         # Whoever gives up waiting for it does not undo it: the next one has to come after it.
-        writing = joined(asyncio.to_thread(self._records.write, record))
-        self._writing.add(writing)
-        writing.add_done_callback(self._writing.discard)
+        writing = joined(self._write_after(self._writing.get(gang.key), record))
+        self._writing[gang.key] = writing
+        writing.add_done_callback(lambda done: self._written(gang.key, done))
         try:
             await asyncio.shield(writing)
         except OSError as error:
@@ -80,9 +81,20 @@ class Attempts:
             ) from error
         gang.record = record
 
+    async def _write_after(self, earlier: asyncio.Task[None] | None, record: GangRecord) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        await asyncio.to_thread(self._records.write, record)
+
+    def _written(self, key: tuple[JobUid, int], writing: asyncio.Task[None]) -> None:
+        if self._writing.get(key) is writing:
+            del self._writing[key]
+
     async def delete(self, gang: Gang) -> None:
         """It has been given back."""
         if self.gangs.get(gang.key, gang) is gang:
+            if writing := self._writing.get(gang.key):
+                await asyncio.wait([writing])
             await asyncio.to_thread(self._records.delete, *gang.key)
             self.gangs.pop(gang.key, None)
 

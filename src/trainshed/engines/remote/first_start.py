@@ -1,5 +1,5 @@
 """A gang's first programs, started on their nodes before its agents have loaded: slots that the service
-chooses itself, and launch documents that it makes by what each node has told of itself (docs/adr/0076).
+chooses itself, and launch documents that it makes by what each node has told of itself (docs/adr/0082).
 
 Nothing follows from it: agents are asked for slots and told to launch as always, and find it done. What could
 not be begun on a node its agent begins.

@@ -45,8 +45,12 @@ def boot() -> str:
 
 def read(stream: "IO[bytes]") -> "tuple[bytes, bytes]":
     """What is to be begun, and the agent's document, as `messages.write_document` puts them together. Raises
-    EOFError: whoever sent it was killed over it."""
-    first, own = map(int, stream.readline().split() or (0, 0))
+    EOFError: whoever sent it was killed over it; ValueError."""
+    sizes = stream.readline()
+    try:
+        first, own = map(int, sizes.split() or (0, 0))
+    except ValueError:
+        raise ValueError("the agent's document cannot be read: it begins with %r" % sizes[:40])
     data = stream.read(first + own)
     if not own or len(data) < first + own:
         raise EOFError("the agent's document broke off")

@@ -415,10 +415,10 @@ def _guard(
 
 def _next(receiver: unix_sockets.Receiver) -> bytes:
     """The next line of the shim's, whose handle stays open; ends this process if the shim is gone."""
-    received = receiver.receive()
-    if not received:
+    received = receiver.receive_one()
+    if received is None:
         os._exit(1)
-    return received[0][0]
+    return received[0]
 
 
 def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.View) -> None:

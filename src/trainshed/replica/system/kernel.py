@@ -84,12 +84,14 @@ def unshare(flags: int) -> None:
 _CLONE_VM = 0x00000100
 _IDLE_STACK = 8192
 """Bytes, for a function of the C library that only waits."""
+_IDLE_SECONDS = 60
+"""After which it ends by itself, should whoever made it be killed over it."""
 
 
 @contextlib.contextmanager
 def idle_child(flags: int) -> "Generator[int]":
-    """The process id of a child in new namespaces, there as long as the context is. It only waits, in this
-    process's own memory, so it costs nothing of what a fork copies. Raises OSError."""
+    """The process id of a child in new namespaces, there as long as the context is, for a minute at most. It
+    only waits, in this process's own memory, so it costs nothing of what a fork copies. Raises OSError."""
     stack = ctypes.create_string_buffer(_IDLE_STACK)
     # A handler would run in it as well, on the memory that we work with.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
@@ -109,7 +111,8 @@ def _clone(flags: int, stack: int) -> int:
     if not LINUX:
         raise OSError(errno.ENOSYS, "clone: only Linux can do this")
     kinds = ctypes.c_int(flags | _CLONE_VM | signal.SIGCHLD)
-    child: int = _libc.clone(_libc.pause, ctypes.c_void_p(stack), kinds, None)
+    seconds = ctypes.c_void_p(_IDLE_SECONDS)
+    child: int = _libc.clone(_libc.sleep, ctypes.c_void_p(stack), kinds, seconds)
     _check(min(child, 0), "clone(%#x)" % flags)
     return child
 

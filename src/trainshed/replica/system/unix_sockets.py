@@ -58,11 +58,12 @@ def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
 class Receiver:
     """The other end. `rest`: what came after the last whole line that had a handle."""
 
-    __slots__ = ("_connection", "_handles", "rest")
+    __slots__ = ("_connection", "_handles", "_received", "rest")
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._handles: "list[int]" = []
+        self._received: "list[tuple[bytes, int]]" = []
         self.rest = b""
 
     def receive(self) -> "list[tuple[bytes, int]]":
@@ -85,6 +86,13 @@ class Receiver:
                 for handle in handles:
                     os.set_inheritable(handle, False)
                 return list(zip(lines, handles))  # noqa: B905 - `strict` is too young
+
+    def receive_one(self) -> "tuple[bytes, int] | None":
+        """As `receive`, one line at a time: the last piece of a long one comes with the next. None = the
+        sender is gone."""
+        if not self._received:
+            self._received = self.receive()
+        return self._received.pop(0) if self._received else None
 
     def handles(self) -> "list[int]":
         """Those received whose line is still incomplete."""
