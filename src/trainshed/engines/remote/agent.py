@@ -207,9 +207,8 @@ class Agent:
         self._skew = time.time() - welcome.clock if welcome.clock else None
         self._sender.resume(welcome.sizes)
         self._untold = Untold()
-        for replica in self._known.replicas():
-            for news in self._known.of(replica):
-                self._untold.add(replica, news)
+        for replica, news in self._known.all():
+            self._untold.add(replica, news)
         for replica, news in self._known.latest():
             self._untold.add(replica, news)
         self._untold.add(None, messages.Current())

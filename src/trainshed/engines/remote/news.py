@@ -32,10 +32,16 @@ class Known:
     def replicas(self) -> list[ReplicaId]:
         return sorted({replica for replica, _ in self._news})
 
-    def of(self, replica: ReplicaId) -> list[News]:
-        """In the order in which it was seen."""
-        found = sorted((key for key in self._news if key[0] == replica), key=lambda key: key[1])
-        return [news for key in found for news in self._news[key]]
+    def all(self) -> list[tuple[ReplicaId, News]]:
+        """Of each replica in the order in which it was seen, and of each incarnation all starts first: who
+        has ended may have waited for the others to begin."""
+        found = [
+            (incarnation, replica, news)
+            for (replica, incarnation), told in sorted(self._news.items(), key=lambda each: each[0])
+            for news in told
+        ]
+        found.sort(key=lambda each: (each[0], not isinstance(each[2], messages.Started)))
+        return [(replica, news) for _, replica, news in found]
 
 
 class Untold:
