@@ -50,7 +50,9 @@ def read(stream: "IO[bytes]") -> "tuple[bytes, bytes]":
     try:
         first, own = map(int, sizes.split() or (0, 0))
     except ValueError:
-        raise ValueError("the agent's document cannot be read: it begins with %r" % sizes[:40]) from None
+        raise ValueError(
+            "the agent's document cannot be read: it begins with %r" % sizes[:40]
+        ) from None
     data = stream.read(first + own)
     if not own or len(data) < first + own:
         raise EOFError("the agent's document broke off")
