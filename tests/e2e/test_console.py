@@ -137,6 +137,8 @@ def test_a_healthy_job_is_drilled(
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator("#head")).to_contain_text("Cancelled", timeout=60_000)
+    primary = page.locator("#replicas").get_by_role("row").filter(has_text="workerpool0-0")
+    expect(primary).to_contain_text("stopped: the job was cancelled")
 
 
 def test_a_log_of_many_lines_is_a_window(service: Service, enter: Callable[..., Page]) -> None:
