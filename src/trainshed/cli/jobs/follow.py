@@ -8,9 +8,9 @@ once per change. Streams are opened anew when the service is back, and nothing i
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -34,7 +34,6 @@ _SAID_IN_THE_LOG = frozenset({"notice", "warning", "building"})
 
 T = TypeVar("T")
 U = TypeVar("U")
-U_co = TypeVar("U_co", covariant=True)
 
 PATIENCE = 60.0
 """Seconds that a follower waits for a service to be back."""
@@ -52,19 +51,8 @@ _MOST_PLACES = 500
 here."""
 
 
-class Stream(Protocol[U_co]):
-    """Parts that come one after the other, until it is closed."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-    def __iter__(self) -> Iterator[U_co]: ...
+Stream = AbstractContextManager[Iterable[U]]
+"""Parts that come one after the other, until it is closed."""
 
 
 class _Ended:
@@ -158,31 +146,21 @@ class ViewChanges:
         return fresh
 
 
-class LogStream:
-    """The lines of a log as they come: as many at once as are there. Iterate once."""
+@contextmanager
+def log_stream(
+    client: Client, path: str, **query: str | int | None
+) -> Generator[Iterator[Sequence[Line]]]:
+    """The lines of a log as they come: as many at once as are there. Raises Refused, Unreachable; so does
+    iterating."""
+    with client.stream(path, **query) as answer:
+        yield map(_lines_of, answer.blocks())
 
-    def __init__(self, client: Client, path: str, **query: str | int | None) -> None:
-        """Raises Refused, Unreachable; so does iterating."""
-        self._answer = client.stream(path, **query)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._answer.close()
-
-    def __iter__(self) -> Iterator[Sequence[Line]]:
-        for block in self._answer.blocks():
-            try:
-                lines = _decode_lines(block)
-            except msgspec.MsgspecError as fault:
-                raise Unreachable(f"What came is no line of a log: {fault}.") from None
-            yield lines
+def _lines_of(block: bytes) -> Sequence[Line]:
+    try:
+        return _decode_lines(block)
+    except msgspec.MsgspecError as fault:
+        raise Unreachable(f"What came is no line of a log: {fault}.") from None
 
 
 class SeenLines:
@@ -309,8 +287,8 @@ class _Entries:
 def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Update]:
     seen = SeenLines()
 
-    def opened() -> LogStream:
-        return LogStream(client, job_path(uid, "/logs"), follow="true", **seen.query(False))
+    def opened() -> Stream[Sequence[Line]]:
+        return log_stream(client, job_path(uid, "/logs"), follow="true", **seen.query(False))
 
     def read(lines: Sequence[Line]) -> Iterator[Update]:
         return map(LogLine.of, seen.fresh(lines))

@@ -13,7 +13,7 @@ import click
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.follow import LogStream, Patience, SeenLines
+from trainshed.cli.jobs.follow import Patience, SeenLines, log_stream
 from trainshed.cli.jobs.log_choice import SEVERITIES, Between, LogChoice, moment, pattern, rfc3339
 from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
@@ -113,10 +113,10 @@ def _print(
     choice, told = following.choice, following.told
     entries = choice.between(told.entries() if told else (), tail=bool(tail))
     last = deque[Line](maxlen=tail) if tail and choice.chooses_lines else None
-    with LogStream(
+    with log_stream(
         client, job_path(job.uid, "/logs"), **following.which, **following.first
-    ) as told:
-        for lines in told:
+    ) as answer:
+        for lines in answer:
             wanted = following.wanted(lines)
             if last is None:
                 shown.lines(wanted, entries)
@@ -249,7 +249,7 @@ def followed(
     Unreachable."""
     first = {"tail": tail, "since": since}
     return patience.outlast(
-        lambda: LogStream(
+        lambda: log_stream(
             client, path, follow="true", **which, **(seen.query(tail is not None) or first)
         ),
         lambda lines: iter([fresh] if (fresh := seen.fresh(lines)) else []),
