@@ -463,8 +463,8 @@ class RemoteEngine:
                 "to the service's own user alone; take one of the prebuilt runtimes"
             )
         if self._options.library is not None or user:
-            # Buckets are directories of this machine and of the service's user: elsewhere, and by others, they
-            # are reached by gs:// alone.
+            # Buckets are directories of this machine and of the service's user: elsewhere, and by others,
+            # they are reached by gs:// alone.
             return [replace(plan, buckets=()) for plan in plans]
         return list(plans)
 
