@@ -65,7 +65,7 @@ def test_the_agent_itself_runs_by_what_was_sent(code: AgentCode, tmp_path: Path)
     status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=b"0 4\nnone")
     assert status == 1
     assert "ValueError: the agent's document cannot be read" in errors
-    assert f"{tmp_path}/node/code/{code.digest}/trainshed/engines/remote/agent.py" in errors
+    assert f"{tmp_path}/node/code/{code.digest}/trainshed/engines/remote/agent_process.py" in errors
 
 
 def test_a_long_document_arrives_whole(code: AgentCode, tmp_path: Path) -> None:

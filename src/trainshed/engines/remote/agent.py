@@ -9,11 +9,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
-import signal
-import socket
-import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -38,8 +33,6 @@ from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.gangs import Begun
 from trainshed.engines.local.machine import NAME as THIS_NODE
-from trainshed.engines.local.options import Options
-from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import (
     CapacityChanged,
     EngineEvent,
@@ -51,12 +44,11 @@ from trainshed.engines.port import (
     NodeChanged,
     NodesChosen,
     ReplicaReport,
-    ServiceAccess,
     Slot,
     SlotRequest,
     StartWaits,
 )
-from trainshed.engines.remote import first_start, messages, node_directory, preflight
+from trainshed.engines.remote import first_start, messages, preflight
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
@@ -64,7 +56,7 @@ from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.news import Known, Untold
 from trainshed.engines.remote.preflight import PreflightFailed
-from trainshed.engines.remote.reachability import Beacon, own_address, reach
+from trainshed.engines.remote.reachability import Beacon, reach
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, joined, keep
@@ -72,7 +64,6 @@ from trainshed.eventloop.background import Crew, begin, joined, keep
 if TYPE_CHECKING:
     from trainshed.engines.remote.content.cache import NodeCache
     from trainshed.engines.remote.content.manifest import Manifest
-    from trainshed.engines.remote.opening import Opening
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -494,30 +485,6 @@ def _news(event: ReplicaEvent) -> News:
             assert_never(event)
 
 
-# --- the process ---
-
-
-def options(document: AgentDocument, access: ServiceAccess, address: str) -> Options:
-    """Of the local engine on the node."""
-    return Options(
-        access=access,
-        address=address,
-        hidden=tuple(
-            path
-            for path in map(Path, document.hidden)
-            if not document.user or node_directory.is_open(path)
-        ),
-        read_only=tuple(Path(path) for path in document.read_only),
-        visible=tuple(Path(path) for path in document.visible),
-        level=document.level,
-        processes=document.processes,
-        usage_every=document.usage_every,
-        disk_enforced=document.disk_enforced,
-        # As the agent before it chose, if there was one: peers were told.
-        places=document.credential.name.rpartition("/")[0],
-    )
-
-
 def _cache(document: AgentDocument) -> "NodeCache | None":
     """None = the node shares files with the service. Loaded only if it is needed: it delays the start."""
     if not document.cache:
@@ -525,34 +492,6 @@ def _cache(document: AgentDocument) -> "NodeCache | None":
     from trainshed.engines.remote.content.cache import NodeCache
 
     return NodeCache(Path(document.cache), limit=document.cache_limit, node=document.node)
-
-
-async def _serve(
-    document: AgentDocument, directory: Path, zygote: ZygoteHandle, begun: Sequence[Begun]
-) -> None:
-    dialer: Dialer[News, Order] = Dialer(document.credential, Order)
-    for path in (paths := first_start.doors(document, directory)).values():
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-    listening = [await dialer.listen(door, path) for door, path in paths.items()]
-    access = first_start.access(document, directory)
-    address = await asyncio.to_thread(
-        own_address, document.address, (document.credential.host, document.credential.port)
-    )
-    engine = LocalEngine(directory, options(document, access, address), zygote=zygote)
-    agent = begin(Agent(document, engine, dialer, address, begun).run(), "the agent")
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Whoever cancels the allocation ends the programs as well: there is nothing to be told any more.
-        loop.add_signal_handler(number, agent.cancel)
-    try:
-        await asyncio.gather(agent, return_exceptions=True)
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # What is left to do is to leave nothing.
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)
-        for server in listening:
-            server.close()
 
 
 async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
@@ -567,33 +506,6 @@ async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
     finally:
         writer.close()
-
-
-def main(zygote: int, connection: socket.socket, document: bytes, opened: "Opening | None") -> None:
-    """Read the document, run, leave nothing. `zygote`: a process that `connection` speaks to. `opened`: what
-    was begun before."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    told = messages.read_document(document)
-    node_directory.require_user(told.user)
-    if opened is None:
-        name = node_directory.name_of(told.credential.name)
-        node_directory.make_ours(told.directory)
-        own, left = node_directory.own_directory(told.directory, name)
-        for path, text, mode in first_start.certificates(told, Path(own)):
-            path.touch(mode=0o600)
-            path.write_text(text, "utf-8")
-            path.chmod(mode)
-    else:
-        own, left = opened.directory, opened.left
-    threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
-    begun = [
-        Begun(told.job_uid, told.attempt, ReplicaId.parse(replica), plan, ours)
-        for replica, plan, ours in (opened.programs if opened else ())
-    ]
-    try:
-        asyncio.run(_serve(told, Path(own), ZygoteHandle(zygote, connection), begun))
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:

@@ -5,18 +5,15 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count
-from typing import Any
 
 import msgspec
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
-from trainshed.engines.launch.documents import identity
 from trainshed.engines.port import (
     EngineUnavailable,
     LaunchRejected,
@@ -27,6 +24,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentGone, AgentHandle
+from trainshed.engines.remote.agent_starter import AgentStarter, all_or_none
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts
 from trainshed.engines.remote.cluster import (
@@ -34,13 +32,12 @@ from trainshed.engines.remote.cluster import (
     ClusterRefused,
     ClusterUnavailable,
     Hold,
-    HoldEnd,
     Owner,
 )
 from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.content.progress import delay_of_sending
-from trainshed.engines.remote.first_start import FirstStart, choose_slots
+from trainshed.engines.remote.first_starter import FirstStarter
 from trainshed.engines.remote.gang import Gang, given, has_to_move, hold_name, moved
 from trainshed.engines.remote.kept_holds import KeptHolds
 from trainshed.engines.remote.known_nodes import KnownNodes
@@ -59,13 +56,8 @@ _REST_SECONDS = 600.0
 """For which nodes of one kind are held while those of another are waited for."""
 _TOLD_AFTER = (2.0, 10.0, 25.0)
 """Seconds after which it is told how much a node was sent; then after each double minute."""
-_IN_WAY_SECONDS = 0.5
-"""Seconds that a request for nodes waits; then all kept holds on them are given back, even if it should fit
-beside them."""
 _STARTS = 3
 """Agents that are started on a node until one stays."""
-_VALID = 400 * 86400.0
-"""Seconds for which a credential is valid at most; it ends with its hold anyway."""
 
 
 class SlotMaker:
@@ -82,7 +74,6 @@ class SlotMaker:
         *,
         known: KnownNodes,
     ) -> None:
-        self._known = known
         self._attempts = attempts
         self._agents = agents
         self._cluster = cluster
@@ -90,6 +81,8 @@ class SlotMaker:
         self._options = options
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self._kept = KeptHolds(attempts, agents, cluster, nodes, options)
+        self._starter = AgentStarter(attempts, agents, cluster, self._kept, options)
+        self._first = FirstStarter(attempts, agents, self._starter, options, known=known)
         self._tasks = Crew()
 
     def begin(self) -> None:
@@ -103,6 +96,7 @@ class SlotMaker:
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        await self._first.close()
         await self._kept.close()
         await self._tasks.close()
 
@@ -294,7 +288,7 @@ class SlotMaker:
                     holds = await self._hold_anywhere(gang)
                 else:
                     await self._kept.adopt(gang)
-                self._choose(gang)
+                self._first.choose(gang)
                 agents = await self._with_agents(gang, holds)
                 if self._options.preflight:
                     await self._require_links(agents)
@@ -311,42 +305,6 @@ class SlotMaker:
                     raise
             finally:
                 gang.first = None
-
-    def _choose(self, gang: Gang) -> None:
-        """Choose the slots of a gang for which everything is new, if its nodes are known: then its programs
-        need not wait for agents."""
-        options, record = self._options, gang.record
-        nodes = list(dict.fromkeys(seat.request.node for seat in record.seats))
-        if (
-            gang.agents
-            or record.stopped is not None
-            or record.owner.user
-            or options.anywhere
-            or options.preflight
-            or options.library is not None
-            or any(seat.launched or seat.request.accelerators for seat in record.seats)
-            # An agent each, of which neither knows what the other one gives out.
-            or len({(seat.part, seat.request.node) for seat in record.seats}) != len(nodes)
-        ):
-            return
-        known = {node: facts for node in nodes if (facts := self._known.of(node))}
-        if len(known) < len(nodes):
-            return
-        parts = {seat.request.node: seat.part for seat in record.seats}
-        taken = {
-            (slot.node, slot.port)
-            for other in self._attempts.gangs.values()
-            for slot in (*other.slots(), *(other.first.slots.values() if other.first else ()))
-        }
-        chosen = choose_slots(
-            record.job_uid,
-            [seat.request for seat in record.seats],
-            known,
-            identity=lambda node: f"{hold_name(options.identity, record, parts[node])}/{node}",
-            taken=taken,
-        )
-        gang.first = FirstStart(chosen, known)
-        gang.chosen.set()
 
     async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
         """Parts one after the other, on nodes that the cluster chooses. What is held waits for the rest for a
@@ -391,13 +349,13 @@ class SlotMaker:
                 agents.append(agent)
         if not missing:
             return agents
-        fresh = await self._new_agents(gang, missing)
+        fresh = await self._starter.new_agents(gang, missing)
         if gang.first is not None:
-            await self._start_first(gang, gang.first, fresh)
+            await self._first.start(gang, gang.first, fresh)
             return fresh
         try:
             await all_or_none(
-                self._start_part(
+                self._starter.start_part(
                     gang, part, holds.get(part), [agent for agent in fresh if agent.part == part]
                 )
                 for part in dict.fromkeys(part for part, _ in missing)
@@ -408,171 +366,6 @@ class SlotMaker:
                     # It was never asked for, and nobody shall wait for it.
                     self._agents.give_up(agent)
         return [*agents, *fresh]
-
-    async def _new_agents(
-        self, gang: Gang, missing: Iterable[tuple[int, str]]
-    ) -> list[AgentHandle]:
-        """In the places of those that are gone; what those had begun is lost by now."""
-        async with self._attempts.lock(gang.key):
-            starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
-            # They have given out no slots yet, whatever those before them gave.
-            seats = tuple(
-                msgspec.structs.replace(seat, slot=None, is_chosen=False)
-                if place(seat.part, seat.request.node) in starts
-                else seat
-                for seat in gang.record.seats
-            )
-            record = msgspec.structs.replace(
-                gang.record, agents=gang.record.agents | starts, seats=seats
-            )
-            await self._attempts.write(gang, record)
-            fresh = [
-                self._agents.add(gang, part, node, starts[place(part, node)])
-                for part, node in missing
-            ]
-        for agent in fresh:
-            agent.is_starting = True
-        return fresh
-
-    async def _start_part(
-        self, gang: Gang, part: int, hold: Hold | None, agents: Sequence[AgentHandle]
-    ) -> None:
-        """Hold that part, unless it is held, and start agents there. Their documents are made meanwhile."""
-        preparing = joined(asyncio.to_thread(self._commands, gang.record, agents))
-        try:
-            if hold is None:
-                hold = await self._acquired(gang, part)
-            commands = await preparing
-        finally:
-            preparing.cancel()
-        await asyncio.gather(
-            *(
-                self._start_agent(agent, hold, *command)
-                for agent, command in zip(agents, commands, strict=True)
-            )
-        )
-
-    async def _start_first(
-        self, gang: Gang, first: FirstStart, agents: Sequence[AgentHandle]
-    ) -> None:
-        """Hold all parts, then start agents, and with them programs, if they are known by then."""
-        issuing = joined(asyncio.to_thread(self._documents, gang.record, agents))
-        holds: dict[int, Hold] = {}
-
-        async def hold(part: int) -> None:
-            holds[part] = await self._acquired(gang, part)
-
-        is_begun = False
-        try:
-            await all_or_none(hold(part) for part in gang.record.parts)
-            documents = await issuing
-            texts = [b""] * len(documents)
-            if await first.is_ready() and await self._note_first(gang, first):
-                is_begun = True
-                texts = [first.text(document) for document in documents]
-                for agent in agents:
-                    agent.hosts = first.hosts()
-            await all_or_none(
-                self._start_agent(
-                    agent,
-                    holds[agent.part],
-                    *self._options.command(agent.node, messages.write_document(document, text)),
-                )
-                for agent, document, text in zip(agents, documents, texts, strict=True)
-            )
-            if is_begun:
-                async with self._attempts.lock(gang.key):
-                    await self._attempts.write(gang, gang.record)
-        except BaseException as failure:
-            for agent in agents:
-                if not agent.is_started:
-                    # Nobody would wait for it in vain.
-                    self._agents.give_up(agent)
-                    if is_begun:
-                        # What it may have begun has ended with it, and is not begun again under its number.
-                        end = HoldEnd(Loss.AGENT_LOST, f"its agent was not started: {failure}")
-                        self._tasks.begin(self._agents.lose(agent, end), "noting what is lost")
-            raise
-        finally:
-            issuing.cancel()
-
-    async def _note_first(self, gang: Gang, first: FirstStart) -> bool:
-        """Keep in mind what is about to be begun. False: it may not be. It is written down when agents have
-        been started: one that this service did not start before it was killed has begun nothing, and its
-        replicas are none of those that were lost."""
-        async with self._attempts.lock(gang.key):
-            record = gang.record
-            for plan in first.plans:
-                seat = record.seat(plan.replica)
-                assert seat is not None
-                if record.stopped is not None or plan.incarnation <= seat.forbidden:
-                    return False
-                record = record.with_seat(
-                    msgspec.structs.replace(
-                        seat,
-                        slot=first.slots[plan.replica],
-                        is_chosen=True,
-                        port=first.slots[plan.replica].port,
-                        launched=plan.incarnation,
-                        identity=identity(plan),
-                    )
-                )
-            gang.record = record
-        return True
-
-    async def _acquired(self, gang: Gang, part: int) -> Hold:
-        name, needs = hold_name(self._options.identity, gang.record, part), gang.record.parts[part]
-        acquiring = joined(self._cluster.acquire(name, needs))
-        try:
-            await asyncio.wait([acquiring], timeout=_IN_WAY_SECONDS)
-            if not acquiring.done():
-                await self._kept.give_back_on({need.node for need in needs})
-            return await asyncio.shield(acquiring)
-        finally:
-            acquiring.cancel()
-            await asyncio.gather(acquiring, return_exceptions=True)
-
-    def _commands(
-        self, record: GangRecord, agents: Sequence[AgentHandle]
-    ) -> list[tuple[Sequence[str], bytes]]:
-        """What starts each of them, and what it is given. Blocks: certificates are made, and all of the
-        agents' code may have to be read. Raises EngineUnavailable."""
-        return [
-            self._options.command(document.node, messages.write_document(document))
-            for document in self._documents(record, agents)
-        ]
-
-    def _documents(
-        self, record: GangRecord, agents: Sequence[AgentHandle]
-    ) -> list[messages.AgentDocument]:
-        """Blocks: certificates are made. Raises EngineUnavailable."""
-        return [self._document(record, agent) for agent in agents]
-
-    def _document(self, record: GangRecord, agent: AgentHandle) -> messages.AgentDocument:
-        reports = self._cluster.report().nodes
-        report = next((one for one in reports if one.node.name == agent.node), None)
-        if report is None:
-            raise EngineUnavailable(f"the cluster does not list node {agent.node} any more")
-        return self._options.agent(
-            credential=self._agents.hub.issue(agent.name, self._options.now() + _VALID),
-            job_uid=agent.job_uid,
-            attempt=agent.attempt,
-            node=agent.node,
-            user=hold_name(self._options.identity, record, agent.part).user,
-            address=report.address,
-            lease=self._options.lease,
-        )
-
-    async def _start_agent(
-        self, agent: AgentHandle, hold: Hold, argv: Sequence[str], given: bytes
-    ) -> None:
-        try:
-            await self._cluster.start_agent(hold, agent.node, argv, given)
-            agent.is_started = True
-        finally:
-            agent.is_starting = False
-            if not agent.is_connected:
-                agent.silent_since = time.monotonic()
 
     async def _require_links(self, agents: Sequence[AgentHandle]) -> None:
         """Each node reaches all others. Raises PreflightFailed, with the unfit left alone from now on, and
@@ -675,21 +468,6 @@ def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
             f"port {seat.port} of node {slot.node} is taken by another program, and replicas that run look "
             f"for {seat.replica} there; a new attempt gives all of them new ports"
         )
-
-
-async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait until all are done, or one has failed: then cancel the others, wait for their ends, and raise
-    it."""
-    tasks = [joined(one) for one in some]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    failures = [one for one in outcomes if isinstance(one, BaseException)]
-    for failure in sorted(failures, key=lambda one: isinstance(one, asyncio.CancelledError)):
-        raise failure
 
 
 async def _breaks(

@@ -28,11 +28,11 @@ def main() -> None:
     opening.give_precedence(opened)
     # Modules are no garbage: to look for some while they load would take a tenth of the start's time.
     gc.disable()
-    from trainshed.engines.remote import agent
+    from trainshed.engines.remote import agent_process
 
     gc.freeze()
     gc.enable()
-    agent.main(pid, connection, document, opened)
+    agent_process.main(pid, connection, document, opened)
     # All is closed and cleared away: what the interpreter would tidy up goes with the process.
     os._exit(0)
 

@@ -1,0 +1,106 @@
+"""An agent's process once it has loaded: reads its document, makes the local engine of the node, is the agent
+until that ends, and leaves nothing. It begins in `start`."""
+
+import asyncio
+import logging
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainshed.core.names import ReplicaId
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.gangs import Begun
+from trainshed.engines.local.options import Options
+from trainshed.engines.local.spawner import ZygoteHandle
+from trainshed.engines.port import ServiceAccess
+from trainshed.engines.remote import first_start, messages, node_directory
+from trainshed.engines.remote.agent import Agent
+from trainshed.engines.remote.dialer import Dialer
+from trainshed.engines.remote.messages import AgentDocument, News, Order
+from trainshed.engines.remote.reachability import own_address
+from trainshed.eventloop.background import begin
+
+if TYPE_CHECKING:
+    from trainshed.engines.remote.opening import Opening
+
+
+def main(zygote: int, connection: socket.socket, document: bytes, opened: "Opening | None") -> None:
+    """Read the document, run, leave nothing. `zygote`: a process that `connection` speaks to. `opened`: what
+    was begun before."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    told = messages.read_document(document)
+    node_directory.require_user(told.user)
+    if opened is None:
+        name = node_directory.name_of(told.credential.name)
+        node_directory.make_ours(told.directory)
+        own, left = node_directory.own_directory(told.directory, name)
+        for path, text, mode in first_start.certificates(told, Path(own)):
+            path.touch(mode=0o600)
+            path.write_text(text, "utf-8")
+            path.chmod(mode)
+    else:
+        own, left = opened.directory, opened.left
+    threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
+    begun = [
+        Begun(told.job_uid, told.attempt, ReplicaId.parse(replica), plan, shim)
+        for replica, plan, shim in (opened.programs if opened else ())
+    ]
+    try:
+        asyncio.run(_serve(told, Path(own), ZygoteHandle(zygote, connection), begun))
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+async def _serve(
+    document: AgentDocument, directory: Path, zygote: ZygoteHandle, begun: Sequence[Begun]
+) -> None:
+    dialer: Dialer[News, Order] = Dialer(document.credential, Order)
+    doors = first_start.doors(document, directory)
+    for path in doors.values():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+    listening = [await dialer.listen(door, path) for door, path in doors.items()]
+    access = first_start.access(document, directory)
+    address = await asyncio.to_thread(
+        own_address, document.address, (document.credential.host, document.credential.port)
+    )
+    engine = LocalEngine(directory, _options(document, access, address), zygote=zygote)
+    agent = begin(Agent(document, engine, dialer, address, begun).run(), "the agent")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Whoever cancels the allocation ends the programs as well: there is nothing to be told any more.
+        loop.add_signal_handler(number, agent.cancel)
+    try:
+        await asyncio.gather(agent, return_exceptions=True)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # What is left to do is to leave nothing.
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+        for server in listening:
+            server.close()
+
+
+def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Options:
+    """Of the local engine on the node."""
+    return Options(
+        access=access,
+        address=address,
+        hidden=tuple(
+            path
+            for path in map(Path, document.hidden)
+            if not document.user or node_directory.is_open(path)
+        ),
+        read_only=tuple(Path(path) for path in document.read_only),
+        visible=tuple(Path(path) for path in document.visible),
+        level=document.level,
+        processes=document.processes,
+        usage_every=document.usage_every,
+        disk_enforced=document.disk_enforced,
+        # As the agent before it chose, if there was one: peers were told.
+        places=document.credential.name.rpartition("/")[0],
+    )

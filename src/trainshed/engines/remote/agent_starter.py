@@ -1,0 +1,167 @@
+"""Starts agents: holds the nodes of an attempt's parts, makes what their agents are given, and has the
+cluster run them there."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.remote import messages
+from trainshed.engines.remote.agent_handle import AgentHandle
+from trainshed.engines.remote.agents import Agents
+from trainshed.engines.remote.attempts import Attempts
+from trainshed.engines.remote.cluster import Cluster, Hold
+from trainshed.engines.remote.gang import Gang, hold_name
+from trainshed.engines.remote.kept_holds import KeptHolds
+from trainshed.engines.remote.options import RemoteOptions
+from trainshed.engines.remote.records import GangRecord, place
+from trainshed.eventloop.background import joined
+
+_IN_WAY_SECONDS = 0.5
+"""Seconds that a request for nodes waits; then all kept holds on them are given back, even if it should fit
+beside them."""
+_VALID = 400 * 86400.0
+"""Seconds for which a credential is valid at most; it ends with its hold anyway."""
+
+
+class AgentStarter:
+    """Starts agents of any gang. `kept`: gives back what is in the way of what is to be held."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        agents: Agents,
+        cluster: Cluster,
+        kept: KeptHolds,
+        options: RemoteOptions,
+    ) -> None:
+        self._attempts = attempts
+        self._agents = agents
+        self._cluster = cluster
+        self._kept = kept
+        self._options = options
+
+    async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
+        """Write down agents that are about to be started, each given by its part and its node, in the places
+        of those that are gone; what those had begun is lost by now."""
+        async with self._attempts.lock(gang.key):
+            starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
+            # They have given out no slots yet, whatever those before them gave.
+            seats = tuple(
+                msgspec.structs.replace(seat, slot=None, is_chosen=False)
+                if place(seat.part, seat.request.node) in starts
+                else seat
+                for seat in gang.record.seats
+            )
+            record = msgspec.structs.replace(
+                gang.record, agents=gang.record.agents | starts, seats=seats
+            )
+            await self._attempts.write(gang, record)
+            fresh = [
+                self._agents.add(gang, part, node, starts[place(part, node)])
+                for part, node in missing
+            ]
+        for agent in fresh:
+            agent.is_starting = True
+        return fresh
+
+    async def start_part(
+        self, gang: Gang, part: int, hold: Hold | None, agents: Sequence[AgentHandle]
+    ) -> None:
+        """Hold that part, unless it is held, and start agents there. What they are given is made meanwhile.
+        Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
+        preparing = joined(asyncio.to_thread(self._commands, gang.record, agents))
+        try:
+            if hold is None:
+                hold = await self.hold(gang, part)
+            commands = await preparing
+        finally:
+            preparing.cancel()
+        await asyncio.gather(
+            *(
+                self._start(agent, hold, *command)
+                for agent, command in zip(agents, commands, strict=True)
+            )
+        )
+
+    async def hold(self, gang: Gang, part: int) -> Hold:
+        """As `Cluster.acquire` does it."""
+        name, needs = hold_name(self._options.identity, gang.record, part), gang.record.parts[part]
+        acquiring = joined(self._cluster.acquire(name, needs))
+        try:
+            await asyncio.wait([acquiring], timeout=_IN_WAY_SECONDS)
+            if not acquiring.done():
+                await self._kept.give_back_on({need.node for need in needs})
+            return await asyncio.shield(acquiring)
+        finally:
+            acquiring.cancel()
+            await asyncio.gather(acquiring, return_exceptions=True)
+
+    def documents(
+        self, record: GangRecord, agents: Sequence[AgentHandle]
+    ) -> list[messages.AgentDocument]:
+        """What each of them is told. Blocks: certificates are made. Raises EngineUnavailable."""
+        return [self._document(record, agent) for agent in agents]
+
+    async def start(
+        self, agent: AgentHandle, hold: Hold, document: messages.AgentDocument, first: bytes
+    ) -> None:
+        """Start one. `first`: what it is to begin before it has loaded (`FirstStart.text`); b"" = nothing.
+        Raises ClusterUnavailable."""
+        written = messages.write_document(document, first)
+        await self._start(agent, hold, *self._options.command(agent.node, written))
+
+    def _commands(
+        self, record: GangRecord, agents: Sequence[AgentHandle]
+    ) -> list[tuple[Sequence[str], bytes]]:
+        """What starts each of them, and what it is given. Blocks: besides, all of the agents' code may have
+        to be read."""
+        return [
+            self._options.command(document.node, messages.write_document(document))
+            for document in self.documents(record, agents)
+        ]
+
+    def _document(self, record: GangRecord, agent: AgentHandle) -> messages.AgentDocument:
+        reports = self._cluster.report().nodes
+        report = next((one for one in reports if one.node.name == agent.node), None)
+        if report is None:
+            raise EngineUnavailable(f"the cluster does not list node {agent.node} any more")
+        return self._options.agent(
+            credential=self._agents.hub.issue(agent.name, self._options.now() + _VALID),
+            job_uid=agent.job_uid,
+            attempt=agent.attempt,
+            node=agent.node,
+            user=hold_name(self._options.identity, record, agent.part).user,
+            address=report.address,
+            lease=self._options.lease,
+        )
+
+    async def _start(
+        self, agent: AgentHandle, hold: Hold, argv: Sequence[str], given: bytes
+    ) -> None:
+        try:
+            await self._cluster.start_agent(hold, agent.node, argv, given)
+            agent.is_started = True
+        finally:
+            agent.is_starting = False
+            if not agent.is_connected:
+                agent.silent_since = time.monotonic()
+
+
+async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait until all are done, or one has failed: then cancel the others, wait for their ends, and raise
+    it."""
+    tasks = [joined(one) for one in some]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [one for one in outcomes if isinstance(one, BaseException)]
+    for failure in sorted(failures, key=lambda one: isinstance(one, asyncio.CancelledError)):
+        raise failure
