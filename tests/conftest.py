@@ -62,7 +62,11 @@ TOGETHER = {
         "slurm/test_service_rows.py",
         "slurm/test_spies.py",
     ),
-    "users of slurm": ("slurm/test_identity.py", "slurm/test_ordinary_user.py"),
+    "users of slurm": (
+        "slurm/test_conformance_users.py",
+        "slurm/test_identity.py",
+        "slurm/test_ordinary_user.py",
+    ),
     "sdk": (
         "e2e/test_datasets_sdk.py",
         "e2e/test_experiments_sdk.py",

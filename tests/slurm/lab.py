@@ -206,8 +206,9 @@ class SlurmLab(Machines):
                 return
 
     def clear(self) -> None:
-        """End all jobs, and wait until nodes are as they were in the beginning."""
-        self.slurm("scancel", "-u", "root")
+        """End all jobs, whosever they are, and wait until nodes are as they were in the beginning."""
+        if jobs := self.slurm("squeue", "-h", "-o", "%i").split():
+            self.slurm("scancel", *jobs)
         self.await_idle()
         self.await_states(dict.fromkeys(self.nodes, ("idle",)))
 

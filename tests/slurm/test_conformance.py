@@ -1,83 +1,35 @@
-"""The conformance suite on the Slurm engine, on real nodes of a real Slurm."""
+"""The conformance suite on the Slurm engine, on real nodes of a real Slurm. On its login node, as other
+users: test_conformance_users.py."""
 
-import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.slurm.conformance_lab import SlurmEngineLab
 from tests.slurm.lab import CPUS, SlurmLab
 from tests.soaks import SOAKS
-from trainshed.core.secrets import SecretRef
-from trainshed.engines.conformance.lab import Lab, LabWithNodes, Program
+from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from trainshed.engines.conformance.suite import Conformance
-from trainshed.engines.port import Engine, NodesChosen, ServiceAccess
-from trainshed.engines.registry import EngineContext, ProgramRules
-from trainshed.engines.slurm.build import new_engine
+from trainshed.engines.port import Engine, NodesChosen
 
 
-class _NoSecrets:
-    async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        return {}
-
-
-def context(directory: Path, settings: dict[str, Any]) -> EngineContext:
-    return EngineContext(
-        data=directory,
-        settings=settings,
-        secrets=_NoSecrets(),
-        now=time.time_ns,
-        hidden=(),
-        kept_ports=(),
-        access=ServiceAccess(),
-        zygote=None,
-        rules=ProgramRules(
-            visible=(Path(sys.prefix), Path(sys.base_prefix)), autopsy_ttl=3600 * 10**9
-        ),
-    )
-
-
-def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
-    return new_engine(context(directory, settings))
-
-
-class SlurmEngineLab(LabWithNodes):
-    patience = 40.0
-    kills = 6 if SOAKS else 1
+class OutsideLab(SlurmEngineLab):
+    """Its engine is a process of the real machine, and Slurm's commands are the lab's."""
 
     def __init__(self, lab: SlurmLab, directory: Path, **more: Any) -> None:
-        self._lab = lab
-        self._directory = directory
-        self._settings = {
-            "address": lab.outside,
-            "commands": str(lab.commands),
-            "directory": "/tmp/agents",
-            "lease": 10.0,
-            "shared": True,
-            **more,
-        }
-
-    def engine(self) -> Engine:
-        return self.elsewhere()()
-
-    def elsewhere(self) -> Callable[[], Engine]:
-        return partial(engine_of, self._directory, self._settings)
-
-    async def cut_off(self, engine: Engine, node: str) -> None:
-        self._lab.unplug(node)
-
-    async def reconnect(self, engine: Engine, node: str) -> None:
-        self._lab.replug(node)
+        own = {"commands": str(lab.commands), "directory": "/tmp/agents"}
+        super().__init__(
+            lab, directory, {"address": lab.outside, **own, **more}, kills=6 if SOAKS else 1
+        )
 
 
 class TestSlurm(Conformance):
     @pytest.fixture
     def lab(self, slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Lab]:
-        yield SlurmEngineLab(slurm_lab, tmp_path)
+        yield OutsideLab(slurm_lab, tmp_path)
         slurm_lab.clear()
 
 
@@ -96,7 +48,7 @@ class TestOneOfSeveralClusters(Conformance):
         slurm_lab.clear()
 
 
-class _JoinedLab(SlurmEngineLab):
+class _JoinedLab(OutsideLab):
     async def cut_off(self, engine: Engine, node: str) -> None:
         await super().cut_off(engine, node.partition(".")[2])
 
@@ -122,5 +74,5 @@ def test_where_the_queue_is_slurms_it_chooses_nodes_for_a_gang(
         [told] = [event.nodes for event in stage.events if isinstance(event, NodesChosen)]
         assert dict(told) == {PRIMARY: "node2", SECOND_REPLICA: "node2"}
 
-    staged(body)(None, SlurmEngineLab(slurm_lab, tmp_path, queue="slurm"))
+    staged(body)(None, OutsideLab(slurm_lab, tmp_path, queue="slurm"))
     slurm_lab.clear()

@@ -83,7 +83,8 @@ def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
         f'engine = "slurm"\n[engines.slurm]\naddress = "{slurm_lab.outside}"\nshared = true\n'
         f'partition = "hi"\n{_USERS}'
     )
-    command = ["doctor", "--format", "json", "--config", str(config), "--data", str(service.data)]
+    command = ["trainshed", "doctor", "--format", "json", "--config", str(config)]
+    command += ["--data", str(service.data)]
     try:
         argv, environment = on_login_node(slurm_lab, command)
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)

@@ -87,7 +87,7 @@ def give_environments(user: int) -> None:
 def on_login_node(
     lab: SlurmLab, words: Sequence[str], uid: int = 0
 ) -> tuple[list[str], dict[str, str]]:
-    """The arguments and the environment by which `trainshed WORDS` runs on a login node, where there is
+    """The arguments and the environment by which `python -m WORDS` runs on a login node, where there is
     nothing but Slurm's own commands, as root or as another user. Skips where no interpreter can be run by
     other users."""
     python = interpreter_of_nobody()
@@ -97,20 +97,29 @@ def on_login_node(
     environment = {
         **{name: text for name, text in os.environ.items() if name.startswith(kept)},
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "PYTHONPATH": f"{ROOT}/src:{Path(pytest.__file__).parents[1]}",
+        "PYTHONPATH": f"{ROOT}/src:{ROOT}:{Path(pytest.__file__).parents[1]}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "TRAINSHED_CACHE": str(cache_of(uid) if uid else cache_for_users()),
         "TRAINSHED_VISIBLE_PATHS": str(common_place()),
     }
     as_user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
-    return [*lab.on_login_node(), *as_user, python, "-m", "trainshed", *words], environment
+    return [*lab.on_login_node(), *as_user, python, "-m", *words], environment
 
 
 @contextlib.contextmanager
 def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Generator[Service]:
     """A service there, over a directory that `configure` has made and that user may write to."""
     reader, writer = os.pipe()
-    words = ["up", "--port", "0", "--data", str(directory / "data"), "--ready-fd", str(writer)]
+    words = [
+        "trainshed",
+        "up",
+        "--port",
+        "0",
+        "--data",
+        str(directory / "data"),
+        "--ready-fd",
+        str(writer),
+    ]
     words += ["--config", str(directory / "config.toml")]
     argv, environment = on_login_node(lab, words, uid)
     said = directory / "service.log"
