@@ -8,6 +8,7 @@ from statistics import median
 import pytest
 
 from tests.progress_corpus.record import RECORDINGS, RESTARTED
+from tests.progress_corpus.strangers import STRANGERS
 from trainshed.core.progress.estimate import Estimate, Tracker
 from trainshed.core.progress.lines import counts, rest, totals_of
 from trainshed.core.progress.remaining import remaining_text
@@ -17,7 +18,7 @@ from trainshed.core.progress.remaining import remaining_text
     ("line", "done", "total", "text"),
     [
         (" 45%|████▌     | 450/1000 [00:12<00:15, 36.1it/s]", 450, 1000, "450 of 1000"),
-        (" 12%|█▏ | 1.20M/9.60M [00:12<01:15, 96.1kB/s]", 1.2e6, 9.6e6, "1.2e+06 of 9.6e+06"),
+        (" 12%|█▏ | 1.20M/9.60M [00:12<01:15, 96.1kB/s]", 1.2e6, 9.6e6, "1,200,000 of 9,600,000"),
         ("Epoch 3/10", 3, 10, "epoch 3 of 10"),
         ("Epoch [7/20], Step [100/600], Loss: 0.3", 7, 20, "epoch 7 of 20"),
         ("INFO step 120 of 1000 loss=2.1", 120, 1000, "step 120 of 1000"),
@@ -41,6 +42,10 @@ from trainshed.core.progress.remaining import remaining_text
         ("[07/20] train_loss: 0.31 val_acc: 0.88", 7, 20, "7 of 20"),
         ("[12]\ttrain-rmse:0.4", 12, 0, "round 12"),
         ("[5]\ttraining's l2: 0.2", 5, 0, "round 5"),
+        ('{"step": 10, "total_steps": 800, "loss": 0.3}', 10, 800, "step 10 of 800"),
+        ("global_step=120 loss=0.3", 120, 0, "step 120"),
+        ("|    total_timesteps | 2048     |", 2048, 0, "timestep 2048"),
+        ("Epoch(train)  [3][ 20/100]  lr: 0.001", 3, 0, "epoch 3"),
     ],
 )
 def test_lines_that_tell(line: str, done: float, total: float, text: str) -> None:
@@ -83,6 +88,7 @@ def test_a_line_of_any_length_costs_little() -> None:
         (["--n_estimators", "80"], {"round": 80}),
         (["--num_boost_round=60"], {"round": 60}),
         (["epoch", "3", "steps", "4"], {}),
+        (["--total-timesteps", "100000"], {"timestep": 100000}),
     ],
 )
 def test_the_command_line_says_how_much_there_is(
@@ -98,6 +104,9 @@ def test_the_command_line_says_how_much_there_is(
         ("Epoch [1][50/100]\tlr: 0.001, eta: 1 day, 2:00:00, time: 0.1", 26 * 3600),
         ("90:\tlearn: 0.3\ttotal: 52ms\tremaining: 1m 20s", 80),
         ("remaining time: 5.9s", 5.9),
+        ("epoch 3, about 1.5 minutes remaining", 90),
+        ("time left: 1 hour, 2 min", 3720),
+        ("Time remaining: 00:14:22", 862),
         ("12/50 [======>.......] - ETA: 4s - loss: 0.3", None),
         (" 45%|████▌     | 450/1000 [00:12<00:15, 36.1it/s, eta 3s]", None),
         ("beta: 0:12:30", None),
@@ -180,6 +189,62 @@ def test_no_estimate_is_absurd_once_half_of_a_run_is_over(name: str) -> None:
         assert found is not None and found.remaining is not None, share
         true = CORPUS[name].end * (1 - share)
         assert 0.5 * true <= found.remaining <= 1.6 * true, share
+
+
+def after(share: float, name: str) -> tuple[Estimate | None, float]:
+    """What is known of a stranger's program after a share of its run, and what truly remains."""
+    lines, end = STRANGERS[name].run()
+    tracker = Tracker(0.0, totals_of(STRANGERS[name].command))
+    for at, text in lines:
+        if at <= share * end:
+            tracker.feed(at, text)
+    return tracker.estimate(share * end), end * (1 - share)
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_strangers_ways_of_telling_are_understood(name: str) -> None:
+    """spec/program#progress: no rule is for one of them."""
+    for share in (0.2, 0.3, 0.5, 0.7):
+        found, true = after(share, name)
+        assert found is not None and found.remaining is not None, share
+        assert abs(found.remaining - true) <= 0.25 * true, share
+
+
+def test_after_a_fifth_of_a_strangers_run_the_rest_is_known_to_a_tenth() -> None:
+    wrong: list[float] = []
+    for found, true in (after(0.2, name) for name in STRANGERS):
+        assert found is not None and found.remaining is not None
+        wrong.append(abs(found.remaining - true) / true)
+    assert median(wrong) <= 0.10
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"Test set: Accuracy: {n}/10000 ({n // 100}%)" for n in (1100, 5400, 8000, 9100, 9600)],
+        [f"acc {n}% of images" for n in (10, 30, 50, 70)],
+        [f"memory {n}/64 GB in use" for n in (3, 9, 20, 30)],
+        [f"[rank {n}/8] joined" for n in range(1, 6)],
+        [f"saved to /data/{n}/9" for n in range(1, 6)],
+        [f"GPU 0 at {n}% done with warm-up" for n in (10, 40, 70)],
+        [f"{n}/20 of the board are white" for n in (3, 7, 11, 6, 9)],
+        [f"2026/11/{n} done" for n in range(10, 20)],
+        [f"loading shard {n}/20" for n in range(1, 9)],
+        ["done: 5/5", "done: 5/5", "done: 5/5"],
+    ],
+)
+def test_what_grows_otherwise_is_no_progress(lines: list[str]) -> None:
+    tracker = Tracker(0.0)
+    for at, text in enumerate(lines):
+        tracker.feed(float(at), text)
+    found = tracker.estimate(float(len(lines)))
+    assert found is None or (found.done, found.remaining) == (None, None)
+
+
+def test_what_was_only_seen_complete_is_not_the_whole() -> None:
+    """As a validation of five batches that is told once in an epoch."""
+    found = told((0, "100%|███| 4/4 [00:00<00:00]"), (5, "lr 0.1"), now=9)
+    assert (found.done, found.remaining) == (None, None)
 
 
 def told(*lines: tuple[float, str], now: float, totals: dict[str, float] | None = None) -> Estimate:

@@ -9,10 +9,19 @@ time that has passed, once one epoch was seen whole, and before that from the st
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from trainshed.core.progress.lines import Count, Level, counts, is_aside, rest
+from trainshed.core.progress.guessed import column, guesses, row
+from trainshed.core.progress.lines import (
+    Count,
+    Level,
+    counts,
+    is_aside,
+    last_state,
+    rest,
+    total_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,8 @@ _LEAST_SHARE: Final = 0.2
 """Part of a unit from which on the bars within it tell how long it takes."""
 _TOLD_ERROR: Final = 0.15
 """Error of what a program itself says that remains, as a part of it."""
+_SURE: Final = 3
+"""Counts, each larger than the one before, after which a guess is believed."""
 _WIDTH: Final = 1.3
 """Standard deviations to either side that hold four of five cases."""
 
@@ -70,6 +81,10 @@ class _Counter:
     #: It tells of an epoch and not of the whole.
     is_within: bool
     began: float
+    #: In a form that is not known: believed only once it has grown.
+    is_guess: bool = False
+    #: It has fallen before it was complete: it counts nothing.
+    has_fallen: bool = False
     #: The moments at which its count grew, oldest first, since it last began.
     marks: list[_Mark] = field(default_factory=list[_Mark])
     #: When the count was seen last, grown or not.
@@ -95,6 +110,18 @@ class _Counter:
     def is_through(self) -> bool:
         return self.total > 0 and self.done >= self.total * _NEARLY
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether it may be believed: a guess has grown, and from less than half on."""
+        if not self.is_guess:
+            return True
+        return (
+            not self.has_fallen
+            and len(self.marks) >= _SURE
+            and self.marks[0].done <= self.total / 2
+            and self.marks[-1].at > self.marks[0].at
+        )
+
     def take(self, at: float, done: float) -> bool:
         """Note the count of a line; whether it has grown, or begun anew."""
         self.seen = at
@@ -108,6 +135,7 @@ class _Counter:
                 self.passes += 1
                 self.earlier = []
             else:
+                self.has_fallen = self.has_fallen or not self.is_cut
                 self.earlier = self.spans()[-_MOST_MARKS:]
             self.marks, self.is_cut = [], False
         self.marks.append(_Mark(at, done))
@@ -138,14 +166,16 @@ class Tracker:
 
     Bounded, whatever it is given: 32 counters with 128 marks each."""
 
-    __slots__ = ("_began", "_counters", "_told", "_totals")
+    __slots__ = ("_began", "_counters", "_table", "_told", "_totals")
 
     def __init__(
         self, began: float | None = None, totals: Mapping[str, float] | None = None
     ) -> None:
         self._began = began
         self._totals = dict(totals or {})
-        self._counters: dict[tuple[str, float], _Counter] = {}
+        self._counters: dict[tuple[str, float, bool], _Counter] = {}
+        #: The column of the table that is being printed, and what it counts.
+        self._table: tuple[int, str] | None = None
         #: (when, seconds) that the program said it still takes, oldest first, since its start.
         self._told: list[tuple[float, float]] = []
 
@@ -157,18 +187,36 @@ class Tracker:
 
     def feed(self, at: float, text: str) -> None:
         """A line, and when it was printed."""
-        if found := counts(text):
+        if found := self._found(text):
             self.count(at, found)
         if (told := rest(text)) is not None:
             if len(self._told) >= _MOST_MARKS:
                 del self._told[: _MOST_MARKS // 2 : 2]
             self._told.append((at, told))
 
+    def _found(self, text: str) -> tuple[Count, ...]:
+        """What a line counts: in a column, in known forms, else what may be guessed."""
+        found = counts(text)
+        state = last_state(text)
+        if self._table is not None and (told := row(state, self._table)) is not None:
+            steps = tuple(
+                replace(each, is_within=True) for each in found if each.level is Level.STEP
+            )
+            return (replace(told, has_more=not steps), *steps)
+        self._table = column(state) or self._table
+        if any(each.total and (each.level is Level.STEP) for each in found):
+            return found
+        is_within = any(each.level is Level.EPOCH for each in found)
+        return (*found, *(replace(each, is_within=is_within) for each in guesses(state)))
+
     def count(self, at: float, found: tuple[Count, ...]) -> None:
         """What a line counts (`lines.counts`)."""
         if self._began is None:
             self._began = at
-        has_steps = any(each.level is Level.STEP for each in found)
+        has_steps = any(
+            each.level is Level.STEP and not (each.is_guess and each.done >= each.total)
+            for each in found
+        )
         for each in found:
             counter = self._counter(at, each)
             if counter is None:
@@ -182,16 +230,19 @@ class Tracker:
                     counter.begins += 1
 
     def _counter(self, at: float, count: Count) -> _Counter | None:
-        total = count.total or self._totals.get(count.what, 0.0)
+        total = count.total or total_of(self._totals, count.what)
         if count.done > total > 0 and not count.total:
             total = 0.0
-        key = (count.what, total)
+        key = (count.what, total, count.is_guess)
         found = self._counters.get(key)
         if found is None:
             if len(self._counters) >= _MOST_COUNTERS:
                 oldest = min(self._counters, key=lambda each: self._counters[each].seen)
                 del self._counters[oldest]
-            found = _Counter(count.level, count.what, total, is_aside(count), count.is_within, at)
+            found = _Counter(
+                *(count.level, count.what, total, is_aside(count), count.is_within, at),
+                is_guess=count.is_guess,
+            )
             self._counters[key] = found
         return found
 
@@ -234,6 +285,7 @@ class Tracker:
             and each.marks
             and each.seen >= since
             and not each.is_aside
+            and each.is_sure
         ]
         for each in sorted(inner, key=lambda each: each.began):
             share += part * min(each.done / each.total, 1.0)
@@ -243,25 +295,51 @@ class Tracker:
     def _shown(self) -> _Counter | None:
         """The counter that is shown where none governs: of epochs before steps, the newest."""
         return max(
-            self._counters.values(),
-            key=lambda each: (each.total > 0, each.level, each.seen),
+            (each for each in self._counters.values() if each.is_sure),
+            key=lambda each: (not each.is_aside, each.total > 0, each.level, each.seen),
             default=None,
         )
 
     def _governor(self) -> _Counter | None:
         """The counter that measures the whole program; None: none does."""
-        known = [each for each in self._counters.values() if each.total > 0 and not each.is_within]
+        known = [
+            each
+            for each in self._counters.values()
+            if each.total > 0 and not each.is_within and not each.is_guess
+        ]
         epochs = [each for each in known if each.level is Level.EPOCH]
         if epochs:
             return max(epochs, key=lambda each: each.seen)
         if any(each.level is Level.EPOCH and each.marks for each in self._counters.values()):
             # There are epochs, but not how many of them; each epoch has bars of its own.
             known = [each for each in known if each.total > max(e.total for e in known) * 0.999]
-        once = [each for each in known if not each.passes and not each.is_aside]
+        # What was only seen complete may have been anything.
+        once = [
+            each
+            for each in known
+            if not (each.passes or each.is_aside or (each.is_through and len(each.marks) == 1))
+        ]
         open_ = [each for each in once if not each.is_through]
         if open_:
             return min(open_, key=lambda each: each.began)
-        return max(once, key=lambda each: each.seen, default=None)
+        return self._guessed() or max(once, key=lambda each: each.seen, default=None)
+
+    def _guessed(self) -> _Counter | None:
+        """Of what was counted in no known form the counter that measures the whole program; None: none, or it
+        cannot be told which."""
+        epochs = [each for each in self._counters.values() if each.level is Level.EPOCH]
+        found = [
+            each
+            for each in self._counters.values()
+            if each.is_guess
+            and not (each.is_within or each.passes or each.has_fallen or each.is_through)
+            # What goes on over the end of an epoch is no part of one.
+            and all(len(e.marks) > 1 and each.marks[0].at < e.marks[-1].at for e in epochs)
+        ]
+        if not found or not all(each.is_sure for each in found):
+            # What has not grown yet may be what holds the others.
+            return None
+        return min(found, key=lambda each: each.began)
 
     def _is_smooth(self, counter: _Counter) -> bool:
         """Whether it counts parts of epochs as well."""
@@ -325,6 +403,7 @@ class Tracker:
             and each.seen >= since
             and each.marks[-1].at >= since
             and not each.is_aside
+            and (each.is_sure or each.passes > 0)
         ]
         return max(found, key=lambda each: (each.total, each.seen), default=None)
 

@@ -32,15 +32,24 @@ class Count:
     has_more: bool = False
     #: The line says which epoch it is a part of: it tells of that epoch, not of the whole.
     is_within: bool = False
+    #: No known form tells it (`guessed`): it counts only once it has grown.
+    is_guess: bool = False
 
     @property
     def text(self) -> str:
         """In words, such as "epoch 3 of 10"."""
-        counted = f"{self.done:g} of {self.total:g}" if self.total else f"{self.done:g}"
-        return f"{self.what} {counted}" if self.what in _LEVELS else counted
+        if self.what == "percent":
+            return f"{self.done:g} %"
+        done, total = (_figure(count) for count in (self.done, self.total))
+        counted = f"{done} of {total}" if self.total else done
+        return f"{self.what} {counted}" if self.what in LEVELS else counted
 
 
-_LEVELS: Final = {
+def _figure(count: float) -> str:
+    return f"{count:,.0f}" if count >= 10_000 else f"{count:g}"
+
+
+LEVELS: Final = {
     "epoch": Level.EPOCH,
     "round": Level.EPOCH,
     "generation": Level.EPOCH,
@@ -49,25 +58,41 @@ _LEVELS: Final = {
     "iteration": Level.STEP,
     "iter": Level.STEP,
     "batch": Level.STEP,
+    "update": Level.STEP,
+    "timestep": Level.STEP,
 }
-_ASIDE: Final = re.compile(
-    r"^(?:map|filter|loading|downloading|tokeni[sz]ing|generating|casting|extracting|resolving|fetching"
-    r"|creating|sanity checking|preparing|preprocessing|uploading|saving"
-    r"|validation|validating|valid|val|evaluation|evaluating|eval|testing|test|predicting)\b",
-    re.IGNORECASE,
+"""What is counted, by the word for one of it."""
+_ALIKE: Final = (
+    frozenset({"round", "iteration", "iter"}),
+    frozenset({"step", "iteration", "iter", "update"}),
 )
+"""Words for the same thing: a program is told how many of one, and counts another."""
+_NAMES: Final = (
+    r"map|filter|loading|downloading|tokeni[sz]ing|generating|casting|extracting|resolving|fetching"
+    r"|creating|sanity checking|preparing|preprocessing|uploading|saving|scanning|compiling|building"
+    r"|installing|validation|validating|valid|val|evaluation|evaluating|eval|testing|test|predicting"
+)
+_ASIDE: Final = re.compile(rf"^(?:{_NAMES})\b", re.IGNORECASE)
 """Names of bars of what is done before the training, and beside it."""
 
-_WORD: Final = r"\b(epoch|step|iteration|iter|batch|round|generation|episode)s?\b"
+BESIDE: Final = re.compile(rf"\b(?:{_NAMES})\b", re.IGNORECASE)
+"""The same within a line, before what it counts."""
+
+_NAME: Final = r"(epoch|step|iteration|iter|batch|round|generation|episode|update|timestep)s?"
+_WORD: Final = rf"\b(?:global_|train_|training_|current_|total_(?=times))?{_NAME}\b"
 _NUMBER: Final = r"(\d{1,12})"
 _COUNTED: Final = re.compile(
     rf"{_WORD}[\s:=#\[]{{0,16}}{_NUMBER}\s{{0,3}}(?:/|of)\s{{0,12}}{_NUMBER}",
     re.IGNORECASE,
 )
 _NAMED: Final = re.compile(
-    rf"{_WORD}['\"]?\s{{0,3}}[:=#]?\s{{0,3}}['\"\[]?(\d{{1,12}}(?:\.\d{{1,12}})?)(?![\d.]*[/\d%])",
+    rf"{_WORD}(?:\(train(?:ing)?\))?['\"]?(?:\s{{0,3}}[:=#]?|\s{{0,24}}\|)\s{{0,3}}['\"\[]?(\d{{1,12}}(?:\.\d{{1,12}})?)(?![\d.]*[/\d%])",
     re.IGNORECASE,
 )
+_ALL: Final = re.compile(
+    rf"\b(?:total|max|num)_{_NAME}['\"]?\s{{0,3}}[:=]\s{{0,3}}{_NUMBER}", re.IGNORECASE
+)
+"""`"step": 10, "total_steps": 800`"""
 _AMOUNT: Final = r"(\d{1,12}(?:\.\d{1,6})?)([kMG]?)"
 _BAR: Final = re.compile(rf"(\d{{1,3}})%\|[^|]{{0,300}}\|\s{{0,3}}{_AMOUNT}/{_AMOUNT}")
 _KERAS: Final = re.compile(rf"^\s{{0,12}}{_NUMBER}/{_NUMBER} (?:[━╸╺\[]|- \d)")
@@ -86,26 +111,36 @@ _LEADING: Final = re.compile(
 """`[03/10] train_loss: 0.3`"""
 _ROUND: Final = re.compile(r"^\[(\d{1,9})\]\s{1,4}[\w' @]{1,60}[-:]")
 """`[12]\ttrain-rmse:0.4`, as XGBoost and LightGBM tell their rounds."""
+_TOLD: Final = r"\b(?:eta|remaining(?: time)?|time (?:left|remaining))\b['\"]?[:=]?\s{0,3}"
 _CLOCK: Final = re.compile(
-    r"\beta\b['\"]?[:=]?\s{0,3}(?:(\d{1,3}) days?, )?(\d{1,3}):(\d{2})(?::(\d{2}))?", re.IGNORECASE
+    rf"{_TOLD}(?:(\d{{1,3}}) days?, )?(\d{{1,3}}):(\d{{2}})(?::(\d{{2}}))?", re.IGNORECASE
 )
-_REST: Final = re.compile(
-    r"\b(?:eta|remaining(?: time)?|time left)\b['\"]?[:=]?\s{0,3}"
-    r"((?:\d{1,6}(?:\.\d{1,6})?\s?(?:d|h|min|m|sec|s|ms|us)\b\s?){1,4})",
-    re.IGNORECASE,
-)
-_PART: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s?([a-z]{1,3})")
-_SECONDS: Final = {
-    **{"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0},
-    **{"sec": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6},
-}
+_UNIT: Final = r"(?:days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s|ms|us)\b"
+_SPAN: Final = rf"((?:\d{{1,6}}(?:\.\d{{1,6}})?\s?{_UNIT},?\s?){{1,4}})"
+_REST: Final = re.compile(_TOLD + _SPAN, re.IGNORECASE)
+_AHEAD: Final = re.compile(rf"{_SPAN}(?:remaining|left|to go)\b", re.IGNORECASE)
+"""`1.2 minutes remaining`"""
+_PART: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s?([a-z]{1,7})")
+_SECONDS: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]{0,12}[A-Za-z]")
 _DIGITS: Final = re.compile(r"\d{1,12}")
 _MANY: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _LONGEST: Final = 2000
 _LONGEST_NAME: Final = 60
-_MARKS: Final = ("/", " of ", "poch", "POCH", "ound", "tep", "ter", "atch", "eneration", "pisode")
-_RESTS: Final = ("eta", "ETA", "emaining", "ime left")
+_MARKS: Final = (
+    "/",
+    " of ",
+    "poch",
+    "POCH",
+    "ound",
+    "tep",
+    "ter",
+    "atch",
+    "eneration",
+    "pisode",
+    "pdate",
+)
+_RESTS: Final = ("eta", "ETA", "emaining", "left", "to go")
 
 
 def may_count(text: str) -> bool:
@@ -118,7 +153,7 @@ def counts(text: str) -> tuple[Count, ...]:
     overwritten the last state counts."""
     if not may_count(text):
         return ()
-    text = _last_state(text)
+    text = last_state(text)
     found = _words(text)
     inner = _bars(text)
     if inner and not found and (match := _PAIRED.search(text)) and _PAIR.match(text, match.start()):
@@ -140,20 +175,23 @@ def rest(text: str) -> float | None:
     it does not. What a bar says of its own rest is none of that: a bar may be one of many."""
     if not any(mark in text for mark in _RESTS):
         return None
-    text = _last_state(text)
+    text = last_state(text)
     if any(pattern.search(text) for pattern in (_BAR, _KERAS, _RICH)):
         return None
     if match := _CLOCK.search(text):
         days, first, second, third = (int(group or 0) for group in match.groups())
         hours, minutes, seconds = (first, second, third) if match[4] else (0, first, second)
         return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
-    if match := _REST.search(text):
+    if match := _REST.search(text) or _AHEAD.search(text):
         parts = _PART.findall(match[1].lower())
-        return sum(float(count) * _SECONDS[unit] for count, unit in parts)
+        return sum(
+            float(count) * _SECONDS[unit if unit in ("ms", "us") else unit[0]]
+            for count, unit in parts
+        )
     return None
 
 
-def _last_state(text: str) -> str:
+def last_state(text: str) -> str:
     """What of a line that was overwritten is left to see, without colours."""
     text = text[-_LONGEST:].rstrip("\r\x08").rpartition("\r")[2]
     if "\x1b" in text or "\x08" in text:
@@ -168,13 +206,18 @@ def _words(text: str) -> list[Count]:
         word, done, total = match[1].lower(), int(match[2]), int(match[3])
         if 0 < total >= done and word not in known:
             known.add(word)
-            found.append(Count(_LEVELS[word], word, done, total, _says_more(text, match.end())))
+            found.append(Count(LEVELS[word], word, done, total, _says_more(text, match.end())))
+    alls = {match[1].lower(): int(match[2]) for match in _ALL.finditer(text)}
     for match in reversed(list(_NAMED.finditer(text))):
         word = match[1].lower()
         if word not in known:
             known.add(word)
+            total = alls.get(word, 0)
+            if total >= max(float(match[2]), 1):
+                found.append(Count(LEVELS[word], word, float(match[2]), total))
+                continue
             more = _says_more(text, match.end()) or _says_more(text[: match.start()], 0)
-            found.append(Count(_LEVELS[word], word, float(match[2]), 0, more))
+            found.append(Count(LEVELS[word], word, float(match[2]), 0, more))
     if not found and (match := _ROUND.match(text)):
         return [Count(Level.EPOCH, "round", float(match[1]), 0, True)]
     if any(each.level is Level.STEP and each.total for each in found):
@@ -197,8 +240,17 @@ def _bars(text: str) -> list[Count]:
         if match := pattern.search(text):
             done, total = int(match[1]), int(match[2])
             if total >= max(done, 1):
-                return [Count(Level.STEP, "", done, total)]
+                is_beside = BESIDE.search(text, 0, match.start()) is not None
+                return [Count(Level.STEP, "validation" if is_beside else "", done, total)]
     return []
+
+
+def total_of(totals: Mapping[str, float], word: str) -> float:
+    """How much there is of what lines count by this word, by `totals_of`; 0 = not known."""
+    if word in totals:
+        return totals[word]
+    alike = [totals[name] for name in totals if any({name, word} <= group for group in _ALIKE)]
+    return alike[0] if len(alike) == 1 else 0.0
 
 
 def is_aside(count: Count) -> bool:
@@ -208,7 +260,7 @@ def is_aside(count: Count) -> bool:
 
 _ARGUMENT: Final = re.compile(
     r"(?:--?)?(?:[\w-]{1,40}\.){0,4}(?:num[_-]|n[_-]|max[_-]|total[_-])?(?:train[_-]|boost[_-])?"
-    r"(epoch|round|generation|episode|step|iter|iteration|estimator)s?(?:=(.{1,12}))?",
+    r"(epoch|round|generation|episode|step|iter|iteration|estimator|update|timestep)s?(?:=(.{1,12}))?",
     re.IGNORECASE,
 )
 _SAME: Final = {"estimator": "round"}
