@@ -187,6 +187,7 @@ class Tracker:
 
     def feed(self, at: float, text: str) -> None:
         """A line, and when it was printed."""
+        text = last_state(text)
         if found := self._found(text):
             self.count(at, found)
         if (told := rest(text)) is not None:
@@ -197,17 +198,16 @@ class Tracker:
     def _found(self, text: str) -> tuple[Count, ...]:
         """What a line counts: in a column, in known forms, else what may be guessed."""
         found = counts(text)
-        state = last_state(text)
-        if self._table is not None and (told := row(state, self._table)) is not None:
+        if self._table is not None and (told := row(text, self._table)) is not None:
             steps = tuple(
                 replace(each, is_within=True) for each in found if each.level is Level.STEP
             )
             return (replace(told, has_more=not steps), *steps)
-        self._table = column(state) or self._table
+        self._table = column(text) or self._table
         if any(each.total and (each.level is Level.STEP) for each in found):
             return found
         is_within = any(each.level is Level.EPOCH for each in found)
-        return (*found, *(replace(each, is_within=is_within) for each in guesses(state)))
+        return (*found, *(replace(each, is_within=is_within) for each in guesses(text)))
 
     def count(self, at: float, found: tuple[Count, ...]) -> None:
         """What a line counts (`lines.counts`)."""

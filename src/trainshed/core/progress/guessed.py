@@ -8,9 +8,10 @@ who of how many prints.
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
-from trainshed.core.progress.lines import BESIDE, LEVELS, Count, Level
+from trainshed.core.progress.lines import BESIDE, LEVELS, Count, Level, may_count
 
 _AMOUNT: Final = r"(\d{1,3}(?:,\d{3}){1,4}|\d{1,12})"
 _PAIR: Final = re.compile(
@@ -37,20 +38,25 @@ _NUMERIC: Final = re.compile(r"[-+]?(?:\d|nan|inf|\.\d)", re.IGNORECASE)
 _CELL: Final = re.compile(r"(\d{1,12})(?:/(\d{1,12}))?")
 _BREAK: Final = re.compile(r"[\s|]{1,80}")
 _FEWEST_CELLS: Final = 3
+_MOST: Final = 4
+"""Pairs of a line that are looked at."""
+_WIDEST: Final = 400
+"""Characters of a line of a table at most."""
+_DIGIT: Final = re.compile(r"\d")
 
 
 def guesses(text: str) -> tuple[Count, ...]:
     """The pairs of a line, else its percentage, as far as they may tell how far something is."""
     found = [
         Count(Level.STEP, "", done, total, is_guess=True)
-        for match in _PAIR.finditer(text)
+        for match in islice(_PAIR.finditer(text) if "/" in text or " of" in text else (), _MOST)
         if (total := _number(match[2])) > 1
         and 0 <= (done := _number(match[1])) <= total
         and not _is_quality(text, match.start())
     ]
     if found or "%" not in text or not _GOING.search(text):
         return tuple(found)
-    for match in _PERCENT.finditer(text):
+    for match in islice(_PERCENT.finditer(text), _MOST):
         if float(match[1]) <= 100 and not _is_quality(text, match.start()):
             return (Count(Level.STEP, "percent", float(match[1]), 100, is_guess=True),)
     return ()
@@ -68,7 +74,7 @@ def _is_quality(text: str, start: int) -> bool:
 def column(text: str) -> tuple[int, str] | None:
     """Of a line that heads a table with a column of epochs, steps or the like: which one that is, and of
     what. None: it heads no such table."""
-    if len(text) > 400 or any(letter.isdigit() for letter in text):
+    if len(text) > _WIDEST or _DIGIT.search(text) or not may_count(text):
         return None
     cells = _cells(text)
     if len(cells) < _FEWEST_CELLS or not all(cell[0].isalpha() for cell in cells):
@@ -98,4 +104,4 @@ def row(text: str, head: tuple[int, str]) -> Count | None:
 
 
 def _cells(text: str) -> Sequence[str]:
-    return [cell for cell in _BREAK.split(text[:400].strip(" |\r\n\t")) if cell]
+    return [cell for cell in _BREAK.split(text[:_WIDEST].strip(" |\r\n\t")) if cell]

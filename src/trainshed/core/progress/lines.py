@@ -149,11 +149,9 @@ def may_count(text: str) -> bool:
 
 
 def counts(text: str) -> tuple[Count, ...]:
-    """All that a line counts: epochs before steps, and of either the last one first. Of a line that was
-    overwritten the last state counts."""
+    """All that a line (`last_state`) counts: epochs before steps, and of either the last one first."""
     if not may_count(text):
         return ()
-    text = last_state(text)
     found = _words(text)
     inner = _bars(text)
     if inner and not found and (match := _PAIRED.search(text)) and _PAIR.match(text, match.start()):
@@ -175,7 +173,6 @@ def rest(text: str) -> float | None:
     it does not. What a bar says of its own rest is none of that: a bar may be one of many."""
     if not any(mark in text for mark in _RESTS):
         return None
-    text = last_state(text)
     if any(pattern.search(text) for pattern in (_BAR, _KERAS, _RICH)):
         return None
     if match := _CLOCK.search(text):
@@ -192,7 +189,7 @@ def rest(text: str) -> float | None:
 
 
 def last_state(text: str) -> str:
-    """What of a line that was overwritten is left to see, without colours."""
+    """What of a line that was overwritten is left to see, without colours; of a long one its end."""
     text = text[-_LONGEST:].rstrip("\r\x08").rpartition("\r")[2]
     if "\x1b" in text or "\x08" in text:
         text = _COLOURS.sub("", text).rpartition("\x08")[2]
