@@ -62,10 +62,10 @@ if ! ls tests/unit/__pycache__/*-pytest-*.pyc >/dev/null 2>&1; then
     .venv/bin/python -m pytest --collect-only -qq --ignore tests/unit >/dev/null 2>&1 || true
     wait "$rewriting" || true
 fi
-# Half of the time goes into waiting for real processes, so files are run two more at a time than there are processors.
+# Half of the time goes into waiting for real processes, so files are run four more at a time than there are processors.
 # Soaks take minutes each, or prove at length what other tests prove in short; they are for ./dev test-all.
-workers=$((processors + 2))
-[ "$workers" -le 6 ] || workers=6
+workers=$((processors + 4))
+[ "$workers" -le 8 ] || workers=8
 marks='not runtimes and not programs and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs'
 .venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --dist loadfile --no-loadscope-reorder --durations 20 && code=0 || code=$?
