@@ -26,7 +26,7 @@ import time
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
 from trainshed.replica.supervisor import autopsy, guardian, shim
-from trainshed.replica.system import kernel, trees, unix_sockets
+from trainshed.replica.system import kernel, touched_pages, trees, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ class Zygote:
         #: Shims asked for in the last burst, and in the largest since there was none for `BUSY_SECONDS`.
         self._burst = self._largest = 0
         self._burst_until = 0.0
+        self._pages = touched_pages.TouchedPages()
+        #: Some of the stock may have memory of their own, which idle ones are to have only while programs are
+        #: being started.
+        self._has_warm = False
 
     def serve(self) -> None:
         """Until the other end is closed."""
@@ -121,13 +125,13 @@ class Zygote:
         while True:
             left = self._busy_until - time.monotonic()
             wanted = self._wanted(left)
-            self._shrink(wanted)
+            self._shrink(wanted if left > 0 or not self._has_warm else 0)
             if len(self._stock) >= wanted:
                 pause = left * 1000 + 1 if left > 0 else None
             if poll.poll(pause):
                 return
             if len(self._stock) < wanted:
-                self._add_to_stock()
+                self._add_to_stock(warm=left > 0)
                 pause = _PAUSE_MS
 
     def _wanted(self, busy_left: float) -> int:
@@ -149,9 +153,14 @@ class Zygote:
     def _shrink(self, size: int) -> None:
         while len(self._stock) > size:
             self._stock.pop().close()
+        if not self._stock:
+            self._has_warm = False
 
-    def _add_to_stock(self) -> None:
-        """Fork a shim that has all it needs but a plan."""
+    def _add_to_stock(self, *, warm: bool) -> None:
+        """Fork a shim that has all it needs but a plan. `warm`: while it waits it copies the memory that a
+        start writes to."""
+        self._pages.look()
+        self._has_warm = self._has_warm or warm
         ours, theirs = socket.socketpair()
         try:
             child = os.fork()
@@ -162,7 +171,9 @@ class Zygote:
             try:
                 ours.close()
                 self._be_born([])
-                _await_order(theirs, guardian.GuardianHandle(self._level))
+                pages = self._pages if warm else None
+                child = guardian.GuardianHandle(self._level, pages)
+                _await_order(theirs, child, pages)
             finally:
                 os._exit(0)
         theirs.close()
@@ -201,13 +212,18 @@ class Zygote:
         kernel.name_process("ts-shim")
 
 
-def _await_order(connection: socket.socket, child: guardian.GuardianHandle) -> None:
+def _await_order(
+    connection: socket.socket,
+    child: guardian.GuardianHandle,
+    pages: "touched_pages.TouchedPages | None",
+) -> None:
     """Be an idle shim until there is an order, or until the zygote ends."""
+    note = pages.ready(touched_pages.SHIM) if pages is not None else None
     received = unix_sockets.Receiver(connection).receive()
     connection.close()
     if received:
         ((line, handle),) = received
-        shim.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), child)
+        shim.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), child, note)
 
 
 def _become(line: bytes, handle: int) -> None:

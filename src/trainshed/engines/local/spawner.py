@@ -185,7 +185,8 @@ _PROBES = 3
 
 STOCK, _BUSY_STOCK = 2, 6
 """Idle shims, and idle shims while programs are being started now and then: so many start without waiting for
-forks. Each takes two megabytes with its guardian."""
+forks. Each takes two megabytes with its guardian; while programs are being started six
+(`trainshed.replica.system.touched_pages`)."""
 
 
 class Spawner:

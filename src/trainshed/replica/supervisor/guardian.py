@@ -27,7 +27,7 @@ from trainshed.replica.observe import growing_files, stall
 from trainshed.replica.observe.segments import now
 from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
 from trainshed.replica.supervisor import program, shells
-from trainshed.replica.system import cgroups, kernel, processes, unix_sockets
+from trainshed.replica.system import cgroups, kernel, processes, touched_pages, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ class Guardian:
         namespaced: bool,
         prepare: "Callable[[], bytes]",
         settle: "Callable[[], None]",
+        note_pages: "Callable[[], None] | None" = None,
     ) -> None:
+        """`note_pages`: called when all has been done that a start waits for."""
+        self._note_pages = note_pages
         self._control = control
         #: This process is process 1 of a process namespace.
         self._namespaced = namespaced
@@ -114,9 +117,16 @@ class Guardian:
             finally:
                 self._close_outputs()
                 self._say("started %d" % at)
+            self._start_is_over()
             return None
+        self._start_is_over()
         self._fork_main(close)
         return None
+
+    def _start_is_over(self) -> None:
+        if self._note_pages is not None:
+            self._note_pages()
+            self._note_pages = None
 
     def _fork_main(self, close: "list[int]") -> None:
         """Fork the main process at once and let it wait for `go`: the fork overlaps with the shim's work.
@@ -282,8 +292,9 @@ class GuardianHandle:
 
     __slots__ = ("control", "errors", "output", "process")
 
-    def __init__(self, level: str) -> None:
-        """Fork it into its process namespace. Raises OSError: the namespace cannot be made."""
+    def __init__(self, level: str, pages: "touched_pages.TouchedPages | None" = None) -> None:
+        """Fork it into its process namespace. `pages`: what it is to copy while it waits; None = nothing.
+        Raises OSError: the namespace cannot be made."""
         #: The read end of the pipe that its program will write its standard output to.
         self.output, output = os.pipe()
         #: The same of its standard error.
@@ -302,7 +313,7 @@ class GuardianHandle:
                 if namespace is not None:
                     kept.update(namespace.handles)
                 kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
-                _guard(control, output, errors, namespace)
+                _guard(control, output, errors, namespace, pages)
             except (
                 Exception
             ) as error:  # The shim records it; this process has no other way to speak.
@@ -342,9 +353,14 @@ def _namespace(level: str) -> "users.Namespace | None":
 
 
 def _guard(
-    control: socket.socket, output: int, errors: int, namespace: "users.Namespace | None"
+    control: socket.socket,
+    output: int,
+    errors: int,
+    namespace: "users.Namespace | None",
+    pages: "touched_pages.TouchedPages | None",
 ) -> None:
     kernel.name_process("ts-guardian")
+    note_pages = pages.ready(touched_pages.GUARDIAN) if pages is not None else None
     receiver = unix_sockets.Receiver(control)
     order = _next(receiver)
     message = json.loads(order.decode("utf-8"))
@@ -410,6 +426,7 @@ def _guard(
         namespaced=namespaced,
         prepare=prepare,
         settle=settle,
+        note_pages=note_pages,
     ).run()
 
 

@@ -46,8 +46,11 @@ class Shim:
         listeners: clients.Clients,
         claim: journal.Claim,
         child: guardian.GuardianHandle,
+        note_pages: "Callable[[], None] | None" = None,
     ) -> None:
+        """`note_pages`: called when all has been done that a start waits for."""
         self._plan = plan
+        self._note_pages = note_pages
         self._clients = listeners
         self._claim = claim
         self._child = child.process
@@ -192,6 +195,9 @@ class Shim:
                 self._clients.greet({"e": "started", "at": self._started})
                 script.program_started()
                 self._sidecars.program_started(self._started)
+                if self._note_pages is not None:
+                    self._note_pages()
+                    self._note_pages = None
             elif word == "ended":
                 status, at = rest.split()
                 self._status, self._ended = int(status), int(at)
@@ -378,11 +384,16 @@ _NO_SPACE_PATIENCE = 15.0
 meanwhile: less than a service's lease."""
 
 
-def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandle | None") -> None:
+def main(
+    order: bytes,
+    connection: socket.socket,
+    child: "guardian.GuardianHandle | None",
+    note_pages: "Callable[[], None] | None" = None,
+) -> None:
     """Run one incarnation, reporting to `connection` and to whoever connects later.
 
     `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `child`: a guardian that waits
-    already.
+    already. `note_pages`: to be called when the program has been started.
     """
     if child is not None:
         _announce(child, order)
@@ -408,7 +419,7 @@ def main(order: bytes, connection: socket.socket, child: "guardian.GuardianHandl
         # before, the guardian does not find, and says so.
         directories = [*plan.isolation.read_only, plan.isolation.image]
         program.hold_leases([directory for directory in directories if directory])
-        shim = Shim(plan, listeners, claim, child)
+        shim = Shim(plan, listeners, claim, child, note_pages)
         record, waits = shim.run(), shim
     except Exception as error:  # Whatever it is, the replica is over and that is recorded.
         if shim is None or not shim.found_disk_full:

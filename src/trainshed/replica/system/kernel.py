@@ -257,6 +257,27 @@ def write(path: str, text: str) -> None:
         os.close(handle)
 
 
+_POPULATE_WRITE = 23
+
+
+def can_populate() -> bool:
+    """Whether `populate` works here."""
+    return LINUX and _advise(0, 0) == 0
+
+
+def populate(address: int, length: int) -> bool:
+    """Have pages of this process's own memory as if it had written to each, in one go. False: the kernel
+    cannot do that. What is not mapped there is passed over."""
+    return _advise(address, length) in (0, errno.ENOMEM)
+
+
+def _advise(address: int, length: int) -> int:
+    """The number of the error, 0 = none."""
+    advice = ctypes.c_int(_POPULATE_WRITE)
+    done = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
+    return ctypes.get_errno() if done else 0
+
+
 def event_handle() -> int:
     """A kernel event counter (`os.eventfd` is younger than the oldest runtime). Raises OSError."""
     if not LINUX:
