@@ -76,7 +76,7 @@ def run(options: Options) -> int:
     wrong: list[str] = []
     began = time.monotonic()
     try:
-        _warm_up(victim)
+        warm_up(victim)
         maintenance.begin()
         rampage(options, victim, deeds, plans, kills, tunings=tunings, disk=disk)
         maintenance.close()
@@ -143,13 +143,13 @@ def _kinds(options: Options) -> tuple[str, ...]:
     return options.kinds or (WITH_DRAINS if options.nodes > 1 else ())
 
 
-def _warm_up(victim: Victim) -> None:
+def warm_up(victim: Victim) -> None:
     """One job before anything is killed, so that the runtime is built."""
     victim.start()
     if not victim.wait():
         raise RuntimeError("the service does not start; see service.log")
     name = victim.call("POST", CUSTOM_JOBS, container_job("print('warm')", name="warm"))["name"]
-    state = _state_at_end(victim.address(), name.rsplit("/", 1)[1], time.monotonic() + BUILD)
+    state = state_at_end(victim.address(), name.rsplit("/", 1)[1], time.monotonic() + BUILD)
     if state != "SUCCEEDED":
         raise RuntimeError(f"the first job, without any kill, is {state}")
 
@@ -159,17 +159,17 @@ def _wait_for_ends(victim: Victim, stories: list[Story], tunings: Tunings) -> It
     until = time.monotonic() + END
     for one in tunings.all:
         if one.public:
-            state = _state_at_end(victim.address(), one.target, until)
+            state = state_at_end(victim.address(), one.target, until)
             if state not in FINAL:
                 yield f"{one.name} is {state} {END:g} s after the last kill"
     for story in stories:
         if story.public:
-            state = _state_at_end(victim.address(), story.target, until)
+            state = state_at_end(victim.address(), story.target, until)
             if state not in FINAL:
                 yield f"{story.plan.name} ({story.plan.kind}) is {state} {END:g} s after the last kill"
 
 
-def _state_at_end(address: Address, target: str, until: float) -> str:
+def state_at_end(address: Address, target: str, until: float) -> str:
     """A job's final state, or the one that it has at the deadline; sleeps on the service's stream."""
     path = f"/trainshed/v1/jobs/{target}"
     with contextlib.suppress(TimeoutError):

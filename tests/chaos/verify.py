@@ -73,15 +73,15 @@ def check(
     }
     whole = course(plan, told[plan.actor].moves)
     wrong = [*story.trouble, *files.wrong]
-    wrong += _outcome(story, whole, view, public, seen)
-    wrong += _after_the_end(view, seen)
+    wrong += outcome(story, whole, view, public, seen)
+    wrong += after_the_end(view, seen)
     for replica, fate in told.items():
         wrong += [f"{replica}: {text}" for text in _starts(plan, view, replica, fate)]
     if not any(fate.is_worn for replica, fate in told.items() if replica != plan.actor):
         wrong += _attempts(plan, whole, view, told[plan.actor])
     for replica, diary_of in seen.items():
         wrong += [f"{replica}: {text}" for text in _lines(plan, replica, diary_of, files)]
-    wrong += _readings(story, view, address, files)
+    wrong += readings(story, view, address, files)
     if wrong:
         evidence = {"view": view, "timeline": timeline, "public": public}
         kept = diary.parent / "wrong" / f"{plan.name}.json"
@@ -105,7 +105,7 @@ def check(
     )
 
 
-def _outcome(
+def outcome(
     story: Story,
     whole: Course,
     view: Mapping[str, Any],
@@ -120,7 +120,7 @@ def _outcome(
     right = expected(plan, whole.outcome, History(story.cancel, _ended(plan, whole, view, seen)))
     error = view.get("error", {"code": 0, "message": ""})
     told = _told(view)
-    if not any(_is(told, outcome) for outcome in right):
+    if not any(_is(told, one) for one in right):
         yield (
             f"it ended {told.state}, code {told.code}: {told.message.partition(chr(10))[0]!r}; right is "
             f"{' or '.join(map(str, right))}"
@@ -162,7 +162,7 @@ def _ended(
     return first, first + _LATE
 
 
-def _after_the_end(view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]) -> Iterator[str]:
+def after_the_end(view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]) -> Iterator[str]:
     """spec/lifecycle#end: nothing of a job lives once its end is published."""
     over = nanoseconds(view["endTime"])
     for replica, diary in seen.items():
@@ -232,7 +232,7 @@ def _bounds(plan: JobPlan, replica: str, life: LifeSeen) -> tuple[int, int]:
     return 0 if is_cut else life.said, life.said + planned.burst
 
 
-def _readings(
+def readings(
     story: Story, view: Mapping[str, Any], address: Address, files: logs.Files
 ) -> Iterator[str]:
     """Both APIs give what lies on disk."""

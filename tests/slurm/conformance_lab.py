@@ -90,11 +90,14 @@ def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
 def new_lab(directory: Path) -> Lab:
     """For a process that was started with `TOLD` in its environment."""
     told = json.loads(os.environ[TOLD])
-    return SlurmEngineLab(_FarSwitch(told["switch"]), directory, told["settings"], told["kills"])
+    switch = _FarSwitch(told["switch"])
+    # Each test is another service, which leaves what it keeps for a next attempt to its next start.
+    switch.clear()
+    return SlurmEngineLab(switch, directory, told["settings"], told["kills"])
 
 
 class _FarSwitch:
-    """Asks whoever may pull plugs (`served`)."""
+    """Asks whoever may pull plugs, and end jobs of others (`served`)."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -105,6 +108,10 @@ class _FarSwitch:
     def replug(self, name: str) -> None:
         self._ask("replug", name)
 
+    def clear(self) -> None:
+        """End all jobs of everybody."""
+        self._ask("clear", "")
+
     def _ask(self, verb: str, node: str) -> None:
         with socket.socket(fileno=os.dup(self._descriptor)) as line:
             line.send(f"{verb} {node}".encode())
@@ -114,7 +121,8 @@ class _FarSwitch:
 
 @contextlib.contextmanager
 def served(lab: SlurmLab) -> Generator[socket.socket]:
-    """Pulls plugs for a process that has the socket, which it inherits. In the end all are in again."""
+    """Pulls plugs, and ends jobs, for a process that has the socket, which it inherits. In the end all plugs
+    are in again."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pulled: set[str] = set()
 
@@ -124,9 +132,11 @@ def served(lab: SlurmLab) -> Generator[socket.socket]:
             if verb == "unplug":
                 lab.unplug(node)
                 pulled.add(node)
-            else:
+            elif verb == "replug":
                 lab.replug(node)
                 pulled.discard(node)
+            else:
+                lab.clear()
             ours.send(b"done")
 
     thread = threading.Thread(target=serve)

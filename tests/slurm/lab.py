@@ -4,6 +4,7 @@ With Debian's packages slurm-wlm, munge and iproute2, as root. Its configuration
 machines alone.
 """
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -218,11 +219,13 @@ class SlurmLab(Machines):
             self._controller = self.popen(HUB, command, output=log)
 
     def _stop(self, name: str, command: str, number: int) -> None:
-        for pid in self.processes(name, command):
-            os.kill(pid, number)
         for _ in until(f"the end of {command} on {name}"):
-            if not self.processes(name, command):
+            if not (left := self.processes(name, command)):
                 return
+            # Again: who was just about to start a step has a fork of its own by the same name.
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def _write_commands(self) -> None:
         for name in _COMMANDS:

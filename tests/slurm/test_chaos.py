@@ -1,0 +1,101 @@
+"""Fifty jobs of mixed shape on a cluster of the lab, whose service, controller, nodes and network are killed
+and cut at random: each ends as it has to, none runs twice at once, and every line is kept once."""
+
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.deeds import Deeds, diary_of
+from tests.chaos.kinds import make_plans
+from tests.chaos.plans import Pace
+from tests.chaos.run import state_at_end, warm_up
+from tests.chaos.victim import Victim
+from tests.e2e.running import common_place
+from tests.slurm.chaos import KINDS, LEASE, Mischief, judge
+from tests.slurm.lab import SlurmLab, why_not
+from tests.slurm.nodes import until
+from tests.slurm.whole import AGENTS, configure
+
+JOBS = int(os.environ.get("TRAINSHED_CHAOS_JOBS", "50"))
+SECONDS = float(os.environ.get("TRAINSHED_CHAOS_SECONDS", "240"))
+END = 240.0
+"""Seconds after the last fault within which every job must be over."""
+SETTINGS = """
+grace = 2
+memory_per_replica = 200
+[[failure_rules]]
+name = "internal_error"
+retries = 9
+back_off = [0.5]
+""" + "".join(
+    f'[[failure_rules]]\nname = "{name}"\nrestarts = 50\nretries = 9\n'
+    for name in ("replica_lost", "node_failed", "agent_lost", "allocation_revoked")
+)
+"""How many losses a job outlives is the failure table's affair: here it is all of them."""
+
+pytestmark = pytest.mark.soak
+
+
+def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(f"NOT TESTED: the Slurm engine: {reason}")
+    seed = int(os.environ.get("TRAINSHED_CHAOS_SEED", secrets.randbelow(10**6)))
+    print(f"seed {seed}, kept in {tmp_path}")
+    plans = make_plans(seed, JOBS, Pace(1, 20), KINDS)
+    with SlurmLab.open(tmp_path / "lab", shown=[common_place()]) as lab:
+        # A path that is short enough for a socket, and lies where nodes see it.
+        place = Path(tempfile.mkdtemp(prefix="c", dir=common_place()))
+        directory = configure(lab, "chaos", SETTINGS, lease=LEASE, place=place)
+        data = directory / "data"
+        diary = diary_of(directory)
+        diary.mkdir(parents=True)
+        victim = Victim(data, "--config", str(directory / "config.toml"))
+        deeds = Deeds(victim, directory, plans)
+        mischief = Mischief(lab, victim, deeds, seed)
+        wrong: list[str] = []
+        try:
+            warm_up(victim)
+            began, waiting = time.monotonic(), iter(plans)
+            submitted = 0
+            while (passed := time.monotonic() - began) < SECONDS:
+                while submitted * SECONDS < passed * 1.25 * JOBS and submitted < JOBS:
+                    deeds.submit(next(waiting))
+                    submitted += 1
+                mischief.one()
+            victim.start()
+            assert victim.wait()
+            deeds.settle()
+            deadline = time.monotonic() + END
+            stories = list(deeds.stories.values())
+            for story in stories:
+                if story.public:
+                    state_at_end(victim.address(), story.target, deadline)
+            deeds.close()
+            told = [judge(story, victim.address(), data, diary, mischief.done) for story in stories]
+            wrong += [f"{one.name} ({one.kind}): {text}" for one in told for text in one.wrong]
+            kinds = Counter(fault.kind for fault in mischief.done)
+            print(f"{sum(kinds.values())} faults: {dict(kinds)}")
+            print(f"{Counter((one.kind, one.state) for one in told)}")
+            lives, lines, cut = (
+                sum(getattr(one, field) for one in told) for field in ("lives", "lines", "cut")
+            )
+            print(f"{lives} lives, of which {cut} may have been cut, {lines} lines")
+            for _ in until("the end of all allocations", 60):
+                if not lab.slurm("squeue", "-h", "-o", "%j %T"):
+                    break
+            for node in lab.nodes:
+                kept = [path.name for path in lab.on_disk(node, AGENTS).glob("trainshed-*")]
+                wrong += [f"left on {node}: {name}" for name in kept]
+        finally:
+            victim.end(with_jobs=True)
+            shutil.copytree(
+                directory, tmp_path / "kept", ignore=shutil.ignore_patterns("*.sock", "door")
+            )
+        wrong += victim.faults
+        assert not wrong, f"seed {seed}:\n" + "\n".join(wrong)
