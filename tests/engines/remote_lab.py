@@ -34,9 +34,10 @@ AUTOPSY_LIMIT = 90_000
 def new_engine(
     directory: Path, port: int, here: LocalEngine | None = None, **more: Any
 ) -> RemoteEngine:
-    """`more`: options, `preflight`, and the names of the `nodes`."""
+    """`more`: options, `preflight`, the names of the `nodes`, and directories that they `shared`."""
     names = more.pop("nodes", NODES)
     preflight = bool(more.pop("preflight", False))
+    shared = more.pop("shared", ())
     nodes = str(directory / "nodes")
     options = RemoteOptions(
         identity="labs",
@@ -47,6 +48,7 @@ def new_engine(
             directory=nodes,
             read_only=(sys.prefix, sys.base_prefix),
             preflight=preflight,
+            shared=shared,
         ),
         command=module_command,
         autopsies=CollectorOptions(limit=AUTOPSY_LIMIT, nodes_directories=(nodes,)),

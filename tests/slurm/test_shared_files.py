@@ -102,5 +102,12 @@ def test_a_gang_outlives_a_shared_file_system_that_hangs(service: Service, share
     assert len(numbers) > HANGS / 0.05 / 4
     steps = said(service, job_id, WORKER, "step ")
     assert steps == list(range(len(steps)))
+    # The stall is told, of each of its nodes, and its end.
+    nodes = {entry["details"]["node"] for entry in told.of_kind("replica_started")}
+    begun, ended = told.of_kind("disk_warning"), told.of_kind("disk")
+    for entries, words in ((begun, "do not answer"), (ended, "answer again, after")):
+        assert {entry["details"]["node"] for entry in entries} == nodes
+        assert len(entries) == len(nodes)
+        assert all(words in entry["message"] for entry in entries)
     # Another job begins as if nothing had been.
     assert service.finish(submit(service, pools("pass")))["state"] == "SUCCEEDED"

@@ -230,6 +230,8 @@ class CapacityTracker:
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         news = {name: self.unfit(name) for name in self._nodes}
         causes = {name: one.cause for name, one in news.items() if one is not None}
+        # What is wrong with one that takes work all the same.
+        causes = {name: said for name, (_, said) in self._engine_says.items() if said} | causes
         return explaining.node_statuses(self._snapshot, causes)
 
     def quota_statuses(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:

@@ -198,6 +198,7 @@ class NodeChanged:
 
     node: str
     state: NodeState
+    #: Why; of one that is UP what is wrong with it all the same, "" = nothing.
     cause: str
 
 

@@ -229,5 +229,7 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
         for r in job.replicas
     )
     transition.fire_attempt(AttemptTrigger.AGAIN_HERE)
-    transition.change(retry=None, attempt=job.attempt + 1, replicas=fresh, short_disks=())
+    transition.change(
+        retry=None, attempt=job.attempt + 1, replicas=fresh, short_disks=(), stalled_nodes=()
+    )
     transition.record(timeline.again(transition.job, transition.now))

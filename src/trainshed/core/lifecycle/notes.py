@@ -4,7 +4,7 @@ Reducers of one job come and go together, and each has the same to say, as have 
 fail: of what is noted within `GATHER` and with nothing else in between, each text becomes one entry of the
 timeline (spec/failures, spec/reduction#reports). Notes of disks are recorded at once (spec/machines#disk):
 replicas on one node see the same file system, so that a node's shortage is recorded once, as long as it
-lasts.
+lasts. So is it with files that a node shares with others, and that do not answer.
 """
 
 from collections.abc import Iterator
@@ -98,6 +98,11 @@ DISK_NOTES: Final = frozenset(
     }
 )
 """The names of these notes, as `trainshed.replica.observe.disk` gives them."""
+FILES_STALLED: Final = "shared_files_stalled"
+FILES_BACK: Final = "shared_files_back"
+FILES_NOTES: Final = frozenset({FILES_STALLED, FILES_BACK})
+"""The names of notes that an engine makes of a node whose files are shared with others: who uses them waits,
+or goes on."""
 _SAYINGS: Final = ("No space left on device", "ENOSPC")
 """How programs say that nothing more could be written."""
 
@@ -118,6 +123,17 @@ def take_disk_note(transition: Transition, replica: Replica, event: ReplicaNoted
         )
     else:
         transition.record(_disk_entry(transition.job, replica, event, ""))
+
+
+def take_files_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
+    """One of `FILES_NOTES`: a node's stall is recorded once, however many tell of it, and however often."""
+    node, stalled = replica.node, transition.job.stalled_nodes
+    begins = event.name == FILES_STALLED
+    if begins == (node in stalled):
+        return
+    others = tuple(other for other in stalled if other != node)
+    transition.change(stalled_nodes=(*others, node) if begins else others)
+    transition.record(_disk_entry(transition.job, replica, event, f"Node {node}"))
 
 
 def disk_suspicion(job: Job, replica: Replica, record: ExitRecord, cause: Cause) -> str:

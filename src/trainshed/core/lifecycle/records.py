@@ -134,6 +134,8 @@ class Job:
     warned_of_limit: bool = False
     #: Nodes of this attempt that were reported to have little disk space left.
     short_disks: tuple[str, ...] = ()
+    #: Those whose shared files do not answer.
+    stalled_nodes: tuple[str, ...] = ()
     #: Gathered and not recorded yet, for more like them may come until `notes_until` (ns).
     notes: tuple[Note, ...] = ()
     notes_until: int = 0

@@ -89,7 +89,7 @@ class Nodes:
         if self._left[node] or node in self._cut_off:
             return False
         del self._left[node]
-        self._emit(NodeChanged(node, NodeState.UP, "nothing of what did not answer is left on it"))
+        self._emit(NodeChanged(node, NodeState.UP, ""))
         return True
 
 

@@ -48,7 +48,7 @@ from trainshed.engines.port import (
     SlotRequest,
     StartWaits,
 )
-from trainshed.engines.remote import first_start, messages, preflight
+from trainshed.engines.remote import first_start, messages, preflight, shared_files
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
@@ -114,6 +114,8 @@ class Agent:
         #: Why nothing can be run here; "" = it can.
         self._failure = ""
         self._heard = time.monotonic()
+        #: What was seen of files that are shared, until it was sent that they answer again.
+        self._files: list[messages.SharedFiles] = []
         #: The first call of the service; None = it was taken.
         self._dialled: asyncio.Task[Connection] | None = None
         self._leaving = asyncio.Event()
@@ -130,6 +132,7 @@ class Agent:
             keep(self._watch, "hearing the local engine"),
             keep(self._look_round, "looking at streams that nothing is told of"),
             keep(self._talk, "talking to the service"),
+            keep(self._look_at_files, "looking at shared files"),
         ]
         leaving = begin(self._leaving.wait(), "waiting to be let go")
         try:
@@ -202,6 +205,8 @@ class Agent:
             self._untold.add(replica, news)
         for replica, news in self._known.latest():
             self._untold.add(replica, news)
+        for seen in self._files:
+            self._untold.add(None, seen)
         self._untold.add(None, messages.Current())
         telling = keep(lambda: self._tell(connection), "telling the service")
         doing: set[asyncio.Task[None]] = set()
@@ -235,6 +240,8 @@ class Agent:
                             await connection.send(part)
                     if news is not None:
                         await connection.send(news)
+                        if isinstance(news, messages.SharedFiles) and news.until:
+                            self._files.clear()
         except (ChannelClosed, OSError) as error:
             log.warning("streams are not sent: %s", error)
             connection.close()
@@ -436,6 +443,11 @@ class Agent:
             await asyncio.sleep(max(_MIRROR_EVERY, self._document.usage_every))
             for replica in self._known.replicas():
                 self._untold.add(replica, None)
+
+    async def _look_at_files(self) -> None:
+        async for seen in shared_files.stalls(self._document.shared):
+            self._files.append(seen)
+            self._untold.add(None, seen)
 
     async def _end_programs(self) -> None:
         """Nothing may live on that the service counts as dead."""

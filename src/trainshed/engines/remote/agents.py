@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaEvent
+from trainshed.core.lifecycle.notes import FILES_BACK, FILES_STALLED
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaEvent, ReplicaNoted
 from trainshed.engines.port import (
     Capabilities,
     EngineUnavailable,
@@ -182,6 +183,7 @@ class Agents:
     def give_up(self, agent: AgentHandle) -> None:
         """Its credential is worth nothing from now on."""
         agent.give_up()
+        self._nodes.tell_trouble(agent.node, agent.name, "")
         self._by_name.pop(agent.name, None)
         self.hub.drop(agent.name)
 
@@ -301,12 +303,26 @@ class Agents:
                     if known is None or known.incarnation <= event.incarnation:
                         gang.ends[event.replica] = event
                     self._attempts.report(gang, event)
+            case messages.SharedFiles():
+                self._see_files(gang, agent, news)
             case messages.Current():
                 agent.caught_up()
             case messages.Beat():
                 pass
             case _:
                 raise ChannelClosed(f"{type(news).__name__} was not expected")
+
+    def _see_files(self, gang: Gang, agent: AgentHandle, seen: messages.SharedFiles) -> None:
+        """One note for all replicas that it has there."""
+        text = _told_of_files(seen)
+        self._nodes.tell_trouble(agent.node, agent.name, "" if seen.until else text)
+        live = next((seat for seat in gang.seats_of(agent) if gang.is_live(seat)), None)
+        if live is not None:
+            name, severity = (FILES_BACK, "INFO") if seen.until else (FILES_STALLED, "WARNING")
+            at = seen.until or seen.since
+            place = agent.attempt, live.replica, live.launched
+            # Not one of the program's own, which are numbered.
+            self._attempts.report(gang, ReplicaNoted(*place, 0, at, name, severity, text))
 
     def _is_of(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:
         """Nobody speaks for others' replicas."""
@@ -432,6 +448,16 @@ class Agents:
             self.give_up(agent)
         for seat in lost:
             self._attempts.report_lost(gang, seat)
+
+
+def _told_of_files(seen: messages.SharedFiles) -> str:
+    if seen.until:
+        seconds = (seen.until - seen.since) / 1e9
+        return f"the files that it shares with the service answer again, after {seconds:.0f} s."
+    return (
+        "the files that it shares with the service do not answer: who uses them waits, and goes on when they "
+        "are back. Look at the file server, and at the network between it and the node."
+    )
 
 
 def _log(agent: AgentHandle) -> logging.LoggerAdapter[logging.Logger]:

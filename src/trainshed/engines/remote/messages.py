@@ -67,6 +67,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     doors: tuple[str, ...] = ()
     #: The node is looked at before it gives out slots (`preflight`).
     preflight: bool = False
+    #: Directories of file systems that it shares with the service (`shared_files`).
+    shared: tuple[str, ...] = ()
 
 
 # --- what the service says ---
@@ -346,6 +348,16 @@ class Noted(msgspec.Struct, frozen=True, tag=True):
     event: ReplicaNoted
 
 
+class SharedFiles(msgspec.Struct, frozen=True, tag=True):
+    """What the node shares with the service does not answer, or answers again. Moments in ns since the
+    epoch."""
+
+    #: Since when it was asked in vain.
+    since: int
+    #: When it answered; 0 = it has not yet.
+    until: int = 0
+
+
 class Lines(msgspec.Struct, frozen=True, tag=True):
     """So many lines of a replica can be read."""
 
@@ -382,6 +394,7 @@ News = (
     | Exited
     | Lost
     | Noted
+    | SharedFiles
     | Lines
     | Metrics
     | Current

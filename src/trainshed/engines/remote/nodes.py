@@ -113,6 +113,8 @@ class ClusterNodes:
         self._options = options
         #: By name, as the scheduler was told: a node in quarantine counts as draining.
         self._states: dict[str, NodeState] = {}
+        #: What is wrong with a node that takes work all the same, by who has said so.
+        self._trouble: dict[str, dict[str, str]] = {}
         self._quarantine = Quarantine(options.directory / QUARANTINE, options.quarantine)
         #: Held while the quarantine is changed and saved.
         self._quarantining = asyncio.Lock()
@@ -177,6 +179,18 @@ class ClusterNodes:
             self._quarantined.set()
             await self._save_quarantine()
 
+    def tell_trouble(self, node: str, agent: str, what: str) -> None:
+        """What an agent says is wrong with its node, which takes work all the same; "" = nothing any more."""
+        before = self._trouble_of(node)
+        said = {name: text for name, text in self._trouble.get(node, {}).items() if name != agent}
+        self._trouble[node] = said | ({agent: what} if what else {})
+        after = self._trouble_of(node)
+        if after != before and self._states.get(node) is NodeState.UP:
+            self._attempts.emit(NodeChanged(node, NodeState.UP, after))
+
+    def _trouble_of(self, node: str) -> str:
+        return next(iter(self._trouble.get(node, {}).values()), "")
+
     async def _follow(self) -> None:
         async for report in self._cluster.watch():
             self._take(report, told=True)
@@ -211,6 +225,8 @@ class ClusterNodes:
         cause = self._quarantine.cause(one.node.name)
         if one.state is NodeState.UP and cause:
             return replace(one, state=NodeState.DRAINING, cause=f"{one.node.name} is {cause}")
+        if one.state is NodeState.UP:
+            return replace(one, cause=self._trouble_of(one.node.name))
         return one
 
     async def _end_quarantines(self) -> None:

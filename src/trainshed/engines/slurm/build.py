@@ -184,6 +184,7 @@ def _document(
         cache="" if settings.shared else str(context.cache),
         cache_limit=0 if settings.shared else round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
+        shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
         **own,  # pyright: ignore[reportArgumentType] `RemoteOptions.agent` says which
     )
 

@@ -1,0 +1,111 @@
+"""Files that nodes share with the service stand still: real agents, over nodes that are processes, and a file
+system that the kernel freezes."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.process_cluster import NODES
+from tests.engines.remote_lab import new_engine
+from tests.engines.test_preflight import port
+from trainshed.core.launch import LaunchPlan, Limits
+from trainshed.core.lifecycle.notes import FILES_BACK, FILES_STALLED
+from trainshed.core.lifecycle.replica_events import ReplicaNoted
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, ReplicaReport, SlotRequest
+from trainshed.engines.remote import shared_files
+
+__all__ = ["port"]
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: it freezes a file system"),
+]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    image, mounted = tmp_path / "image", tmp_path / "mounted"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    try:
+        subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+        subprocess.run(["mount", "-o", "loop", str(image), str(mounted)], check=True)
+    except (OSError, subprocess.CalledProcessError) as failure:
+        pytest.skip(f"NOT TESTED: a shared file system that hangs: {failure}")
+    yield mounted
+    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+
+
+def freeze(place: Path, how: str) -> None:
+    subprocess.run(["fsfreeze", how, str(place)], check=True)
+
+
+async def test_a_stall_is_told_of_the_node_and_of_what_runs_there(
+    shared: Path, tmp_path: Path, port: int
+) -> None:
+    engine = new_engine(tmp_path, port, shared=(str(shared),))
+    uid, replica = JobUid(1), ReplicaId(0, 0)
+    seen: asyncio.Queue[EngineEvent] = asyncio.Queue()
+
+    async def hear() -> None:
+        async for event in engine.watch():
+            seen.put_nowait(event)
+
+    async def both() -> tuple[ReplicaNoted, NodeChanged]:
+        found: dict[type, EngineEvent | ReplicaNoted] = {}
+        async with asyncio.timeout(shared_files.EVERY + shared_files.PATIENCE + 20):
+            while len(found) < 2:
+                event = await seen.get()
+                if isinstance(event, ReplicaReport) and isinstance(event.event, ReplicaNoted):
+                    found[ReplicaNoted] = event.event
+                elif isinstance(event, NodeChanged):
+                    found[NodeChanged] = event
+        noted, changed = found[ReplicaNoted], found[NodeChanged]
+        assert isinstance(noted, ReplicaNoted) and isinstance(changed, NodeChanged)
+        return noted, changed
+
+    await engine.start()
+    hearing = asyncio.create_task(hear())
+    try:
+        [slot] = await engine.allocate(uid, 1, [SlotRequest(replica, "r0", NODES[0])])
+        plan = LaunchPlan(
+            uid,
+            1,
+            replica,
+            1,
+            argv=("sleep", "600"),
+            environ=(),
+            hostname="r0",
+            address=slot.address,
+            hosts=(("r0", slot.address),),
+            limits=Limits(memory=0, cpu_weight=100),
+        )
+        await engine.launch([plan])
+        await asyncio.to_thread(freeze, shared, "--freeze")
+        try:
+            noted, changed = await both()
+        finally:
+            await asyncio.to_thread(freeze, shared, "--unfreeze")
+        assert (noted.name, noted.replica, noted.severity) == (FILES_STALLED, replica, "WARNING")
+        assert (changed.node, changed.state) == (NODES[0], NodeState.UP)
+        assert changed.cause == noted.text and "do not answer" in noted.text
+        noted, changed = await both()
+        assert (noted.name, noted.severity) == (FILES_BACK, "INFO")
+        assert "answer again, after" in noted.text
+        assert (changed.state, changed.cause) == (NodeState.UP, "")
+        await engine.stop(uid, 1, 0)
+        while await engine.allocations():
+            try:
+                await engine.release(uid, 1)
+            except Exception as failure:
+                assert "still run" in str(failure)
+                await asyncio.sleep(0.05)
+    finally:
+        await engine.close()
+        await hearing
