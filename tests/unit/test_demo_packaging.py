@@ -97,7 +97,7 @@ def test_a_link_to_a_file_is_packed_as_the_file(tmp_path: Path) -> None:
         ("../etc", "1", "cannot be the name"),
         ("", "1", "cannot be the name"),
         ("a", "1/2", "cannot be the version"),
-        ("a", "1", "no Python file to pack"),
+        ("a", "1", "There is no Python file to pack"),
     ],
 )
 def test_refusals(tmp_path: Path, name: str, version: str, message: str) -> None:
@@ -107,7 +107,7 @@ def test_refusals(tmp_path: Path, name: str, version: str, message: str) -> None
 
 
 def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PackagingError, match=r"cannot read .*missing"):
+    with pytest.raises(PackagingError, match=r"Cannot read .*missing"):
         build_sdist(tmp_path / "missing", name="a", version="1")
 
     plant(tmp_path, "a.py", "target/b.py")

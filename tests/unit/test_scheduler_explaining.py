@@ -255,7 +255,7 @@ def test_preflight_tells_of_devices_that_are_not_there() -> None:
     world = World([node("a")], Policy())
     found = preflight(world.snapshot, gang(1, gpus=2), NOW)
     assert found.admitted
-    assert found.notices == (f"no node here has {T4}: the job would run without",)
+    assert found.missing == (T4,)
 
 
 # Positions

@@ -10,6 +10,22 @@ from trainshed.cli.commands import LazyCommand
 
 _SHARED = frozenset({"--data", "--url", "--token", "--ca", "--format", "--project", "--region"})
 """Options that most commands have; each takes a value."""
+_OTHERS_SAY = {
+    "help": "--help",
+    "info": "status",
+    "kill": "jobs cancel",
+    "launch": "run",
+    "ls": "jobs list",
+    "ps": "jobs list",
+    "serve": "up",
+    "server": "up",
+    "start": "up",
+    "stop": "down",
+    "submit": "run",
+    "train": "run",
+    "version": "--version",
+}
+"""What other tools call a command of ours."""
 _HELP = frozenset({"-h", "--help", "--version"})
 
 
@@ -34,6 +50,10 @@ class Group(click.Group):
             return super().resolve_command(ctx, args)
         except NoSuchCommand as error:
             name = error.command_name
+            if meant := _OTHERS_SAY.get(name) if ctx.parent is None else None:
+                raise click.UsageError(
+                    f"{error.message} Did you mean '{ctx.command_path} {meant}'?", ctx
+                ) from None
             meant = [] if error.possibilities else self._groups_with(name)
             if not meant:
                 raise

@@ -101,7 +101,7 @@ def build_sdist(directory: Path, *, name: str, version: str) -> Sdist:
     files = dict(project_files(directory))
     if not any(relative.endswith(".py") for relative in files):
         raise PackagingError(
-            f"there is no Python file to pack under {directory}. Name the directory that holds"
+            f"There is no Python file to pack under {directory}. Name the directory that holds"
             " your package, or the package's own setup.py."
         )
 
@@ -163,7 +163,7 @@ def _member(path: Path) -> _Member:
 
 def _refuse(error: OSError) -> NoReturn:
     raise PackagingError(
-        f"cannot read {error.filename}: {error.strerror}. Make it readable, or move it out of the"
+        f"Cannot read {error.filename}: {error.strerror}. Make it readable, or move it out of the"
         " tree that is packed."
     ) from error
 

@@ -102,8 +102,8 @@ class Preflight:
     waiting: Waiting | None = None
     #: How many jobs would stand before it, plus one.
     position: int = 0
-    #: What it would be told, such as "no GPU here".
-    notices: tuple[str, ...] = ()
+    #: Types of the devices that it asks for and no node here has: it would run without (relaxed mode).
+    missing: tuple[str, ...] = ()
 
     @property
     def admitted(self) -> bool:

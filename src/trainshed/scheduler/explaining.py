@@ -65,7 +65,7 @@ def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
         raise ValueError(
             f"job {gang.uid} is in the snapshot already: a pre-flight needs a uid of its own"
         )
-    notices = _notices(snapshot, gang)
+    missing = _missing(snapshot, gang)
     in_force = snapshot.reservations
     snapshot.put(GangState(gang, waiting_since=now))
     try:
@@ -76,14 +76,14 @@ def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
         admitted = next((d for d in made if isinstance(d, Admit) and d.uid == gang.uid), None)
         if admitted is not None:
             places = tuple((str(replica), node) for replica, node in admitted.nodes)
-            return Preflight(places, None, place, notices)
+            return Preflight(places, None, place, missing)
         waiting = _waiting(snapshot, snapshot.entries[gang.uid], now)
         yielding = [d.uid for d in made if isinstance(d, Preempt) and d.by == gang.name]
         if yielding:
             offer = f"would start as soon as {_jobs(snapshot, yielding)} had left: spot work gives way to it"
             names = tuple(snapshot.entries[uid].gang.name for uid in yielding[:_NAMED])
             waiting = dataclasses.replace(waiting, hint=offer, blockers=names)
-        return Preflight((), waiting, place, notices)
+        return Preflight((), waiting, place, missing)
     finally:
         snapshot.remove(gang.uid)
         snapshot.set_reservations(in_force)
@@ -314,15 +314,13 @@ def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
     return Waiting(WaitReason.POLICY, message if ahead else "starts with the next decision")
 
 
-def _notices(snapshot: Snapshot, gang: Gang) -> tuple[str, ...]:
-    """Relaxed mode: devices that no node here has are left out (spec/queue#capacity)."""
+def _missing(snapshot: Snapshot, gang: Gang) -> tuple[str, ...]:
+    """Relaxed mode: types of devices that no node here has are left out (spec/queue#capacity)."""
     if snapshot.policy.strict:
         return ()
     wanted = {demand.accelerator for _, demand in gang.replicas if demand.accelerators}
     there = {kind for name in snapshot.ready for kind in snapshot.ready.layout(name).types}
-    return tuple(
-        f"no node here has {kind}: the job would run without" for kind in sorted(wanted - there)
-    )
+    return tuple(sorted(wanted - there))
 
 
 def _names(snapshot: Snapshot, uids: Sequence[JobUid]) -> tuple[str, ...]:

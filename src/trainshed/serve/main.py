@@ -1,5 +1,8 @@
 """The `trainshed` command: what builds services, and all others from the cli package."""
 
+import select
+import signal
+
 import click
 
 from trainshed.cli.commands import register
@@ -30,6 +33,10 @@ _COMMANDS = (
 takes."""
 
 
+_PIPE_CLOSED = 128 + signal.SIGPIPE
+"""As a shell says of a command that its reader has left."""
+
+
 @click.group(
     cls=Group,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -45,5 +52,18 @@ register(group, clock.now, _COMMANDS)
 
 
 def main() -> None:
-    """Run the command line."""
-    group(prog_name="trainshed")
+    """Run the command line. Raises SystemExit."""
+    try:
+        group(prog_name="trainshed")
+    except SystemExit as end:
+        if end.code == 1 and _reader_has_left():
+            # Who reads wants no more (`| head`), which says nothing of what was asked for.
+            raise SystemExit(_PIPE_CLOSED) from None
+        raise
+
+
+def _reader_has_left() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    looked = select.poll()
+    looked.register(1, 0)
+    return any(event & select.POLLERR for _, event in looked.poll(0))

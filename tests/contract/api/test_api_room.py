@@ -152,7 +152,7 @@ async def test_a_quota_that_cannot_be(
 async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: House) -> None:
     """spec/submit#preflight."""
     house.capacity.answer = Preflight(
-        (("workerpool0-0", "node-1"),), position=1, notices=("no GPU",)
+        (("workerpool0-0", "node-1"),), position=1, missing=("NVIDIA_L4",)
     )
     asked = {"api": "vertex", "project": "p1", "location": "us-central1", "job": custom_job()}
     view = (await house.call("POST", EXPLAIN, asked)).json
@@ -160,7 +160,7 @@ async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: Hous
     assert view["places"] == [
         {"replica": "workerpool0-0", "task": "workerpool0-0", "node": "node-1"}
     ]
-    assert "no GPU" in view["notices"]
+    assert "No node here has NVIDIA_L4: the job would run without." in view["notices"]
     (machine,) = view["machines"]
     assert machine["memoryBytes"] > machine["memoryLimitBytes"] > 0
     assert (machine["pool"], machine["machineType"]) == ("workerpool0", "n1-standard-4")

@@ -152,3 +152,19 @@ def test_a_missing_token_and_a_wrong_port_are_told_apart(
         wrong = trainshed("jobs", "list", "--project", "p", "--url", f"http://127.0.0.1:{port}")
         thread.join()
     assert f"http://127.0.0.1:{port} speaks no HTTP/1. If it is the gRPC port" in wrong.stderr
+
+
+def test_a_reader_who_has_enough_is_no_failure(service: FakeService, tmp_path: Path) -> None:
+    """As with every command in a shell with `set -o pipefail`: 1 would say that what was asked for failed."""
+    jobs = [job(str(number)) for number in range(20_000)]
+    service.on("GET", "/trainshed/v1/jobs", {"jobs": jobs, "nextPageToken": ""})
+    listing = f"{sys.executable} -m trainshed jobs list --project p --limit 20000"
+    result = subprocess.run(
+        ["bash", "-c", f"{listing} | head -1; echo ${{PIPESTATUS[0]}}"],
+        env={**os.environ, "TRAINSHED_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines()[1:] == ["141"], result.stderr
+    assert not result.stderr

@@ -92,6 +92,14 @@ def test_the_beginning_of_an_id_is_enough(trainshed: Invoke, service: FakeServic
     assert none.exit_code == 1
     assert "There is no job '5679'. Did you mean:\n  5678" in none.stderr
 
+    within = trainshed("jobs", "describe", "git")
+    assert "Did you mean:\n  1234  digits" in within.stderr
+
+    service.on("GET", JOBS, listed(job("7530240697833491538")))
+    gone = trainshed("jobs", "delete", "7530240697833491539")
+    assert "It may have been deleted." in gone.stderr
+    assert "7530240697833491538" not in gone.stderr, "a job that has nothing to do with it"
+
 
 def test_the_beginning_of_an_old_jobs_id_is_found_by_a_search(
     trainshed: Invoke, service: FakeService
@@ -451,7 +459,7 @@ def at(second: int, entry_: dict[str, Any]) -> dict[str, Any]:
 def told(service: FakeService) -> FakeService:
     """A failed job with two attempts, what it wrote and what happened to it."""
     replicas = [replica("workerpool0-0", "EXITED", exit=exited(3)), replica("workerpool1-0")]
-    service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas))
+    service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, attempt=2))
     first, second = line("workerpool0-0", "epoch 1"), line("workerpool1-0", "oh no", 1, "ERROR")
     last = line("workerpool0-0", "epoch 2", 2) | {"attempt": 2}
     lines = [at(2, first), at(4, second), at(6, last)]
@@ -495,6 +503,12 @@ def test_lines_are_chosen(
 ) -> None:
     result = trainshed("jobs", "logs", "7", *options)
     assert [line.split("  ", 1)[1] for line in result.stdout.splitlines()] == shown, result.stderr
+
+
+def test_an_attempt_that_there_was_not_is_an_error(trainshed: Invoke, told: FakeService) -> None:
+    result = trainshed("jobs", "logs", "7", "--attempt", "3")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--attempt 3: 7 has had 2 attempts." in result.stderr
 
 
 def test_lines_have_their_moments_and_begin_at_one(trainshed: Invoke, told: FakeService) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -153,6 +154,40 @@ def test_a_program_that_no_python_can_read_is_not_submitted(
     assert not ready.asked
 
 
+def test_a_program_is_read_as_python_reads_it(tmp_path: Path) -> None:
+    """Windows' editors begin files with a mark, old ones say their encoding."""
+    script = tmp_path / "task.py"
+    script.write_bytes(b"\xef\xbb\xbfimport beside\r\n")
+    (tmp_path / "beside.py").write_bytes(b"# -*- coding: latin-1 -*-\nimport further  # caf\xe9\n")
+    (tmp_path / "further.py").touch()
+    assert set(pack(script, "", ()).files) == {"task.py", "beside.py", "further.py"}
+
+
+def test_what_is_no_program_is_refused_unread(tmp_path: Path) -> None:
+    (tmp_path / "task.py").touch()
+    with (tmp_path / "data.bin").open("wb") as data:
+        data.truncate(2**40)
+    with pytest.raises(PackagingError, match=r"at most 200 MiB .* The largest: data\.bin, task\.py"):
+        pack(tmp_path, "", ())
+    (tmp_path / "data.bin").unlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PackagingError, match="pipe is not an ordinary file"):
+        pack(tmp_path, "", ())
+    (tmp_path / "note.ipynb").touch()
+    with pytest.raises(PackagingError, match="jupyter nbconvert --to script"):
+        pack(tmp_path / "note.ipynb", "", ())
+
+
+def test_a_job_that_asks_for_more_than_there_is_is_told_so(
+    trainshed: Invoke, ready: FakeService, program: Path
+) -> None:
+    node = {"name": "local", "vcpus": 2, "memoryBytes": 2**36, "condition": "READY"}
+    ready.on("GET", "/trainshed/v1/nodes", {"nodes": [node]})
+    told = trainshed("run", str(program / "other.py")).stderr
+    assert "notice: It asks for 12 CPUs and " in told
+    assert "in all, and there are 2 and 64.0 GiB: it runs" in told
+
+
 def test_nothing_is_uploaded_for_a_job_that_is_refused(
     trainshed: Invoke, ready: FakeService, program: Path
 ) -> None:
@@ -206,6 +241,7 @@ def test_a_job_file_of_either_api_is_submitted(
         (("PROGRAM/other.py", "--image", "pytoch"), "Did you mean pytorch?"),
         (("PROGRAM/other.py", "--image", "tensorflow=9.9"), "the versions are 2.17, 2.16"),
         (("PROGRAM/other.py", "--gpus", "3"), "can have 1, 2, 4, 8 GPUs"),
+        (("PROGRAM/other.py", "--accelerator", "NVIDIA_L4"), "replica is to have: --gpus 1"),
         (("PROGRAM/other.py", "--env", "A"), "write NAME=VALUE"),
         (("PROGRAM/other.py", "--requirements", "-e ."), "options are not read here"),
         (("PROGRAM",), "--module FILE.py"),

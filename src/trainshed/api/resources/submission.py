@@ -137,10 +137,7 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
         )
     made: list[NewWork] = []
     for work in works:
-        _check_stall_label(work)
-        _check_tls_label(work)
-        _check_progress_label(work)
-        _check_notify_label(work, services.settings.notify)
+        check_labels(services, work)
         if isinstance(work, TuningJob):
             refuse_plan(work)
         planned = await with_planned_drills(services, work) if isinstance(work, Job) else work
@@ -151,6 +148,14 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
         await services.intake.create_jobs(made)
     for work in works:
         services.wake(work.uid)
+
+
+def check_labels(services: Services, work: Work) -> None:
+    """Labels that order something of the service must say it right. Raises InvalidRequest."""
+    _check_stall_label(work)
+    _check_tls_label(work)
+    _check_progress_label(work)
+    _check_notify_label(work, services.settings.notify)
 
 
 def _check_stall_label(work: Work) -> None:

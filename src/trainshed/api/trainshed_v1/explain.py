@@ -1,7 +1,7 @@
 """Pre-flight: would a job be admitted now, on what, and if not, what would let it start
 (spec/submit#preflight). Stores nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, assert_never
 from urllib.parse import quote
 
@@ -10,9 +10,10 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
-from trainshed.api.resources.submission import new_job, with_planned_drills
+from trainshed.api.resources.submission import check_labels, new_job, with_planned_drills
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import waiting_view
+from trainshed.core.capacity import Preflight
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
@@ -44,6 +45,7 @@ async def explain(call: JsonCall) -> records.Explanation:
         fields.fault("location", "Where would it run? Give a region, such as us-central1.")
     fields.refuse()
     job = await _read(call, Api(api), project, location, given)
+    check_labels(call.services, job)
     if not _is_search(given):
         job = await with_planned_drills(call.services, job)
     await _require_new(call, job)
@@ -143,10 +145,17 @@ def _answer(call: JsonCall, job: Job, notices: tuple[str, ...]) -> records.Expla
         ),
         waiting=waiting_view(found.waiting, found.position) if found.waiting else None,
         position=found.position,
-        notices=(*notices, *job.spec.runtime_notices, *found.notices),
+        notices=(*notices, *job.spec.runtime_notices, *_without(job, found)),
         warnings=tuple(job.spec.warnings),
         machines=tuple(_machine(job.name.api, pool) for pool in job.spec.pools),
     )
+
+
+def _without(job: Job, found: Preflight) -> Iterator[str]:
+    """Of devices that are not here, unless a warning says so already."""
+    for kind in found.missing:
+        if not any(kind in warning for warning in job.spec.warnings):
+            yield f"No node here has {kind}: the job would run without."
 
 
 def _machine(api: Api, pool: WorkerPool) -> records.PoolMachine:

@@ -98,24 +98,22 @@ def command(
         told = read(answer, Explanation)
         for line in explanation(told):
             click.echo(line)
-        for text in filter(None, (*added, more_than_there_is(told, _nodes(endpoint)))):
+        for text in filter(None, (*added, more_than_there_is(told, endpoint))):
             click.echo(f"notice: {text}")
     if not answer["admitted"]:
         raise SystemExit(WOULD_WAIT)
 
 
-def _nodes(endpoint: Endpoint) -> NodeList:
-    """The nodes; none for who may not see them."""
-    try:
-        return read(endpoint.client().get("/trainshed/v1/nodes"), NodeList)
-    except Refused:
-        return NodeList()
-
-
-def more_than_there_is(answer: Explanation, nodes: NodeList) -> str:
+def more_than_there_is(answer: Explanation, endpoint: Endpoint) -> str:
     """What is told of a job that would start although it asks for more than all nodes have, since capacity is
-    shared; "" = nothing."""
-    if not answer.admitted or not nodes.nodes:
+    shared; "" = nothing, also to who may not see the nodes. Raises Unreachable."""
+    if not answer.admitted:
+        return ""
+    try:
+        nodes = read(endpoint.client().get("/trainshed/v1/nodes"), NodeList)
+    except Refused:
+        return ""
+    if not nodes.nodes:
         return ""
     cpus = sum(machine.vcpus * machine.replicas for machine in answer.machines)
     memory = sum(machine.memory_bytes * machine.replicas for machine in answer.machines)

@@ -19,6 +19,7 @@ from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output_format import output_format, print_data
+from trainshed.cli.text.moments import counted
 from trainshed.wire.trainshed_v1.record import plain, read
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 from trainshed.wire.trainshed_v1.timeline import Timeline
@@ -72,6 +73,10 @@ def command(
     view = JobView.parse(find_job(client, job, endpoint.project))
     if view.log_deleted:
         click.echo(view.log_deleted, err=True)
+    if 0 < view.attempt < (options["attempt"] or 0):
+        raise click.UsageError(
+            f"--attempt {options['attempt']}: {view.id} has had {counted(view.attempt, 'attempt')}."
+        )
     choice = LogChoice(
         since=moment(options["since"], session.now(), "--since"),
         until=moment(options["until"], session.now(), "--until"),

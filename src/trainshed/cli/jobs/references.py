@@ -23,6 +23,8 @@ _SAME_NAME = 100
 _NAMED = 5
 _PAGE = 500
 """The largest page that the service gives."""
+_WHOLE_ID = 18
+"""Digits of an id that nobody would leave incomplete."""
 EVERY_PROJECT = "-"
 LAST = "@last"
 """The newest job."""
@@ -181,8 +183,13 @@ def project_of(endpoint: Endpoint) -> str:
 
 
 def _near(reference: str, jobs: Sequence[JobView]) -> str:
+    if reference.isdecimal() and len(reference) >= _WHOLE_ID:
+        # Ids of jobs that have nothing to do with each other are alike.
+        return " It may have been deleted. The list of jobs: trainshed jobs list"
     if not jobs:
         return f" {_NO_JOB}"
+    if inside := [job for job in jobs if reference and reference in job.display_name]:
+        return f" Did you mean:{_listed(inside)}"
     # Slow to load, and needed for a mistake only.
     import difflib
 

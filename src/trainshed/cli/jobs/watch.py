@@ -122,18 +122,19 @@ def show(
     *,
     lines: bool,
     progress: Callable[[], str] | None = None,
+    job: JobView | None = None,
 ) -> JobView | None:
     """Show updates until they end, in the way that fits where the output goes.
 
-    `lines`: print every line of the replicas as well. `progress`: says how far the job is (`HowFar`). Returns
-    the job's last view, None if there was none.
+    `lines`: print every line of the replicas as well. `progress`: says how far the job is (`HowFar`). `job`:
+    as far as it is known before the first update. Returns the job's last view, None if there was none.
     """
     if sys.stdout.isatty() and not _is_dumb():
         from rich.console import Console
 
         console = Console(highlight=False, soft_wrap=True)
-        return live(updates, now, console, lines=lines, progress=progress)
-    board = Board()
+        return live(updates, now, console, lines=lines, progress=progress, job=job)
+    board = Board(job)
     for update in updates:
         board = board.after(update)
         for text in plain(update, board, lines=lines):
@@ -218,13 +219,14 @@ def live(
     *,
     lines: bool,
     progress: Callable[[], str] | None = None,
+    job: JobView | None = None,
 ) -> JobView | None:
     """Show updates as a table that is drawn over and over, and lines above it. As `show` otherwise."""
     from rich.live import Live
     from rich.spinner import Spinner
     from rich.text import Text
 
-    board = Board()
+    board = Board(job)
     far = HowFar(progress)
     # One for all the time: each knows when it began to turn.
     spinner = Spinner("dots", style="yellow")
@@ -358,6 +360,7 @@ def watched(client: Client, job: JobView, session: Session, *, lines: bool = Fal
         session.now,
         lines=lines and readable,
         progress=(lambda: _far(client, job.uid)) if readable else None,
+        job=job,
     )
     return require_over(client, job.uid)
 

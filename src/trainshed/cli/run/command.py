@@ -1,6 +1,5 @@
 """`trainshed run`: submits a program of this machine, or a job of a file, and follows it to its end."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.jobs import job_files
+from trainshed.cli.jobs.explain import more_than_there_is
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.submitted import SubmittedView
@@ -176,7 +176,9 @@ def command(context: click.Context, session: Session, endpoint: Endpoint, **opti
     )
     submitted_as = SubmittedView.of(job.job)
     runs = _runs(submitted_as, packed)
-    for line in plan_lines(read(answer, Explanation), runs, packed, submitted_as.output):
+    plan = read(answer, Explanation)
+    shared = more_than_there_is(plan, endpoint)
+    for line in plan_lines(plan, runs, packed, submitted_as.output, shared):
         click.echo(line, err=True)
     if packed:
         sending.upload(endpoint, packed.packages)
@@ -281,7 +283,7 @@ def _of_program(
             needed = split_requirements(options["requirements"])
             packed = program.pack(path, options["module"], needed)
         except PackagingError as failure:
-            raise click.ClickException(_sentence(str(failure))) from None
+            raise click.ClickException(str(failure)) from None
     elif options["requirements"] or options["module"]:
         raise click.UsageError(
             "--requirements and --module go with PATH: without it the image runs as it is."
@@ -328,7 +330,3 @@ def _runs(submitted: SubmittedView, packed: Program | None) -> str:
     short = pool.runs.rpartition("/")[2].removesuffix(":latest")
     what = packed.entry if packed else pool.command
     return f"{what} on {short}" if what and short else what or short
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] if not text.startswith((os.sep, ".")) else text

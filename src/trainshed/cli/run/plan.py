@@ -18,10 +18,10 @@ _SHOWN = 6
 
 
 def plan_lines(
-    answer: Explanation, runs: str, program: Program | None, output: str
+    answer: Explanation, runs: str, program: Program | None, output: str, shared: str = ""
 ) -> Iterator[str]:
     """The lines of a plan. `runs`: the image or runtime that is asked for; `answer`: what the service says to
-    the job."""
+    the job; `shared`: what is said of a job that asks for more than there is, "" = nothing."""
     facts = [("Runs", runs)]
     if program and program.files:
         facts.append(("Files", _some(program.files)))
@@ -35,7 +35,7 @@ def plan_lines(
     if output:
         facts.append(("Output", output))
     yield from pairs([(label, value) for label, value in facts if value])
-    yield from (faint(f"notice: {text}") for text in answer.notices)
+    yield from (faint(f"notice: {text}") for text in (*answer.notices, shared) if text)
     yield from (click.style(f"warning: {text}", fg="yellow") for text in answer.warnings)
 
 

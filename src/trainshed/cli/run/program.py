@@ -7,6 +7,7 @@ files make the same bytes.
 import ast
 import io
 import re
+import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ _INFO = f"{_PACKAGE}-1.0.dist-info"
 _ENTRIES = ("__main__.py", "task.py", "train.py", "main.py")
 """Files that are a program's beginning, the likeliest first."""
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
+_INSTEAD = {".ipynb": " Of a notebook make a file first: jupyter nbconvert --to script."}
+"""What to do with files of other kinds, by their endings."""
 _LARGEST = 200 * 2**20
 """Bytes of files that are packed: data belong into a bucket."""
 _SHOWN = 5
@@ -85,7 +88,7 @@ def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
     package. `entry`: the module, or the file of a directory, that is run; "" = find it. Blocks on the disk.
     Raises PackagingError."""
     if not path.exists():
-        raise PackagingError(f"there is no file or directory {path}.")
+        raise PackagingError(f"There is no file or directory {path}.")
     needed = _checked(requirements)
     if path.is_dir():
         return _directory(path.resolve(), entry, needed)
@@ -97,13 +100,13 @@ def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
         )
     if path.suffix not in (".py", ".sh"):
         raise PackagingError(
-            f"{path} is neither a Python file, a Bash script (.sh), a directory nor a package"
-            f" ({', '.join(_ARCHIVES)})."
+            f"{path} is neither a Python file (.py), a Bash script (.sh), a directory nor a package"
+            f" ({', '.join(_ARCHIVES)}).{_INSTEAD.get(path.suffix, '')}"
         )
     return _script(path.resolve(), needed)
 
 
-def local_imports(source: str, name: str) -> Iterator[str]:
+def local_imports(source: bytes, name: str) -> Iterator[str]:
     """The first names of what a program imports. Raises PackagingError for what no Python can read."""
     try:
         tree = ast.parse(source)
@@ -155,7 +158,7 @@ def _beside(script: Path) -> dict[str, Path]:
     waiting = [script]
     while waiting:
         file = waiting.pop()
-        for name in local_imports(_text(file), str(file)):
+        for name in local_imports(_content(file), str(file)):
             if name in seen:
                 continue
             seen.add(name)
@@ -224,6 +227,7 @@ def _project(path: Path, entry: str, needed: list[str]) -> Program:
                 " trainer.task."
             )
         entry = _entry_module(packages[0], packages[0].name)
+    _require_small(dict(project_files(path)), path)
     made = build_project(path)
     packages_ = [Package(made.filename, made.content)]
     if needed:
@@ -237,7 +241,7 @@ def _archive(path: Path, entry: str, needed: list[str]) -> Program:
     try:
         packages = [Package(path.name, path.read_bytes())]
     except OSError as failure:
-        raise PackagingError(f"cannot read {path}: {failure.strerror}.") from None
+        raise PackagingError(f"Cannot read {path}: {failure.strerror}.") from None
     if needed:
         packages.append(Package(REQUIREMENTS_WHEEL, requirements_wheel(needed)))
     name = re.split(r"-\d", path.name)[0]
@@ -265,14 +269,8 @@ def _program(
     listed = root / "requirements.txt"
     from_file = read_requirements(listed) if listed.is_file() else []
     needed = [*from_file, *needed]
+    _require_small(files, root)
     contents = {relative: _content(path) for relative, path in sorted(files.items())}
-    size = sum(map(len, contents.values()))
-    if size > _LARGEST:
-        largest = sorted(contents, key=lambda each: -len(contents[each]))[:_SHOWN]
-        raise PackagingError(
-            f"{root} has {size >> 20} MiB of files, and at most {_LARGEST >> 20} MiB are packed. Put data"
-            f" into a bucket (trainshed buckets cp). The largest: {', '.join(largest)}."
-        )
     wheel = _wheel(contents, _executable(files), start, needed)
     return Program(
         packages=(Package(_WHEEL, wheel),),
@@ -283,6 +281,18 @@ def _program(
         requirements=tuple(needed),
         requirements_file=str(listed) if from_file else "",
     )
+
+
+def _require_small(files: Mapping[str, Path], root: Path) -> None:
+    """Raises PackagingError for what is no program, before anything of it is read."""
+    sizes = {relative: _size(path) for relative, path in files.items()}
+    size = sum(sizes.values())
+    if size > _LARGEST:
+        largest = sorted(sizes, key=lambda each: -sizes[each])[:_SHOWN]
+        raise PackagingError(
+            f"{root} has {size >> 20} MiB of files, and at most {_LARGEST >> 20} MiB are packed. Put data"
+            f" into a bucket (trainshed buckets cp). The largest: {', '.join(largest)}."
+        )
 
 
 def _wheel(
@@ -324,15 +334,18 @@ def _executable(files: Mapping[str, Path]) -> frozenset[str]:
     return frozenset(name for name, path in files.items() if path.stat().st_mode & 0o100)
 
 
-def _text(file: Path) -> str:
+def _size(file: Path) -> int:
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
-        raise PackagingError(f"{file} cannot be read: {failure}.") from None
+        status = file.stat()
+    except OSError as failure:
+        raise PackagingError(f"Cannot read {file}: {failure.strerror}.") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise PackagingError(f"{file} is not an ordinary file. Move it out of the directory.")
+    return status.st_size
 
 
 def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as failure:
-        raise PackagingError(f"cannot read {file}: {failure.strerror}.") from None
+        raise PackagingError(f"Cannot read {file}: {failure.strerror}.") from None

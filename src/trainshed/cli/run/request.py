@@ -157,6 +157,10 @@ def output_directory(bucket: str, name: str, now: int) -> str:
 def _machine(request: RunRequest) -> dict[str, Any]:
     spec: dict[str, Any] = {"machineType": request.machine_type}
     if not request.gpus:
+        if request.accelerator:
+            raise click.UsageError(
+                f"--accelerator {request.accelerator}: say how many each replica is to have: --gpus 1."
+            )
         return spec
     machine = machine_types().get(request.machine_type)
     kind = request.accelerator
