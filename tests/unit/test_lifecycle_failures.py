@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.messages import linked
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import (
@@ -490,11 +491,15 @@ def test_a_cancel_that_was_accepted_stands_when_the_job_is_given_up() -> None:
 
 
 def test_an_error_leads_to_the_service_s_own_page_of_the_job() -> None:
-    """spec/failures#messages: a setting says which page; without one it is that of the public text."""
-    for pages, link in (
-        ("https://training.example.org", f"https://training.example.org/jobs/{job().uid}"),
-        ("", "https://console.cloud.google.com/logs/viewer?"),
-    ):
-        _, message = failed(Life(job(), FailurePolicy(pages=pages)).up().exits(code=1))
-        assert f"please check the logs: {link}" in message
-        assert message.count("https://") == 1
+    """spec/failures#messages: where it is at the moment, whatever the message said when it was stored."""
+    one = job()
+    _, message = failed(Life(one).up().exits(code=1, tail="see https://example.org"))
+    public = "please check the logs: https://console.cloud.google.com/logs/viewer?"
+    assert public in message
+    for pages in ("http://127.0.0.1:9000", "https://training.example.org/x"):
+        message = linked(message, one.name, one.uid, pages)
+        assert message.endswith(f"please check the logs: {pages}/jobs/{one.uid}")
+        assert "see https://example.org" in message
+    assert public in linked(message, one.name, one.uid, "")
+    own = "Ask the operators. Please check the logs: they know."
+    assert linked(own, one.name, one.uid, "http://127.0.0.1:9000") == own

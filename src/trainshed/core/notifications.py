@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from trainshed.core.failure.messages import linked
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
@@ -97,6 +98,7 @@ def _occasions(work: Work, entries: Sequence[TimelineEntry]) -> list[Occasion]:
 
 def content(work: Work, occasion: Occasion, now: int, page: str) -> str:
     """What is sent: an object with `type`, `timestamp` and `data`, as Standard Webhooks has it."""
+    message = linked(work.error.message, work.name, work.uid, page) if work.error else ""
     data: dict[str, Any] = {
         "name": str(work.name),
         "uid": str(work.uid),
@@ -108,7 +110,7 @@ def content(work: Work, occasion: Occasion, now: int, page: str) -> str:
         "endTime": _moment(work.ended),
         "labels": dict(work.labels),
         "page": f"{page}/jobs/{work.uid}" if page else "",
-        "error": {"code": work.error.code, "message": work.error.message[:_LONGEST_ERROR]}
+        "error": {"code": work.error.code, "message": message[:_LONGEST_ERROR]}
         if work.error
         else None,
     }

@@ -4,7 +4,7 @@ API services."""
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -65,7 +65,7 @@ from trainshed.serve.engine_adapters import (
     viewer_terms,
 )
 from trainshed.serve.setting_facts import described
-from trainshed.serve.settings import Origin, Settings, SettingsError, engine_settings
+from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.serve.vault import Vault, job_certificate
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
@@ -180,7 +180,6 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         failures=FailurePolicy(
             table_with(settings.failure_rules),
             settings.max_attempts,
-            _address(bootstrap) if settings.error_links == "service" else "",
         ),
         curves=JobCurves(_curve_stores(bootstrap, buckets, points, new_uid)),
         meters=meters,
@@ -229,7 +228,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         operations=bootstrap.store.operations,
         exports=exports,
         capacity=controller,
-        settings=_api_settings(settings, bootstrap.origins),
+        settings=_api_settings(bootstrap),
         outbox=bootstrap.store.notifications if settings.notify else None,
         closing=stopping,
         retention=lambda: retention.report if retention.retention.is_set else None,
@@ -426,7 +425,8 @@ def _smtp(settings: Settings) -> Smtp | None:
     )
 
 
-def _api_settings(settings: Settings, origins: Mapping[str, Origin]) -> ApiSettings:
+def _api_settings(bootstrap: Bootstrap) -> ApiSettings:
+    settings = bootstrap.settings
     return ApiSettings(
         version=version("trainshed"),
         project=settings.project,
@@ -436,5 +436,6 @@ def _api_settings(settings: Settings, origins: Mapping[str, Origin]) -> ApiSetti
         reduction_tls=settings.reduction_tls,
         error_delay=round(settings.error_delay * 1e9),
         notify=tuple(table.name for table in settings.notify),
-        configured=described(settings, origins),
+        pages=_address(bootstrap) if settings.error_links == "service" else "",
+        configured=described(settings, bootstrap.origins),
     )

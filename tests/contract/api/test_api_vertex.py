@@ -1,6 +1,7 @@
 """`aiplatform` v1 over REST against a real store: customJobs, operations, locations
 (facts/resources#custom-jobs, facts/limits#error-texts)."""
 
+import json
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -205,6 +206,31 @@ async def test_the_error_can_be_told_later_than_the_end(house: House) -> None:
         (listed,) = (await house.call("GET", jobs)).json["customJobs"]
         alone = (await house.call("GET", f"/v1/{name}")).json
         assert ("error" in listed, "error" in alone) == (told, told)
+
+
+async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
+    """spec/failures#messages: in all that is told of a job that ended when it was somewhere else."""
+    name = await created(house)
+    await finish(house, name, code=7)
+    uid = name.rpartition("/")[2]
+    told = {
+        f"/v1/{name}",
+        f"/v1/{name.rpartition('/')[0]}",
+        "/trainshed/v1/jobs?project=-",
+        f"/trainshed/v1/jobs/{uid}",
+        f"/trainshed/v1/jobs/{uid}/timeline",
+    }
+    for pages in ("http://127.0.0.1:8080", "https://training.example.org"):
+        house.services = replace(house.services, settings=ApiSettings(pages=pages))
+        house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
+        for path in told:
+            text = json.dumps((await house.call("GET", path)).json)
+            assert f"please check the logs: {pages}/jobs/{uid}" in text, path
+            assert text.count("please check the logs: ") == text.count(f"{pages}/jobs/{uid}"), path
+        filter_ = f'resource.labels.job_id="{uid}"'
+        asked = {"projectIds": [name.split("/")[1]], "filter": filter_}
+        entries = (await house.call("POST", "/v2/entries:list", asked)).json
+        assert f"{pages}/jobs/{uid}" in json.dumps(entries)
 
 
 async def test_cancel_is_an_intent_and_may_be_repeated(house: House) -> None:

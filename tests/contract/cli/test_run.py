@@ -167,7 +167,9 @@ def test_what_is_no_program_is_refused_unread(tmp_path: Path) -> None:
     (tmp_path / "task.py").touch()
     with (tmp_path / "data.bin").open("wb") as data:
         data.truncate(2**40)
-    with pytest.raises(PackagingError, match=r"at most 200 MiB .* The largest: data\.bin, task\.py"):
+    with pytest.raises(
+        PackagingError, match=r"at most 200 MiB .* The largest: data\.bin, task\.py"
+    ):
         pack(tmp_path, "", ())
     (tmp_path / "data.bin").unlink()
     os.mkfifo(tmp_path / "pipe")

@@ -262,6 +262,8 @@ class ApiSettings:
     notify: tuple[str, ...] = ()
     #: Nanoseconds after a job's end before its error is told.
     error_delay: int = 0
+    #: The address of pages of jobs, where errors lead for more; "" = to the page that the public text names.
+    pages: str = ""
     #: What an operator has set, and what holds where he has not; without secrets.
     configured: tuple[Setting, ...] = ()
 

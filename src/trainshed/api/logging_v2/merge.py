@@ -7,6 +7,7 @@ from typing import Final, assert_never
 
 from trainshed.api.calls.services import Services
 from trainshed.api.logging_v2.entry import Entry, replica_entry, service_entries
+from trainshed.api.resources.jobs import with_links
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobName, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
@@ -143,7 +144,8 @@ async def _lines(
 
 
 async def _service(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:
-    told = service_entries(job, await services.reader.timeline(job.uid))
+    timeline = await services.reader.timeline(job.uid)
+    told = service_entries(job, [with_links(services, job, entry) for entry in timeline])
     for entry in reversed(told) if span.descending else told:
         if span.holds(entry):
             yield entry

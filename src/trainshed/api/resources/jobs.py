@@ -17,7 +17,8 @@ from trainshed.core.errors import (
     Unavailable,
     Violation,
 )
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.failure.messages import linked
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobName, JobUid
@@ -130,7 +131,27 @@ def with_error_due(services: Services, work: Kind) -> Kind:
     """The work as it is shown: the public services set a job's error a while after its end, and so does this
     one where its operator says so."""
     due = work.ended + services.settings.error_delay
-    return work if work.error is None or services.now() >= due else replace(work, error=None)
+    if work.error is not None and services.now() < due:
+        return replace(work, error=None)
+    return with_link(services, work)
+
+
+def with_link(services: Services, work: Kind) -> Kind:
+    """The work with an error that leads to where the service is now."""
+    if work.error is None:
+        return work
+    message = _linked(services, work, work.error.message)
+    return replace(work, error=replace(work.error, message=message))
+
+
+def with_links(services: Services, work: Work, entry: TimelineEntry) -> TimelineEntry:
+    """The same of an entry of its timeline."""
+    message = _linked(services, work, entry.message)
+    return entry if message == entry.message else replace(entry, message=message)
+
+
+def _linked(services: Services, work: Work, message: str) -> str:
+    return linked(message, work.name, work.uid, services.settings.pages)
 
 
 async def cancel_for_user(services: Services, name: JobName) -> None:

@@ -14,7 +14,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.calls.services import Services
 from trainshed.api.ml_v1 import views as ml
-from trainshed.api.resources.jobs import find_work, queue_position
+from trainshed.api.resources.jobs import find_work, queue_position, with_link
 from trainshed.api.resources.web_access import links_of
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -90,6 +90,7 @@ async def look(services: Services, uid: JobUid) -> Seen:
 
 async def seen(services: Services, work: Work, etag: str) -> Seen:
     """A look at a work that was read a moment ago."""
+    work = with_link(services, work)
     match work:
         case Job():
             waiting = None if work.state.is_final else services.capacity.why(work.uid)

@@ -16,6 +16,8 @@ from trainshed.api.resources.jobs import (
     delete_for_user,
     find_work,
     read_job_name,
+    with_link,
+    with_links,
 )
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -127,7 +129,7 @@ async def list_(call: JsonCall) -> records.JobList:
         token=call.parameter("pageToken"),
         question=(project, ",".join(sorted(states)), call.parameter("search"), named),
     )
-    shown = [views.summary(job) for job, _ in page.jobs]
+    shown = [views.summary(with_link(call.services, job)) for job, _ in page.jobs]
     if call.flag("glance"):
         shown = [
             structs.replace(view, glance=await glance(call.services, job, etag))
@@ -153,7 +155,7 @@ async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int)
     page = children[:size]
     more = len(children) > size
     return records.JobList(
-        jobs=tuple(views.summary(child) for child in page),
+        jobs=tuple(views.summary(with_link(call.services, child)) for child in page),
         next_page_token=encode_token(str(page[-1].uid), *question) if more else "",
     )
 
@@ -187,7 +189,10 @@ async def timeline(call: JsonCall) -> Timeline:
     return Timeline(
         name=str(work.name),
         skipped=skipped,
-        entries=tuple(views.timeline_entry(entry) for entry in entries[skipped:]),
+        entries=tuple(
+            views.timeline_entry(with_links(call.services, work, entry))
+            for entry in entries[skipped:]
+        ),
         attempts=attempts_view(by_attempt, work.name.api),
         counters=counters_view(by_attempt),
     )

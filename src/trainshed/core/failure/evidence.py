@@ -73,8 +73,6 @@ class Evidence:
     region: str = ""
     #: What the user can do about it.
     advice: str = ""
-    #: Where the public message sends the user for more; "" = to the page that the public text names.
-    page: str = ""
 
     @property
     def exit_code(self) -> int | None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from trainshed.core.failure.evidence import Evidence
 from trainshed.core.job.exits import JobError
-from trainshed.core.names import JobName, project_number
+from trainshed.core.names import JobName, JobUid, project_number
 
 CANCELLED = 1
 INVALID_ARGUMENT = 3
@@ -17,6 +17,8 @@ RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 INTERNAL = 13
 
+_MORE: Final = "To find out more about why your job exited please check the logs: "
+_PUBLIC: Final = "https://console.cloud.google.com"
 INTERNAL_ERROR_MESSAGE = "Internal error occurred for the current attempt"
 
 
@@ -120,18 +122,30 @@ def _user_code(evidence: Evidence, status: int, body: str) -> str:
             "Termination reason: Error. ",
             *((body, "") if body else ()),
             *((evidence.advice, "") if evidence.advice else ()),
-            "To find out more about why your job exited please check the logs: "
-            f"{evidence.page or logs_link(evidence.name)}",
+            f"{_MORE}{logs_link(evidence.name)}",
         )
     )
+
+
+def linked(message: str, name: JobName, uid: JobUid, pages: str) -> str:
+    """The message with a link that leads somewhere today: records outlive addresses. `name` and `uid`: of the
+    job whose error it is; `pages`: the address of the service's pages of jobs, "" = that of the public
+    text is meant. What has no link stays as it is."""
+    head, more, link = message.rpartition(_MORE)
+    if not more or " " in link or "\n" in link:
+        return message
+    if not pages:
+        return message if link.startswith(_PUBLIC) else f"{head}{more}{logs_link(name)}"
+    # A pipeline's error may be that of its job.
+    number = link.rpartition("/jobs/")[2]
+    return f"{head}{more}{pages}/jobs/{number if number.isdecimal() else uid}"
 
 
 def logs_link(name: JobName) -> str:
     """The link of the public message to a job's log (facts/lifecycle#payload)."""
     query = f'resource.type="ml_job"\nresource.labels.job_id="{name.job_id}"'
     return (
-        "https://console.cloud.google.com/logs/viewer"
-        f"?project={project_number(name.project_id)}"
+        f"{_PUBLIC}/logs/viewer?project={project_number(name.project_id)}"
         f"&resource={quote(f'ml_job/job_id/{name.job_id}', safe='')}"
         f"&advancedFilter={quote(query, safe='')}"
     )

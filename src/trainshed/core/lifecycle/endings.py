@@ -50,7 +50,6 @@ def evidence(
         text=text,
         region=spec.region,
         advice=advice(missing, spec, pool) if missing else "",
-        page=transition.policy.page(transition.job.uid),
     )
 
 

@@ -32,21 +32,15 @@ from trainshed.core.lifecycle.states import (
     ReplicaState,
     ReplicaTrigger,
 )
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """The failure table in force, how many attempts a job gets in all, and where errors send people."""
+    """The failure table in force, and how many attempts a job gets in all."""
 
     rules: tuple[Rule, ...] = RULES
     max_attempts: int = MAX_ATTEMPTS
-    #: The address of pages of jobs; "" = errors name the page that the public text names.
-    pages: str = ""
-
-    def page(self, uid: JobUid) -> str:
-        """The page of a job; "" = that of the public text."""
-        return f"{self.pages}/jobs/{uid}" if self.pages else ""
 
 
 @dataclass(frozen=True, slots=True)
