@@ -131,13 +131,15 @@ class Layout:
             (slot / protocol.FILES).rename(self.trash / uuid.uuid4().hex)
 
     def discard(self, job_uid: JobUid, attempt: int) -> None:
-        """Take an attempt's directory out of sight at once; what is in `trash` is deleted later."""
+        """Take an attempt's directory out of sight at once, and the job's with its last attempt; what is in
+        `trash` is deleted later."""
         directory = self.attempt(job_uid, attempt)
-        try:
-            directory.rename(self.trash / uuid.uuid4().hex)
-            directory.parent.rmdir()
-        except OSError:
-            return  # Gone already, or another attempt of the job is still there.
+        with contextlib.suppress(OSError):  # Gone already.
+            # In one piece: to remove a directory takes many times as long as to rename it, and all wait for
+            # it.
+            is_last = [each.name for each in directory.parent.iterdir()] == [directory.name]
+            gone = directory.parent if is_last else directory
+            gone.rename(self.trash / uuid.uuid4().hex)
 
 
 def slots_text(slots: Sequence[Slot]) -> str:

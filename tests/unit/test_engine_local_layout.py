@@ -1,0 +1,36 @@
+"""Where slots lie, and how they go out of sight."""
+
+from pathlib import Path
+
+import pytest
+
+from trainshed.core.names import JobUid
+from trainshed.engines.local.layout import Layout
+
+JOB = JobUid(7)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout(tmp_path)
+    made.make()
+    return made
+
+
+def test_a_job_goes_out_of_sight_with_its_last_attempt(layout: Layout) -> None:
+    for attempt in (1, 2):
+        layout.write(JOB, attempt, ())
+    layout.discard(JOB, 1)
+    assert list(layout.attempts()) == [(JOB, 2)]
+    layout.discard(JOB, 2)
+    assert not (layout.slots / str(JOB)).exists()
+    # All of it is to be deleted later: each in one piece.
+    assert len(list(layout.trash.iterdir())) == 2
+
+
+def test_an_attempt_that_is_gone_takes_no_other_with_it(layout: Layout) -> None:
+    layout.write(JOB, 2, ())
+    layout.discard(JOB, 1)
+    layout.discard(JobUid(8), 1)
+    assert list(layout.attempts()) == [(JOB, 2)]
+    assert not list(layout.trash.iterdir())
