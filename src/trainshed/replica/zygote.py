@@ -36,6 +36,10 @@ _QUIET_MS = 60
 _QUIET_MS_EACH = 15
 """Without a request for so long, and so much longer for each of the last burst, what was asked for has most
 likely been started: until then the processors are the programs'."""
+_FEW = 2
+_FEW_QUIET_MS = 12
+"""With fewer idle shims than that it waits only so long: where one program follows the other there is never a
+longer pause, and each start would pay for a fork."""
 _BURST_SECONDS = 0.1
 """What is asked for within so long is one burst: a gang, say."""
 _LARGE_BURST = 16
@@ -121,8 +125,13 @@ class Zygote:
 
     def _keep_stock(self, poll: "select.poll") -> None:
         """Bring the stock to what is wanted, until there is a request to be read."""
-        pause: "float | None" = _QUIET_MS + _QUIET_MS_EACH * self._burst
+        began = time.monotonic()
         while True:
+            patience = _QUIET_MS + _QUIET_MS_EACH * self._burst
+            if len(self._stock) < _FEW:
+                patience = _FEW_QUIET_MS
+            passed = (time.monotonic() - began) * 1000
+            pause: "float | None" = max(_PAUSE_MS, patience - passed)
             left = self._busy_until - time.monotonic()
             wanted = self._wanted(left)
             self._shrink(wanted if left > 0 or not self._has_warm else 0)
@@ -132,7 +141,6 @@ class Zygote:
                 return
             if len(self._stock) < wanted:
                 self._add_to_stock(warm=left > 0)
-                pause = _PAUSE_MS
 
     def _wanted(self, busy_left: float) -> int:
         """How many idle shims; `busy_left`: seconds for which more starts are likely. A gang is likely to be

@@ -86,6 +86,22 @@ def test_as_many_shims_wait_for_the_next_gang_as_the_last_one_had(house: Run) ->
     house(test)
 
 
+def test_idle_shims_are_made_while_one_program_follows_the_other(house: Run) -> None:
+    """Each would be started by a shim that is forked for it, if they were made in long pauses alone."""
+
+    async def test(house: House) -> None:
+        await stocked(house)
+        served = 0
+        for _ in range(10):
+            idle = children(house.zygote())
+            uid = await house.run("sleep", "0.04")
+            await house.exit(uid)
+            served += house.shim(uid)["shim"] in idle
+        assert served > STOCK + 2
+
+    house(test)
+
+
 def test_idle_shims_that_were_killed_are_passed_over(house: Run) -> None:
     async def test(house: House) -> None:
         for shim, guardian in await stocked(house):
