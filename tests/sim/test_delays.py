@@ -55,8 +55,12 @@ def test_what_an_engine_cannot_do_for_a_while_is_told_once(tmp_path: Path) -> No
             w.engine.always["allocate"] = EngineUnavailable("node n1 does not answer")
             uid = await w.create(job(1))
             await w.until(uid, lambda found: found.delay is not None)
+            waiting = w.controller.why(uid)
+            assert waiting is not None and waiting.reason is WaitReason.ENGINE
+            assert waiting.message.endswith("node n1 does not answer")
             w.engine.always.clear()
             await w.state(uid, JobState.RUNNING)
+            assert w.controller.why(uid) is None
             [told] = await delays(w, uid)
             assert told.startswith("The engine cannot start it now, and tries every")
             assert told.endswith(": node n1 does not answer.")

@@ -372,6 +372,9 @@ class Controller:
 
     def report(self, uid: JobUid, event: Event) -> None:
         """Something happened to a job."""
+        if isinstance(event, StartDelayed):
+            self._capacity.set_delay(uid, event.attempt, event.delay)
+            self._notices.publish(uid)
         self._mailboxes.add(uid, event)
 
     # --- what the API asks about capacity ---
@@ -662,10 +665,11 @@ class Controller:
                 self.report(seen.job_uid, seen.event)
 
     def _start_waits(self, seen: StartWaits) -> None:
-        self._capacity.set_delay(seen.job_uid, seen.attempt, seen.delay)
-        self._notices.publish(seen.job_uid)
         if seen.delay is not None:
             self.report(seen.job_uid, StartDelayed(seen.attempt, seen.delay))
+        else:
+            self._capacity.set_delay(seen.job_uid, seen.attempt, None)
+            self._notices.publish(seen.job_uid)
 
     def _metrics_written(self, uid: JobUid) -> None:
         """A trial has measured something: its tuning job is woken once for all that its trials measure."""

@@ -13,6 +13,7 @@ from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.settings import SlurmSettings
 from trainshed.engines.slurm.users import UnixUser, setpriv
 from trainshed.eventloop.background import begin, joined
+from trainshed.eventloop.children import Child, spawn
 
 _ANSWER_SECONDS = 30.0
 """Seconds that a command may take. Slurm's own limit for a message is 10, and a busy controller is asked
@@ -44,7 +45,7 @@ class SlurmClient:
         self._left = left
         self._environment = commands.environment(os.environ, settings.conf)
         #: Those of agents that were handed over: of which hold, and who waits for it.
-        self._sruns: dict[asyncio.subprocess.Process, tuple[str, asyncio.Task[None]]] = {}
+        self._sruns: dict[Child, tuple[str, asyncio.Task[None]]] = {}
 
     async def close(self) -> None:
         """Leave nothing of this process's: steps run on without it."""
@@ -105,8 +106,7 @@ class SlurmClient:
         srun is dead takes Slurm 2.4 s, for which it gives none of the node to anybody. Raises
         ClusterUnavailable."""
         what = f"{name}: agent on {node}"
-        process = await self._spawn(command, stdin=asyncio.subprocess.PIPE, user=user)
-        assert process.stderr
+        process = await self._spawn(command, feeds=True, user=user)
         complaining = joined(_beginning(process.stderr, 1 << 14))
         taken = False
         try:
@@ -127,9 +127,7 @@ class SlurmClient:
                 _kill(process)
                 await asyncio.shield(begin(_reap(process), f"slurm: srun of {what}"))
 
-    async def _attend(
-        self, process: asyncio.subprocess.Process, complaining: asyncio.Task[bytes]
-    ) -> None:
+    async def _attend(self, process: Child, complaining: asyncio.Task[bytes]) -> None:
         await process.wait()
         complaining.cancel()
         name, _ = self._sruns.pop(process)
@@ -139,9 +137,9 @@ class SlurmClient:
     async def _spawn(
         self,
         command: Sequence[str],
-        stdin: int = asyncio.subprocess.DEVNULL,
+        feeds: bool = False,
         user: UnixUser | None = None,
-    ) -> asyncio.subprocess.Process:
+    ) -> Child:
         environment, directory = self._environment, None
         try:
             argv = [self._settings.command(command[0]), *command[1:]]
@@ -149,16 +147,7 @@ class SlurmClient:
                 argv = user.command(argv, setpriv())
                 # The user need not have access to the service's directory.
                 environment, directory = user.environment(environment), "/"
-            return await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=stdin,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=environment,
-                cwd=directory,
-                start_new_session=True,
-                limit=1 << 20,
-            )
+            return await spawn(argv, env=environment, cwd=directory, feeds=feeds, limit=1 << 20)
         except OSError as e:
             raise ClusterUnavailable(f"{command[0]} cannot be run: {e}") from e
 
@@ -166,7 +155,7 @@ class SlurmClient:
 class Request:
     """A command that waits for Slurm: salloc."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Child) -> None:
         self._process = process
         self._telling = joined(_communicate(process))
 
@@ -189,18 +178,15 @@ class Request:
 
     async def withdraw(self) -> None:
         """Have it take back what it asked for; it may have been killed before it could."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
+        self._process.send_signal(signal.SIGTERM)
         await asyncio.wait((self._telling,), timeout=_LEAVE_SECONDS)
         _kill(self._process)
         await asyncio.wait((self._telling,))
 
 
-async def _communicate(process: asyncio.subprocess.Process) -> Output:
+async def _communicate(process: Child) -> Output:
     out, err = await process.communicate()
-    code = process.returncode
-    assert code is not None
-    return Output(code, out.decode(errors="replace"), err.decode(errors="replace"))
+    return Output(await process.wait(), out.decode(errors="replace"), err.decode(errors="replace"))
 
 
 async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
@@ -211,9 +197,9 @@ async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
     return told
 
 
-async def _feed(process: asyncio.subprocess.Process, given: bytes) -> bool:
+async def _feed(process: Child, given: bytes) -> bool:
     """The step says that it has taken all."""
-    assert process.stdin and process.stdout
+    assert process.stdin
     # Of a process that has ended already uvloop says that the handle is closed, as a RuntimeError.
     with contextlib.suppress(ConnectionError, RuntimeError):
         process.stdin.write(given)
@@ -225,7 +211,7 @@ async def _feed(process: asyncio.subprocess.Process, given: bytes) -> bool:
     return False
 
 
-def _disarm(process: asyncio.subprocess.Process) -> None:
+def _disarm(process: Child) -> None:
     """Kill the second process of srun, which ends the step when the first one dies."""
     for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -233,10 +219,9 @@ def _disarm(process: asyncio.subprocess.Process) -> None:
                 os.kill(int(child), signal.SIGKILL)
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
+def _kill(process: Child) -> None:
+    process.send_signal(signal.SIGKILL)
 
 
-async def _reap(process: asyncio.subprocess.Process) -> None:
+async def _reap(process: Child) -> None:
     await process.wait()
