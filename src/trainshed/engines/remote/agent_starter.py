@@ -45,9 +45,12 @@ class AgentStarter:
         self._kept = kept
         self._options = options
 
-    async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
-        """Write down agents that are about to be started, each given by its part and its node, in the places
-        of those that are gone; what those had begun is lost by now."""
+    async def new_agents(
+        self, gang: Gang, missing: Iterable[tuple[int, str]], *, written: bool
+    ) -> list[AgentHandle]:
+        """Agents that are about to be started, each given by its part and its node, in the places of those
+        that are gone; what those had begun is lost by now. `written`: they are written down here, as they
+        have to be before one of them is started. Raises EngineUnavailable."""
         async with self._attempts.lock(gang.key):
             starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
             # They have given out no slots yet, whatever those before them gave.
@@ -60,7 +63,10 @@ class AgentStarter:
             record = msgspec.structs.replace(
                 gang.record, agents=gang.record.agents | starts, seats=seats
             )
-            await self._attempts.write(gang, record)
+            if written:
+                await self._attempts.write(gang, record)
+            else:
+                gang.record = record
             fresh = [
                 self._agents.add(gang, part, node, starts[place(part, node)])
                 for part, node in missing

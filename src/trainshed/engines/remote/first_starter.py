@@ -84,17 +84,21 @@ class FirstStarter:
         )
 
     async def start(self, gang: Gang, first: FirstStart, agents: Sequence[AgentHandle]) -> None:
-        """Hold all parts, then start agents, and with them programs, if they are known by then. Raises
-        EngineUnavailable, ClusterRefused, ClusterUnavailable."""
+        """Hold all parts and write the agents down, then start them, and with them programs, if those are
+        known by then. Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
         issuing = joined(asyncio.to_thread(self._starter.documents, gang.record, agents))
         holds: dict[int, Hold] = {}
 
         async def hold(part: int) -> None:
             holds[part] = await self._starter.hold(gang, part)
 
+        async def write_down() -> None:
+            async with self._attempts.lock(gang.key):
+                await self._attempts.write(gang, gang.record)
+
         is_begun = False
         try:
-            await all_or_none(hold(part) for part in gang.record.parts)
+            await all_or_none([write_down(), *(hold(part) for part in gang.record.parts)])
             documents = await issuing
             texts = [b""] * len(documents)
             if await first.is_ready() and await self._note(gang, first):
@@ -107,8 +111,7 @@ class FirstStarter:
                 for agent, document, text in zip(agents, documents, texts, strict=True)
             )
             if is_begun:
-                async with self._attempts.lock(gang.key):
-                    await self._attempts.write(gang, gang.record)
+                await write_down()
         except BaseException as failure:
             for agent in agents:
                 if not agent.is_started:

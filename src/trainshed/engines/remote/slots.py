@@ -349,7 +349,7 @@ class SlotMaker:
                 agents.append(agent)
         if not missing:
             return agents
-        fresh = await self._starter.new_agents(gang, missing)
+        fresh = await self._starter.new_agents(gang, missing, written=gang.first is None)
         if gang.first is not None:
             await self._first.start(gang, gang.first, fresh)
             return fresh
