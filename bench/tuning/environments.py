@@ -24,6 +24,7 @@ _NEEDED = {
     EngineName.OPTUNA_GP.value: ("optuna", _OPTUNA),
     EngineName.VIZIER.value: ("vizier", _VIZIER),
 }
+_COCO = "coco-experiment==2.8.2"
 TIMEOUT = 1800
 
 
@@ -45,6 +46,19 @@ def python_for(candidate: str) -> Path:
         _do(str(python), *pip, *packages)
         stamp.touch()
     return python
+
+
+def coco() -> Path:
+    """The folder with cocoex, for the path of whatever interpreter runs a candidate. Blocks while it
+    installs. Raises NotInstalled."""
+    home = ROOT / "build" / "bench" / "tuning-coco"
+    library, stamp = home / "library", home / "installed"
+    if not stamp.exists():
+        _do(sys.executable, "-m", "venv", "--clear", str(home))
+        pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+        _do(str(home / "bin" / "python"), *pip, "--target", str(library), _COCO)
+        stamp.touch()
+    return library
 
 
 def _do(*command: str) -> None:

@@ -103,7 +103,8 @@ def search(problem: Problem, evaluations: int, seed: int) -> tuple[float, dict[s
                 else found[name]
                 for name, new in point.items()
             }
-        if (now := value(point)) < best:
+        now = value(point)
+        if now is not None and now < best:
             best, found = now, point
             print(index, best, found, flush=True)
     return best, found

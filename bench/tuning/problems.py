@@ -23,44 +23,55 @@ from trainshed.core.study.spec import (
 
 METRIC = "loss"
 Point = Mapping[str, Value]
-Objective = Callable[[Point], float]
+Objective = Callable[[Point], float | None]
+"""None: the trial fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`objective`: by seed. `least`: the known optimum, or the best value known. `noise`: standard deviation
-    of what is added to what the candidate is told; regret is of the true value."""
+    """Regret is of the true value, whatever the candidate is told."""
 
     name: str
     spec: StudySpec
+    #: By seed.
     objective: Callable[[int], Objective]
+    #: The known optimum, or the best value known.
     least: float = 0.0
+    #: Standard deviation of what is added to what the candidate is told.
     noise: float = 0.0
+    #: Share of trials of which it is told something worse: by up to `spoilt_by`.
+    outliers: float = 0.0
+    spoilt_by: float = 0.0
+    #: How many trials are pending, one case each.
+    pending: tuple[int, ...] = (1, 8)
+
+    def told(self, true: float, draw: random.Random) -> float:
+        """What the candidate is told of a trial."""
+        told = true + self.noise * draw.gauss(0, 1)
+        if self.outliers and draw.random() < self.outliers:
+            told += self.spoilt_by * draw.random()
+        return told
 
 
 def made() -> tuple[Problem, ...]:
     """All but the two real tasks."""
     return (
         _shifted("sphere-8", 8, 5.0, lambda z: sum(each**2 for each in z)),
-        _shifted("ellipsoid-5", 5, 5.0, _ellipsoid),
+        _shifted("ellipsoid-5", 5, 5.0, ellipsoid),
         _shifted("rosenbrock-4", 4, 2.0, _rosenbrock),
-        _shifted("rastrigin-3", 3, 5.12, _rastrigin),
+        _shifted("rastrigin-3", 3, 5.12, rastrigin),
         _shifted("ackley-10", 10, 10.0, _ackley),
         _shifted("levy-6", 6, 10.0, _levy),
-        _hartmann("hartmann-6", 0.0),
-        _hartmann("hartmann-6-noisy", 0.1),
+        hartmann("hartmann-6"),
+        hartmann("hartmann-6-noisy", noise=0.1),
         _branin(),
         _conditional(),
     )
 
 
-def study(parameters: Sequence[Parameter], noise: float = 0.0) -> StudySpec:
+def study(parameters: Sequence[Parameter], noise: Noise = Noise.LOW) -> StudySpec:
     """A study that minimises the one metric."""
-    return StudySpec(
-        tuple(parameters),
-        (Metric(METRIC, Goal.MINIMIZE),),
-        noise=Noise.HIGH if noise else Noise.LOW,
-    )
+    return StudySpec(tuple(parameters), (Metric(METRIC, Goal.MINIMIZE),), noise=noise)
 
 
 def double(name: str, low: float, high: float, scale: Scale = Scale.LINEAR) -> Parameter:
@@ -91,8 +102,9 @@ def _shifted(
     return Problem(name, spec, objective)
 
 
-def _ellipsoid(z: Sequence[float]) -> float:
-    return sum(10 ** (3 * i / (len(z) - 1)) * each**2 for i, each in enumerate(z))
+def ellipsoid(z: Sequence[float], powers: float = 3.0) -> float:
+    """The condition is ten to the `powers`."""
+    return sum(10 ** (powers * i / (len(z) - 1)) * each**2 for i, each in enumerate(z))
 
 
 def _rosenbrock(z: Sequence[float]) -> float:
@@ -100,7 +112,7 @@ def _rosenbrock(z: Sequence[float]) -> float:
     return sum(100 * (after - before**2) ** 2 + (1 - before) ** 2 for before, after in pairwise(y))
 
 
-def _rastrigin(z: Sequence[float]) -> float:
+def rastrigin(z: Sequence[float]) -> float:
     return sum(each**2 - 10 * math.cos(2 * math.pi * each) + 10 for each in z)
 
 
@@ -132,8 +144,16 @@ _P = (
 )
 
 
-def _hartmann(name: str, noise: float) -> Problem:
-    """The six coordinates are mirrored by the seed."""
+def hartmann(
+    name: str,
+    *,
+    noise: float = 0.0,
+    is_told: bool = True,
+    outliers: float = 0.0,
+    spoilt_by: float = 0.0,
+    pending: tuple[int, ...] = (1, 8),
+) -> Problem:
+    """The six coordinates are mirrored by the seed. `is_told`: whether the study says that it is noisy."""
 
     def objective(seed: int) -> Objective:
         draw = random.Random(f"hartmann-6:{seed}")
@@ -152,8 +172,10 @@ def _hartmann(name: str, noise: float) -> Problem:
 
         return value
 
-    spec = study([double(f"x{index}", 0.0, 1.0) for index in range(6)], noise)
-    return Problem(name, spec, objective, -3.322368011415515, noise)
+    said = Noise.HIGH if noise and is_told else Noise.LOW
+    spec = study([double(f"x{index}", 0.0, 1.0) for index in range(6)], said)
+    least = -3.322368011415515
+    return Problem(name, spec, objective, least, noise, outliers, spoilt_by, pending)
 
 
 def _branin() -> Problem:

@@ -11,13 +11,14 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.tuning.coco import bbob
 from bench.tuning.learning import BEST_KNOWN, learned
-from bench.tuning.problems import METRIC, Problem, made
+from bench.tuning.pitfalls import pitfalls
+from bench.tuning.problems import METRIC, made
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.studies.port import Algorithm, EngineName, Seen
@@ -25,7 +26,9 @@ from trainshed.studies.registry import algorithm_for
 
 RANDOM = "random"
 CANDIDATES = (RANDOM, *(engine.value for engine in EngineName))
-PROBLEMS = {problem.name: problem for problem in (*made(), *learned())}
+USUAL, PITFALLS, BBOB = "usual", "pitfalls", "bbob"
+SETS = {USUAL: (*made(), *learned()), PITFALLS: pitfalls(), BBOB: bbob()}
+PROBLEMS = {problem.name: problem for problems in SETS.values() for problem in problems}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,14 @@ def run(task: Task) -> Result:
             trials.append(Seen(len(trials) + 1, TrialState.ACTIVE, parameters))
         oldest = trials[done]
         true = objective(dict(oldest.parameters))
-        measured = true + problem.noise * draw.gauss(0, 1)
-        final = Measurement(((METRIC, measured),))
-        trials[done] = Seen(oldest.number, TrialState.SUCCEEDED, oldest.parameters, final)
-        if measured < best:
-            best, regret = measured, true - problem.least
+        if true is None:
+            trials[done] = Seen(oldest.number, TrialState.INFEASIBLE, oldest.parameters)
+        else:
+            measured = problem.told(true, draw)
+            final = Measurement(((METRIC, measured),))
+            trials[done] = Seen(oldest.number, TrialState.SUCCEEDED, oldest.parameters, final)
+            if measured < best:
+                best, regret = measured, true - problem.least
         regrets.append(regret)
     return Result(task, version(task), tuple(regrets), spent / task.trials)
 
@@ -95,6 +101,8 @@ def version(task: Task) -> str:
     files = [*sorted(studies.glob(own)), *sorted(Path(bench.tuning.__path__[0]).glob("p*s.py"))]
     if task.problem in BEST_KNOWN:
         files.append(Path(bench.tuning.__path__[0]) / "learning.py")
+    if task.problem.startswith(BBOB):
+        files.append(Path(bench.tuning.__path__[0]) / "coco.py")
     digest = hashlib.sha256()
     elsewhere = {"advisor", "stopping", "engines"} - {"engines"} & set(Path(own).parts)
     for file in files:
@@ -112,11 +120,6 @@ def from_json(line: str) -> Result:
     found: Any = json.loads(line)
     task = Task(**found["task"])
     return Result(task, found["version"], tuple(found["regrets"]), found["seconds"])
-
-
-def problems(names: Sequence[str]) -> list[Problem]:
-    """Those named, all if none is. Raises KeyError."""
-    return [PROBLEMS[name] for name in names] if names else list(PROBLEMS.values())
 
 
 def main() -> None:

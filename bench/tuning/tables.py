@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from statistics import median
 
 from bench.tuning.figures import RANDOM, Standing, complete, regrets_after, same_seeds, standings
+from bench.tuning.pitfalls import FAILING, FAR_WELL, FOUND, ROTATED, SPOILT
 from bench.tuning.runs import Result
 from trainshed.studies.port import EngineName
 
 OURS = EngineName.GP_BANDIT.value
+TPE, OPTUNA_GP = EngineName.OPTUNA_TPE.value, EngineName.OPTUNA_GP.value
 SLOW = EngineName.VIZIER.value
 RATIO = 0.02
 """At most this over random search's regret, geometric mean, after the last trial."""
@@ -45,6 +47,52 @@ def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
         (f"at most {RATIO} of random search's regret: {own.ratio:.4f}", own.ratio <= RATIO),
         (f"never behind random search by more than noise: {own.losses} times", own.losses == 0),
     ]
+
+
+def pitfalls(results: Sequence[Result], trials: int) -> str:
+    """Median regret of each candidate, in how many seeds the far well was found, and the same beside the slow
+    candidate where it had time."""
+    done = {one.task.candidate for one in results}
+    names = [name for name in (RANDOM, *(e.value for e in EngineName)) if name in done]
+    quick = [name for name in names if name != SLOW]
+    parts = [_cases(results, quick, trials), _found(results, quick, trials)]
+    if SLOW in done:
+        parts += [
+            f"The cases that {SLOW} had time for, one or few seeds each:",
+            _cases(same_seeds(results, SLOW), names, trials),
+        ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _found(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
+    case = regrets_after(results, trials).get((FAR_WELL, 1), {})
+    told = [
+        f"{name} in {sum(regret < FOUND for regret in case[name])} of {len(case[name])} seeds"
+        for name in names
+        if name in case
+    ]
+    return f"The far well was found by {', '.join(told)}." if told else ""
+
+
+def promises(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
+    """What is promised of pitfalls, and whether it held; nothing of cases that were not run."""
+    found: list[tuple[str, bool]] = []
+    cases = regrets_after(results, trials)
+    peers = {
+        **dict.fromkeys(ROTATED, OPTUNA_GP),
+        **dict.fromkeys((*FAILING, *SPOILT), TPE),
+    }
+    for problem, peer in peers.items():
+        case = cases.get((problem, 1), {})
+        if OURS in case and peer in case:
+            own, other = median(case[OURS]), median(case[peer])
+            what = f"{problem}: no worse than {peer} after {trials} trials: {own:.3g}, {other:.3g}"
+            found.append((what, own <= other))
+    if wells := cases.get((FAR_WELL, 1), {}).get(OURS):
+        reached = sum(regret < FOUND for regret in wells)
+        what = f"{FAR_WELL}: found in at least half of the seeds: {reached} of {len(wells)}"
+        found.append((what, 2 * reached >= len(wells)))
+    return found
 
 
 def _standings(rows: Sequence[Standing], trials: int) -> str:

@@ -1,5 +1,7 @@
 """The benchmark of the tuning algorithms: its problems, its runs, its figures."""
 
+import itertools
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 from bench.tuning import __main__ as command
 from bench.tuning import figures, tables
+from bench.tuning.pitfalls import FAILING, pitfalls, rotation
 from bench.tuning.problems import Problem, made
 from bench.tuning.runs import Result, Task, run, to_json
 
@@ -43,7 +46,12 @@ def near(problem: Problem, point: dict[str, Value], draw: random.Random) -> dict
     ids=lambda problem: problem.name,
 )
 def test_known_optimum_is_a_lower_bound_that_a_search_comes_near(problem: Problem) -> None:
-    value, draw = problem.objective(1), random.Random(1)
+    draw = random.Random(1)
+
+    def value(point: dict[str, Value]) -> float:
+        found = problem.objective(1)(point)
+        return math.inf if found is None else found
+
     drawn = [
         dict(RandomSearch().suggest(problem.spec, (), 1, seed).parameters[0]) for seed in range(200)
     ]
@@ -65,8 +73,8 @@ def test_the_centre_is_not_the_answer_and_instances_differ(problem: Problem) -> 
         one.id: one.low + (one.high - one.low) * 0.3 * (1 + index % 2)
         for index, one in enumerate(problem.spec.parameters)
     }
-    assert problem.objective(1)(centre) > problem.least + 0.1
-    values = {round(problem.objective(seed)(corner), 9) for seed in range(8)}
+    assert (problem.objective(1)(centre) or 0.0) > problem.least + 0.1
+    values = {round(problem.objective(seed)(corner) or 0.0, 9) for seed in range(8)}
     assert len(values) > 1
 
 
@@ -77,6 +85,47 @@ def test_a_run_is_repeatable_and_its_regret_falls(pending: int) -> None:
     assert first.regrets == second.regrets
     assert len(first.regrets) == 20
     assert list(first.regrets) == sorted(first.regrets, reverse=True)
+
+
+@pytest.mark.parametrize("problem", pitfalls(), ids=lambda problem: problem.name)
+def test_pitfalls_are_never_below_their_least_value(problem: Problem) -> None:
+    drawn = [
+        dict(RandomSearch().suggest(problem.spec, (), 1, seed).parameters[0]) for seed in range(60)
+    ]
+    values = [value for point in drawn if (value := problem.objective(1)(point)) is not None]
+    assert min(values) >= problem.least
+    assert 15 <= len(values) <= 60
+    assert (len(values) < 60) is (problem.name in FAILING)
+
+
+def test_axes_of_a_rotation_are_at_right_angles() -> None:
+    axes = rotation(4, random.Random(1))
+    for first, second in itertools.product(range(4), repeat=2):
+        product = sum(a * b for a, b in zip(axes[first], axes[second], strict=True))
+        assert product == pytest.approx(float(first == second), abs=1e-12)
+
+
+def test_outliers_are_worse_than_the_truth_and_few() -> None:
+    problem = next(one for one in pitfalls() if one.name == "sphere-5-outliers")
+    draw = random.Random(1)
+    told = [problem.told(1.0, draw) for _ in range(1000)]
+    assert min(told) == 1.0
+    assert 20 <= sum(each > 1.0 for each in told) <= 80
+
+
+def test_promises_of_pitfalls_are_held_against_the_peer_named() -> None:
+    def at(name: str, problem: str, regret: float) -> Result:
+        return result(name, 0, regret, problem=problem)
+
+    results = [
+        at("gp-bandit", "ellipsoid-6-rotated", 1.0),
+        at("optuna-gp", "ellipsoid-6-rotated", 2.0),
+        at("gp-bandit", "failing-edge-4", 3.0),
+        at("optuna-tpe", "failing-edge-4", 2.0),
+        at("gp-bandit", "far-well-4", 1.0),
+    ]
+    assert [held for _, held in tables.promises(results, 1)] == [True, False, False]
+    assert "gp-bandit in 0 of 1 seeds" in tables.pitfalls(results, 1)
 
 
 def test_noise_is_told_to_the_candidate_but_not_counted() -> None:
@@ -139,7 +188,7 @@ def test_broken_off_run_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_tasks_cover_every_case_and_give_the_slow_candidate_few() -> None:
     options = command.arguments(["--seeds", "2"])
     found = list(command.tasks(options))
-    assert len(found) == len(set(found)) == 12 * 2 * 4 * 2 + len(command.SLOW_CASES)
+    assert len(found) == len(set(found)) == (12 * 2 + 9 + 24) * 4 * 2 + len(command.SLOW_CASES)
     assert {one.seed for one in found if one.candidate == tables.SLOW} == {0}
 
 

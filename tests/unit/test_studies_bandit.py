@@ -144,6 +144,17 @@ def test_infeasible_points_are_left_behind() -> None:
     assert best(trials) < 0.05
 
 
+def test_the_best_point_is_found_at_the_border_of_what_fails() -> None:
+    """spec/tuning#trials: beyond the border it would become better still, and every trial there fails."""
+
+    def cut(values: dict[str, Value]) -> float | None:
+        x, y = (float(value) for value in values.values())
+        return None if x + y > 3.0 else (x - 2.5) ** 2 + (y - 2.5) ** 2
+
+    trials = play(BANDIT, StudySpec(cube(2), (LOSS,)), cut, 25)
+    assert best(trials) < 2.0 + 0.02
+
+
 def test_a_flat_objective_is_no_end() -> None:
     trials = play(BANDIT, FLAT, lambda values: 1.0, 8)
     assert len({trial.parameters for trial in trials}) == 8

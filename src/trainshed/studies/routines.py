@@ -92,3 +92,7 @@ def normal_quantile(probability: Array) -> Array:
 
 def normal_probability(value: Array) -> Array:
     return _special().ndtr(value)
+
+
+def log_normal_probability(value: Array) -> Array:
+    return _special().log_ndtr(value)

@@ -52,6 +52,12 @@ class Space:
         """Of each column of the embedding: whether it is the code of a numeric node, shape (q,)."""
 
     @cached_property
+    def turnable(self) -> Positions:
+        """The columns of the embedding that have the codes of numbers that are always active, shape (t,)."""
+        always = np.array([node.parameter.parent < 0 for node in self.nodes], dtype=np.bool_)
+        return np.flatnonzero(self.is_number & always[self.groups])
+
+    @cached_property
     def branches(self) -> tuple[int, ...]:
         """The columns of the embedding of those categories that decide which parameters there are: of the
         always active categorical nodes that have children. A category stands there once and once more for

@@ -12,6 +12,7 @@ point is trusted if some observed or pending point is within the radius in every
 Scores are to be maximized. Points come embedded; gradients are by the embedding. Shapes as in `process`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,6 +25,9 @@ from trainshed.studies.routines import Array, normal_probability
 _ELSEWHERE = 1e3
 """More than scores differ by."""
 
+_HARDLY = 1e-9
+"""What a score is worth at least that is weighed by safety."""
+
 
 class Score(Protocol):
     """Pure."""
@@ -34,6 +38,18 @@ class Score(Protocol):
 
     def value_and_gradient(self, point: Array) -> tuple[float, Array]:
         """Of one point, and how it changes with the point, shape (q,)."""
+        ...
+
+
+class Model(Protocol):
+    """What says of any point how it will be. Pure."""
+
+    def predict(self, points: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation, shape (m,) each."""
+        ...
+
+    def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
+        """Mean and standard deviation at one point, and their gradients by its embedding, shape (q,)."""
         ...
 
 
@@ -185,17 +201,30 @@ def scalarized(labels: Array, along: Array, reference: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Safety:
-    """The model of a safety metric. Its labels are positive where it is safe. `wanted`: share of safe
-    trials."""
+    """The model of a safety metric, or of whether trials succeed. Its labels are positive where that is so.
+    `wanted`: share of such trials. `noise`: variance of a label beyond the model's function; what comes by
+    chance."""
 
-    model: Posterior
+    model: Model
     wanted: float
+    noise: float = 0.0
 
     def weights(self, points: Array) -> Array:
         """1 where a point is safe with at least the probability that is wanted, falling to 0 below it."""
         mean, deviation = self.model.predict(points)
-        share = normal_probability(mean / deviation) / self.wanted
+        share = normal_probability(mean / np.sqrt(deviation**2 + self.noise)) / self.wanted
         return np.minimum(share, 1.0) ** 2
+
+    def weight_and_gradient(self, point: Array) -> tuple[float, Array]:
+        mean, deviation, up, out = self.model.predict_with_gradients(point)
+        width = math.sqrt(deviation**2 + self.noise)
+        sure = mean / width
+        share = float(normal_probability(np.array(sure))) / self.wanted
+        if share >= 1.0:
+            return 1.0, np.zeros(point.shape)
+        density = math.exp(-0.5 * sure * sure) / math.sqrt(2.0 * math.pi)
+        rise = (up - sure * (deviation / width) * out) / width
+        return share**2, 2.0 * share * density / self.wanted * rise
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +239,17 @@ class SafeScore:
         weights = np.ones(len(points))
         for safety in self.safeties:
             weights *= safety.weights(points)
-        return np.maximum(self.score.values(points) - self.floor, 1e-9) * weights
+        return np.maximum(self.score.values(points) - self.floor, _HARDLY) * weights
 
     def value_and_gradient(self, point: Array) -> tuple[float, Array]:
-        return by_differences(self, point)
+        value, gradient = self.score.value_and_gradient(point)
+        value -= self.floor
+        if value < _HARDLY:
+            value, gradient = _HARDLY, np.zeros(point.shape)
+        for safety in self.safeties:
+            weight, rise = safety.weight_and_gradient(point)
+            value, gradient = value * weight, gradient * weight + value * rise
+        return value, gradient
 
 
 def by_differences(score: Score, point: Array) -> tuple[float, Array]:

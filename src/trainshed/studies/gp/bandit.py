@@ -4,9 +4,9 @@
 After the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process
 with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration
 beside them, a trust region, a search over the mixed space. Beyond it, every second trial exploits: it goes
-where the mean is best; the process knows main effects (`process`); fewer outputs are ranked (`warping`); and
-a bound that is highest at what was tried is made bolder. Nothing is kept between calls: who asks again with
-the same trials gets the same answer.
+where the mean is best; the process knows main effects and turned axes (`process`); where trials fail is
+modelled apart (`success`); fewer outputs are ranked (`warping`); and a bound that is highest at what was
+tried is made bolder. Nothing is kept between calls: who asks again with the same trials gets the same answer.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import numpy as np
 
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.studies.gp.acquisition import Score, TrustRegion, Within, trust_radius
+from trainshed.studies.gp.acquisition import Safety, Score, TrustRegion, Within, trust_radius
 from trainshed.studies.gp.belief import (
     Belief,
     Observed,
@@ -24,6 +24,7 @@ from trainshed.studies.gp.belief import (
     bound_score,
     choose,
     exploring_score,
+    successes,
 )
 from trainshed.studies.gp.search import Effort, Found, Search, rated
 from trainshed.studies.port import Proposals, Seen
@@ -107,10 +108,11 @@ class _Study:
         is_small = all(node.size for node in self._space.nodes) and grid.size <= _SMALL
         self._all = [grid.point(place) for place in range(grid.size)] if is_small else []
         self._beliefs: tuple[Belief, ...] = ()
+        self._succeed: tuple[Safety, ...] = ()
 
     def propose(self, number: int) -> Parameters:
         """The point for trial `number`, which is pending from now on."""
-        if np.isfinite(self._shown.values).any(axis=0).all():
+        if self._shown.is_enough(self._spec):
             point = self._modelled(number)
         else:
             point = self._start(number)
@@ -133,7 +135,8 @@ class _Study:
         if not self._beliefs:
             points = self._space.embed(self._done)
             observed = Observed(self._shown.values, self._shown.rows, points)
-            self._beliefs = believe(self._spec, self._space, observed, self._seed)
+            self._beliefs = believe(self._spec, self._space, observed)
+            self._succeed = successes(self._spec, self._space, observed)
         codes = self._space.encode([trial.parameters for trial in self._shown.pending])
         rng = np.random.default_rng((self._seed, number))
         if number % self._tuning.exploit_every == 0:
@@ -153,6 +156,11 @@ class _Study:
             found = self._search(score, codes, rng)
         return self._fresh(found) or self._space.decode(found.codes[0])
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether there is one objective, and nothing else."""
+        return len(self._beliefs) == 1 and self._beliefs[0].metric.safety is None
+
     def _promises(self, score: Score, found: Found) -> bool:
         """Whether the best that was found is worth more than what was tried."""
         tried = score.values(self._space.embed(self._done))
@@ -161,7 +169,8 @@ class _Study:
     def _exploiting(self, pending: Array, rng: np.random.Generator) -> Score:
         tuning = self._tuning
         coefficient = tuning.exploit_beside if len(pending) else tuning.exploit_coefficient
-        return bound_score(self._beliefs, self._space.embed(pending), coefficient, rng)
+        points = self._space.embed(pending)
+        return bound_score(self._beliefs, self._succeed, points, coefficient, rng)
 
     def _score(
         self,
@@ -174,12 +183,17 @@ class _Study:
         """`column`: of the branch that is kept to, if any. `bolder`: what coefficients are multiplied by."""
         tuning = self._tuning
         points = self._space.embed(pending)
-        if explores and len(self._beliefs) == 1 and self._beliefs[0].metric.safety is None:
+        if explores and self._is_plain:
             score: Score = exploring_score(
-                self._beliefs[0], points, tuning.coefficient, tuning.explore_coefficient * bolder
+                self._beliefs[0],
+                self._succeed,
+                points,
+                tuning.coefficient,
+                tuning.explore_coefficient * bolder,
             )
         else:
-            score = bound_score(self._beliefs, points, tuning.coefficient * bolder, rng)
+            coefficient = tuning.coefficient * bolder
+            score = bound_score(self._beliefs, self._succeed, points, coefficient, rng)
         return score if column is None else Within(score, column)
 
     def _search(self, score: Score, pending: Array, rng: np.random.Generator) -> Found:
@@ -189,7 +203,7 @@ class _Study:
         seen = space.embed(np.vstack([self._done, pending]))[:, space.is_number]
         trust = TrustRegion(seen, trust_radius(len(self._shown.values), space.width))
         aim = self._beliefs[0]
-        best = np.argsort(-aim.data.labels, kind="stable")[:_SEEDS]
+        best = aim.rows[np.argsort(-aim.data.labels, kind="stable")[:_SEEDS]]
         seeds = space.genotypes(self._done[best] if aim.metric.safety is None else self._done[:0])
         return Search(space, score, trust, self._effort).maximize(seeds, rng)
 

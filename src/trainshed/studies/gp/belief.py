@@ -31,17 +31,18 @@ from trainshed.studies.gp.process import (
     Data,
     Hyperparameters,
     Posterior,
+    Priors,
     fit,
 )
+from trainshed.studies.gp.success import Success, likeliest
 from trainshed.studies.gp.warping import margins, warp
 from trainshed.studies.port import Seen
-from trainshed.studies.routines import Array, Positions
+from trainshed.studies.routines import Array, Mask, Positions
 from trainshed.studies.space import Space
 
 _FITTED = 160
 """Rows that the hyperparameters are fitted to; more say little more about them."""
 
-_RESTARTS = 3
 _ITERATIONS = 40
 """Of the hyperparameter fit."""
 
@@ -51,8 +52,9 @@ _SAFE_UNLESS_SAID = 0.5
 _LEAST_SAFE = 0.01
 """Who wants no trial to be safe still gets the safer one of two equals."""
 
-_INFEASIBLE = -0.75
-"""Labels below this are those of infeasible trials, see `warping`."""
+_CHANCE = 0.5
+"""Probability of success up to which a point is worth what it promises. At the border of a region that fails
+half of the trials do, and each halves what is unknown of it."""
 
 MOST = 400
 """Completed trials that the model takes in."""
@@ -68,6 +70,8 @@ class Belief:
     """What is known of one metric."""
 
     metric: Metric
+    #: Which of the trials that the model is shown its data are from, ascending.
+    rows: Positions
     data: Data
     hyper: Hyperparameters
     known: Posterior
@@ -90,26 +94,57 @@ class Observed:
     #: Their embeddings.
     points: Array
 
+    def succeeded(self, spec: StudySpec) -> Mask:
+        """Of all completed trials: whether they have a value of every objective."""
+        known: Mask = np.isfinite(self.values[:, objective_columns(spec)])
+        return np.asarray(known.all(axis=1), dtype=np.bool_)
 
-def believe(spec: StudySpec, space: Space, observed: Observed, seed: int) -> tuple[Belief, ...]:
-    """One per metric, in the spec's order. Each metric has been measured at least once."""
-    return tuple(_belief(spec, space, observed, at, seed) for at in range(len(spec.metrics)))
+
+def objective_columns(spec: StudySpec) -> list[int]:
+    """Which metrics are objectives."""
+    return [at for at, metric in enumerate(spec.metrics) if metric.safety is None]
 
 
-def _belief(spec: StudySpec, space: Space, observed: Observed, at: int, seed: int) -> Belief:
+def believe(spec: StudySpec, space: Space, observed: Observed) -> tuple[Belief, ...]:
+    """One per metric, in the spec's order. `observed.is_enough` for that."""
+    return tuple(_belief(spec, space, observed, at) for at in range(len(spec.metrics)))
+
+
+def _belief(spec: StudySpec, space: Space, observed: Observed, at: int) -> Belief:
     metric = spec.metrics[at]
     values = observed.values[:, at]
     if metric.safety is None:
-        points, labels = observed.points, warp(values)[observed.rows]
+        succeeded = observed.succeeded(spec)
+        rows = np.flatnonzero(succeeded[observed.rows])
+        every = np.zeros(len(values))
+        every[succeeded] = warp(values[succeeded])
+        labels = every[observed.rows][rows]
     else:
-        known = np.isfinite(values[observed.rows])
-        points = observed.points[known]
-        labels = margins(values[observed.rows][known], signed(metric, metric.safety))
-    data = Data(points, labels, space.groups, space.width)
+        rows = np.flatnonzero(np.isfinite(values[observed.rows]))
+        labels = margins(values[observed.rows][rows], signed(metric, metric.safety))
+    data = Data(observed.points[rows], labels, space.groups, space.width, space.turnable)
     priors = HIGH_NOISE if spec.noise is Noise.HIGH else LOW_NOISE
-    rng = np.random.default_rng((seed, len(values), at))
-    hyper = fit(data.only(_representative(labels)), priors, _RESTARTS, _ITERATIONS, rng)
-    return Belief(metric, data, hyper, Posterior(data, hyper))
+    hyper = _fitted(data, priors)
+    return Belief(metric, rows, data, hyper, Posterior(data, hyper))
+
+
+def _fitted(data: Data, priors: Priors) -> Hyperparameters:
+    return fit(data.only(_representative(data.labels)), priors, _ITERATIONS)
+
+
+def successes(spec: StudySpec, space: Space, observed: Observed) -> tuple[Safety, ...]:
+    """Where trials succeed, modelled apart from what they measure; nothing if all do."""
+    succeeded = observed.succeeded(spec)[observed.rows]
+    if succeeded.all():
+        return ()
+    rows = _even(len(succeeded))
+    shape = likeliest(observed.points[rows], succeeded[rows], space.width)
+    model = Success(observed.points, succeeded, space.width, shape)
+    return (Safety(model, _CHANCE, 1.0),)
+
+
+def _even(count: int) -> Positions:
+    return np.unique(np.linspace(0, count - 1, min(count, _FITTED)).astype(np.int64))
 
 
 def _representative(labels: Array) -> Positions:
@@ -123,15 +158,23 @@ def _representative(labels: Array) -> Positions:
 
 
 def bound_score(
-    beliefs: Sequence[Belief], pending: Array, coefficient: float, rng: np.random.Generator
+    beliefs: Sequence[Belief],
+    succeed: Sequence[Safety],
+    pending: Array,
+    coefficient: float,
+    rng: np.random.Generator,
 ) -> Score:
     """What is to be maximized by whoever trusts the upper bounds: of one objective its bound, of several what
-    the bounds add to the front; weighed by safety where the spec asks for it."""
+    the bounds add to the front; weighed by safety where the spec asks for it, and by success (`successes`)
+    where trials failed."""
     aims = [belief for belief in beliefs if belief.metric.safety is None]
     safeties = [
-        Safety(belief.known, _wanted(belief.metric))
-        for belief in beliefs
-        if belief.metric.safety is not None
+        *succeed,
+        *(
+            Safety(belief.known, _wanted(belief.metric))
+            for belief in beliefs
+            if belief.metric.safety is not None
+        ),
     ]
     bounds = [aim.bound(pending, coefficient) for aim in aims]
     if len(aims) > 1:
@@ -150,15 +193,20 @@ def _wanted(metric: Metric) -> float:
 
 
 def exploring_score(
-    belief: Belief, pending: Array, coefficient: float, explored: float
-) -> Exploration:
+    belief: Belief,
+    succeed: Sequence[Safety],
+    pending: Array,
+    coefficient: float,
+    explored: float,
+) -> Score:
     """Pure exploration beside pending trials. The threshold is the mean where the upper bound of all that was
     tried is highest; a point may be good if its bound with coefficient `explored` reaches it."""
     bound = belief.bound(pending, explored)
     points = np.vstack([belief.data.points, pending])
     mean, deviation = belief.known.predict(points)
     threshold = float(mean[int((mean + coefficient * deviation).argmax())])
-    return Exploration(bound.known, bound.expected, threshold, explored)
+    score = Exploration(bound.known, bound.expected, threshold, explored)
+    return SafeScore(score, succeed, -1.0) if succeed else score
 
 
 def _front_gain(
@@ -166,8 +214,7 @@ def _front_gain(
 ) -> FrontGain:
     along = directions(len(aims), rng)
     labels = np.column_stack([aim.data.labels for aim in aims])
-    feasible = labels[(labels > _INFEASIBLE).all(axis=1)]
-    reference = (feasible if len(feasible) else labels).min(axis=0) - 0.1
+    reference = labels.min(axis=0) - 0.1
     if len(pending):
         expected = np.column_stack([aim.known.predict(pending)[0] for aim in aims])
         labels = np.vstack([labels, expected])
@@ -188,6 +235,11 @@ class Shown:
     #: The others that it is shown.
     pending: tuple[Seen, ...]
 
+    def is_enough(self, spec: StudySpec) -> bool:
+        """Whether every metric was measured, and all objectives by one trial."""
+        known = np.isfinite(self.values)
+        return bool(known.any(axis=0).all() and known[:, objective_columns(spec)].all(axis=1).any())
+
     def with_pending(self, trial: Seen) -> "Shown":
         return replace(self, pending=(*self.pending, trial)[-MOST_PENDING:])
 
@@ -200,8 +252,7 @@ def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
     values = np.array([_values(spec, trial) for trial in done]).reshape(
         len(done), len(spec.metrics)
     )
-    aims = [at for at, metric in enumerate(spec.metrics) if metric.safety is None]
-    rows = _rows(values[:, aims])
+    rows = _rows(values[:, objective_columns(spec)])
     return Shown(
         values, rows, tuple(done[row] for row in map(int, rows)), tuple(pending[-MOST_PENDING:])
     )

@@ -1,10 +1,16 @@
 """The Gaussian process: what is known of any point, with gradients, given observed points and
 hyperparameters.
 
-A function is modelled as a joint part, Matérn-5/2 over all parameters with a length scale for each, plus main
-effects: one smooth function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only;
-most of what hyperparameters do they do each for itself (Duvenaud et al. 2011, arXiv 1112.4394), and what is
-learnt of one parameter then holds wherever the others are.
+A function is modelled in one of three ways, whichever explains the observations best (`fit`):
+
+- A joint part, Matérn-5/2 over all parameters with a length scale for each, plus main effects: one smooth
+  function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only; most of what
+  hyperparameters do they do each for itself (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of
+  one parameter then holds wherever the others are.
+- A smooth joint part alone, squared exponential: what parameters do together, as on a bowl.
+- The same along turned axes: those in which the function changes most and least, the eigenvectors of the
+  mean outer product of its gradient (active subspaces, Constantine et al. 2014, arXiv 1304.2070). A valley
+  that lies across the parameters is straight there.
 
 The hyperparameters that explain the observations best are found by MAP with L-BFGS-B and gradients. Priors
 are the paper's; those of the main effects are of the same form.
@@ -14,7 +20,7 @@ Owns the mathematics of the model. Labels come warped (`warping`), points embedd
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,10 +51,14 @@ class Hyperparameters:
     noise: float
     #: Squared length scales of the joint part, shape (p,).
     lengths: Array
-    #: Variance of all main effects together.
+    #: Variance of all main effects together; 0: there are none.
     main: float
     #: Squared length scales of the main effects, shape (p,).
     main_lengths: Array
+    #: Whether the joint part is squared exponential, else Matérn-5/2.
+    is_smooth: bool = False
+    #: The axes of the joint part as columns, shape (q, q); None: those of the embedding.
+    turn: Array | None = None
 
     @property
     def total(self) -> float:
@@ -68,6 +78,8 @@ class Data:
     groups: Positions
     #: p, the number of nodes.
     width: int
+    #: Columns whose axes may be turned: of numbers that are always active. Shape (t,).
+    turnable: Positions = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def only(self, rows: Positions) -> "Data":
         return replace(self, points=self.points[rows], labels=self.labels[rows])
@@ -87,7 +99,8 @@ class Posterior:
         self._scale = 1.0 / np.sqrt(hyper.lengths[data.groups])
         self._main_scale = 1.0 / np.sqrt(hyper.main_lengths[data.groups])
         self._share = hyper.main / data.width
-        self._points = points * self._scale
+        self._correlation = squared if hyper.is_smooth else matern
+        self._points = self._scaled(points)
         self._norms = np.einsum("ij,ij->i", self._points, self._points)
         self._main_points = points * self._main_scale
         factor = _factor(hyper, self._covariance(points))
@@ -96,13 +109,20 @@ class Posterior:
             solve_factored(factor, data.labels) if pending is None else np.zeros(len(points))
         )
 
+    def _scaled(self, points: Array) -> Array:
+        """In the axes of the joint part, in units of their length scales."""
+        turn = self._hyper.turn
+        return (points if turn is None else points @ turn) * self._scale
+
     def _covariance(self, points: Array) -> Array:
         """Of the function at any points with that at the observed ones, shape (m, n)."""
-        scaled = points * self._scale
+        scaled = self._scaled(points)
         squares = self._norms - 2.0 * (scaled @ self._points.T)
         squares += np.einsum("ij,ij->i", scaled, scaled)[:, None]
-        cross, _ = correlation(np.maximum(squares, 0.0))
+        cross, _ = self._correlation(np.maximum(squares, 0.0))
         cross *= self._hyper.signal
+        if self._share == 0.0:
+            return cross
         scaled = points * self._main_scale
         for node in range(len(self._hyper.lengths)):
             effect = np.zeros(cross.shape)
@@ -125,17 +145,30 @@ class Posterior:
 
     def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
         """Mean and standard deviation at one point, and their gradients by its embedding, shape (q,)."""
-        signal, total = self._hyper.signal, self._hyper.total
-        away = point * self._scale - self._points
-        shape, slope = correlation(np.einsum("ij,ij->i", away, away))
-        effects, main_pull = self._effects(point)
-        cross = signal * shape + effects
+        total = self._hyper.total
+        cross, pull = self._pull(point)
         white = self._whitening @ cross
         variance = max(total - float(white @ white), _LEAST_VARIANCE * total)
         deviation = math.sqrt(variance)
         back = self._whitening.T @ white
-        pull = (2.0 * signal * slope)[:, None] * away * self._scale + main_pull
         return float(cross @ self._alpha), deviation, self._alpha @ pull, -(back @ pull) / deviation
+
+    def mean_gradients(self, points: Array) -> Array:
+        """Of the mean at many points by their embeddings, shape (m, q)."""
+        return np.array([self._alpha @ self._pull(point)[1] for point in points])
+
+    def _pull(self, point: Array) -> tuple[Array, Array]:
+        """The covariance of one point with the observed ones, shape (n,), and its gradient, (n, q)."""
+        away = self._scaled(point) - self._points
+        shape, slope = self._correlation(np.einsum("ij,ij->i", away, away))
+        cross = self._hyper.signal * shape
+        pull = (2.0 * self._hyper.signal * slope)[:, None] * away * self._scale
+        if self._hyper.turn is not None:
+            pull = pull @ self._hyper.turn.T
+        if self._share == 0.0:
+            return cross, pull
+        effects, main_pull = self._effects(point)
+        return cross + effects, pull + main_pull
 
     def _effects(self, point: Array) -> tuple[Array, Array]:
         """The main effects' covariance of one point with the observed ones, shape (n,), and its gradient, (n,
@@ -150,7 +183,13 @@ class Posterior:
         return effects.sum(axis=1), -2.0 * effects[:, self._groups] * away * self._main_scale
 
 
-def correlation(squares: Array) -> tuple[Array, Array]:
+def squared(squares: Array) -> tuple[Array, Array]:
+    """Squared exponential of squared scaled distances, and its derivative by them."""
+    fall = np.exp(-0.5 * squares)
+    return fall, -0.5 * fall
+
+
+def matern(squares: Array) -> tuple[Array, Array]:
     """Matérn-5/2 of squared scaled distances, and its derivative by them."""
     root = np.sqrt(5.0 * squares)
     fall = np.exp(-root)
@@ -170,12 +209,6 @@ def _factor(hyper: Hyperparameters, covariance: Array) -> Array:
         jitter *= 10.0
 
 
-_SPREAD = 1.2
-_DRAWN = 6
-"""Of the random places to start the fit from: standard deviation in logarithms, and how many are drawn for
-each used."""
-
-
 @dataclass(frozen=True, slots=True)
 class Prior:
     """Bounds of one kind of hyperparameter and a log-normal prior: penalty `weight * log(x / centre)²` (the
@@ -185,11 +218,6 @@ class Prior:
     high: float
     centre: float
     weight: float = 0.01
-
-    def penalty(self, logs: Array) -> tuple[float, Array]:
-        """The penalty of all of `logs` together, and its gradient."""
-        away = logs - math.log(self.centre)
-        return self.weight * float(away @ away), 2.0 * self.weight * away
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,93 +251,125 @@ HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
 """For studies that say that their observations are noisy."""
 
 
-def fit(
-    data: Data, priors: Priors, restarts: int, iterations: int, rng: np.random.Generator
-) -> Hyperparameters:
-    """The best hyperparameters (MAP) that L-BFGS-B finds from the priors' centres, from wavy main effects,
-    and from the better of some random places, `restarts` in all, in at most `iterations` steps each. Same
-    data, same answer."""
-    evidence = _Evidence(data, priors)
-    width = data.width
-    kinds = [
-        *(priors.signal, priors.noise, priors.main),
-        *[priors.length] * width,
-        *[priors.main_length] * width,
-    ]
-    low = np.log([each.low for each in kinds])
-    high = np.log([each.high for each in kinds])
-    centre = np.log([each.centre for each in kinds])
-    wavy = centre.copy()
-    wavy[3 + width :] = math.log(_WAVY)
-    starts = [centre, wavy][:restarts]
-    further = restarts - len(starts)
-    if further > 0:
-        spread = _SPREAD * rng.normal(size=(_DRAWN * further, len(kinds)))
-        drawn = np.clip(centre + spread, low, high)
-        losses = np.array([evidence(theta)[0] for theta in drawn])
-        starts += [drawn[at] for at in np.argsort(losses, kind="stable")[:further]]
-    found = [
-        minimize_bounded(evidence, theta, low, high, iterations=iterations, tolerance=1e-6)
-        for theta in starts
-    ]
-    best = min(found, key=lambda each: each[1])[0]
-    signal, noise, main = map(math.exp, best[:3])
-    lengths = np.exp(best[3:])
-    return Hyperparameters(signal, noise, lengths[:width], main, lengths[width:])
+_SLOPES = 64
+"""Points at most at which the gradient is taken for the turned axes."""
+
+_DOUBT = 3.0
+"""By so much a smooth joint part alone has to explain better, in logarithms: with few trials everything
+explains, and main effects are what parameters mostly have."""
+
+
+def fit(data: Data, priors: Priors, iterations: int) -> Hyperparameters:
+    """The best hyperparameters (MAP) that L-BFGS-B finds in at most `iterations` steps from each start: from
+    the priors' centres, from wavy main effects, and of a smooth joint part alone, from the centres, then once
+    more along turned axes; these two have to be likelier by `_DOUBT`. Same data, same answer."""
+    additive = _Evidence(data, priors)
+    wavy = additive.centre.copy()
+    wavy[3 + data.width :] = math.log(_WAVY)
+    found = [additive.best(start, iterations) for start in (additive.centre, wavy)]
+    smooth = _Evidence(data, priors, is_smooth=True)
+    others = [smooth.best(smooth.centre, iterations)]
+    if len(data.turnable) > 1 and len(data.points) > len(data.turnable):
+        turn, slopes = turned_axes(data, min(found + others, key=_loss)[1])
+        turned = _Evidence(data, priors, is_smooth=True, turn=turn)
+        start = turned.centre.copy()
+        start[2 + data.groups[data.turnable]] -= 0.5 * slopes
+        others.append(turned.best(start, iterations // 2))
+    found += [(loss + _DOUBT, hyper) for loss, hyper in others]
+    return min(found, key=_loss)[1]
+
+
+def _loss(found: tuple[float, Hyperparameters]) -> float:
+    return found[0]
+
+
+def turned_axes(data: Data, hyper: Hyperparameters) -> tuple[Array, Array]:
+    """The axes along which the modelled function changes, as columns, shape (q, q), and how much it does
+    along those of the columns that may be turned, shape (t,): logarithms of its mean square slopes, less
+    their mean."""
+    some = data.points[:: 1 + len(data.points) // _SLOPES]
+    gradients = Posterior(data, hyper).mean_gradients(some)[:, data.turnable]
+    shares, axes = np.linalg.eigh(gradients.T @ gradients)
+    turn = np.eye(data.points.shape[1])
+    turn[np.ix_(data.turnable, data.turnable)] = axes[:, ::-1]
+    logs = np.log(np.maximum(shares[::-1], 1e-9 * max(float(shares[-1]), 1e-300)))
+    return turn, logs - logs.mean()
 
 
 class _Evidence:
-    """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, main, lengths…,
-    main lengths…)."""
+    """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, lengths…), and
+    with main effects log(signal, noise, lengths…, main, main lengths…)."""
 
-    def __init__(self, data: Data, priors: Priors) -> None:
+    def __init__(
+        self, data: Data, priors: Priors, *, is_smooth: bool = False, turn: Array | None = None
+    ) -> None:
+        """Without main effects if `is_smooth`."""
         self._labels = data.labels
-        self._priors = priors
+        self._is_smooth, self._turn, self._width = is_smooth, turn, data.width
+        joint = [priors.signal, priors.noise, *[priors.length] * data.width]
+        effects = [] if is_smooth else [priors.main, *[priors.main_length] * data.width]
+        kinds = [*joint, *effects]
+        self._low = np.log([each.low for each in kinds])
+        self._high = np.log([each.high for each in kinds])
+        self._weights = np.array([each.weight for each in kinds])
+        self.centre: Array = np.log([each.centre for each in kinds])
         count = len(data.points)
         self._rows, self._columns = np.triu_indices(count, 1)
         self._pairs = self._rows * count + self._columns
         self._squares = np.zeros((data.width, len(self._pairs)))
+        points = data.points if turn is None else data.points @ turn
         for column, group in enumerate(data.groups):
-            values = data.points[:, column]
+            values = points[:, column]
             self._squares[group] += (values[self._rows] - values[self._columns]) ** 2
-        self._away, self._effects = np.empty_like(self._squares), np.empty_like(self._squares)
+        if not is_smooth:
+            self._away, self._effects = np.empty_like(self._squares), np.empty_like(self._squares)
+
+    def best(self, start: Array, iterations: int) -> tuple[float, Hyperparameters]:
+        """What the search comes to from `start`, and the loss there."""
+        theta, loss = minimize_bounded(
+            self, start, self._low, self._high, iterations=iterations, tolerance=1e-6
+        )
+        signal, noise, *rest = np.exp(theta)
+        lengths = np.array(rest[: self._width])
+        if self._is_smooth:
+            return loss, Hyperparameters(signal, noise, lengths, 0.0, lengths, True, self._turn)
+        main, *rest = rest[self._width :]
+        return loss, Hyperparameters(signal, noise, lengths, main, np.array(rest))
 
     def __call__(self, theta: Array) -> tuple[float, Array]:
-        signal, noise, main = math.exp(theta[0]), math.exp(theta[1]), math.exp(theta[2])
-        width = len(self._squares)
-        weights = np.exp(-theta[3 : 3 + width])
-        shape, slope = correlation(weights @ self._squares)
-        away, effects = self._away, self._effects
-        np.multiply(self._squares, -np.exp(-theta[3 + width :])[:, None], out=away)
-        np.exp(away, out=effects)
-        effect = effects.sum(axis=0) / width
+        signal, noise, width = math.exp(theta[0]), math.exp(theta[1]), self._width
+        joint = slice(2, 2 + width)
+        weights = np.exp(-theta[joint])
+        shape, slope = (squared if self._is_smooth else matern)(weights @ self._squares)
+        covariance, total = signal * shape, signal
+        main, effect = 0.0, shape
+        if not self._is_smooth:
+            main, (away, effects) = math.exp(theta[2 + width]), (self._away, self._effects)
+            np.multiply(self._squares, -np.exp(-theta[3 + width :])[:, None], out=away)
+            np.exp(away, out=effects)
+            effect = effects.sum(axis=0) / width
+            covariance += main * effect
+            total += main
         count = len(self._labels)
         matrix = np.empty((count, count))
-        matrix.ravel()[self._pairs] = signal * shape + main * effect
-        np.fill_diagonal(matrix, (signal + main) * (1.0 + JITTER) + noise)
+        matrix.ravel()[self._pairs] = covariance
+        np.fill_diagonal(matrix, total * (1.0 + JITTER) + noise)
         factor = cholesky(matrix)
         if factor is None:
             return 1e10, np.zeros(theta.shape)
         alpha = solve_factored(factor, self._labels)
         inverse = inverse_factored(factor).T
-        loss = 0.5 * float(self._labels @ alpha) + float(np.log(np.diag(factor)).sum())
         across = alpha[self._rows] * alpha[self._columns] - inverse.ravel()[self._pairs]
         along = float(alpha @ alpha - np.trace(inverse))
         gradient = np.empty(theta.shape)
         gradient[0] = -signal * (0.5 * along * (1.0 + JITTER) + float(across @ shape))
         gradient[1] = -0.5 * noise * along
-        gradient[2] = -main * (0.5 * along * (1.0 + JITTER) + float(across @ effect))
-        gradient[3 : 3 + width] = signal * weights * (self._squares @ (across * slope))
-        away *= effects
-        gradient[3 + width :] = (main / width) * (away @ across)
-        for prior, part in (
-            (self._priors.signal, slice(0, 1)),
-            (self._priors.noise, slice(1, 2)),
-            (self._priors.main, slice(2, 3)),
-            (self._priors.length, slice(3, 3 + width)),
-            (self._priors.main_length, slice(3 + width, None)),
-        ):
-            penalty, push = prior.penalty(theta[part])
-            loss += penalty
-            gradient[part] += push
-        return loss, gradient
+        gradient[joint] = signal * weights * (self._squares @ (across * slope))
+        if not self._is_smooth:
+            gradient[2 + width] = -main * (0.5 * along * (1.0 + JITTER) + float(across @ effect))
+            self._away *= self._effects
+            gradient[3 + width :] = (main / width) * (self._away @ across)
+        away_from = theta - self.centre
+        loss = 0.5 * float(self._labels @ alpha) + float(np.log(np.diag(factor)).sum())
+        loss += float(self._weights @ (away_from * away_from))
+        return loss, gradient + 2.0 * self._weights * away_from

@@ -1,8 +1,9 @@
 """Output warping: objective values to labels that a Gaussian process can model (arXiv 2408.11527, output
 warping).
 
-Three steps: the worst are replaced by normal quantiles of their ranks, so that no outlier sets the scale; a
-mild logarithm stretches what is near the best; trials without a value get one somewhat worse than the worst.
+Two steps: the worst are replaced by normal quantiles of their ranks, so that no outlier sets the scale; a
+mild logarithm stretches what is near the best. The paper's third, a bad value for trials that have none, is
+left out: where trials fail is modelled apart (`success`).
 
 The paper ranks the worse half. Late in a study most trials lie near the best, then half of them as a scale
 would show the model one narrow peak on a plain, and all that was learnt of the rest would be lost; so fewer
@@ -27,19 +28,8 @@ say."""
 
 
 def warp(values: Array) -> Array:
-    """Labels of values that are to be maximized, about within [-0.5, 0.5]; NaN stands for an infeasible
-    trial.
-
-    Monotone in the values. All alike: 0. All infeasible: -1.
-    """
-    known = np.isfinite(values)
-    labels = np.full(values.shape, -1.0)
-    if not known.any():
-        return labels
-    labels[known] = _log_warped(_tail_ranked(_tamed(values[known])))
-    spread = float(np.ptp(labels[known]))
-    labels[~known] = labels[known].min() - (0.5 * spread + 0.5)
-    return labels
+    """Labels of values that are to be maximized, within [-0.5, 0.5]. Monotone in the values. All alike: 0."""
+    return _log_warped(_tail_ranked(_tamed(values)))
 
 
 def margins(values: Array, threshold: float) -> Array:

@@ -1,0 +1,134 @@
+"""Where trials succeed: a Gaussian-process classifier of trials with a value against trials without one.
+
+What a trial measures and whether it measures anything are modelled apart: a failed trial as a very bad one
+would bend the model of the objective down along the whole border, where the best points often lie (as large a
+batch as memory holds). A latent function says how likely success is, through the normal distribution. It is a
+plane, which is what most borders are on the scales that parameters name, and as much of a smooth function as
+the trials ask for. Laplace's approximation, and the choice among a few shapes by its evidence (Rasmussen and
+Williams 2006, chapter 3).
+
+Shapes: n observed points, m asked for, q columns of the embedding.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainshed.studies.routines import (
+    Array,
+    Mask,
+    cholesky,
+    inverse_triangular,
+    log_normal_probability,
+    solve_factored,
+)
+
+_STEPS = 30
+"""Of Newton's method at most; it takes about eight."""
+
+_ENOUGH = 1e-6
+"""Change of the latent function at which it has arrived."""
+
+_BIAS = 1.0
+"""Variance of the latent function's mean, in units of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the latent function is expected to be like."""
+
+    #: Its scale: the larger, the sharper borders may be.
+    scale: float
+    #: Share of a plane: variance of its slope in units of the cube.
+    plane: float
+    #: Share of a smooth function.
+    smooth: float
+    #: Its squared length scale for each parameter, in units of the cube.
+    length: float
+
+
+_SHAPES = tuple(
+    Shape(scale, *rest)
+    for scale in (1.0, 30.0, 1000.0)
+    for rest in ((4.0, 0.0, 1.0), (4.0, 1.0, 0.2), (1.0, 1.0, 0.04))
+)
+
+
+class Success:
+    """The fitted classifier: the latent function's posterior. Positive where success is likelier than not."""
+
+    def __init__(self, points: Array, succeeded: Mask, width: int, shape: Shape) -> None:
+        """`width`: number of parameters."""
+        self._points = points - 0.5
+        self._shape = shape
+        self._length = 2.0 * shape.length * width
+        signs = np.where(succeeded, 1.0, -1.0)
+        covariance, _ = self._covariance(points)
+        self._pull, roots, factor, self.evidence = _mode(covariance, signs)
+        self._whitening = inverse_triangular(factor) * roots
+
+    def _covariance(self, points: Array) -> tuple[Array, Array]:
+        """With the observed points, shape (m, n), and what of it is smooth."""
+        centred, shape = points - 0.5, self._shape
+        products = centred @ self._points.T
+        squares = np.einsum("ij,ij->i", centred, centred)[:, None] - 2.0 * products
+        squares += np.einsum("ij,ij->i", self._points, self._points)
+        smooth = shape.smooth * np.exp(-np.maximum(squares, 0.0) / self._length)
+        return shape.scale * (_BIAS + shape.plane * products + smooth), smooth
+
+    def predict(self, points: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of the latent function, shape (m,) each."""
+        cross, _ = self._covariance(points)
+        white = cross @ self._whitening.T
+        variance = self._prior(points) - np.einsum("ij,ij->i", white, white)
+        return cross @ self._pull, np.sqrt(np.maximum(variance, 1e-12))
+
+    def _prior(self, points: Array) -> Array:
+        centred, shape = points - 0.5, self._shape
+        flat = shape.plane * np.einsum("ij,ij->i", centred, centred)
+        return shape.scale * (_BIAS + flat + shape.smooth)
+
+    def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
+        """At one point, and their gradients by its embedding, shape (q,)."""
+        table, centred, shape = point[None, :], point - 0.5, self._shape
+        cross, smooth = self._covariance(table)
+        away = centred - self._points
+        slopes = shape.plane * self._points - (2.0 / self._length) * smooth[0][:, None] * away
+        slopes *= shape.scale
+        white = self._whitening @ cross[0]
+        deviation = math.sqrt(max(float(self._prior(table)[0] - white @ white), 1e-12))
+        back = self._whitening.T @ white
+        out = (shape.scale * shape.plane * centred - back @ slopes) / deviation
+        return float(cross[0] @ self._pull), deviation, self._pull @ slopes, out
+
+
+def likeliest(points: Array, succeeded: Mask, width: int) -> Shape:
+    """The shape that explains best which trials succeeded. Same data, same answer."""
+    found = {shape: Success(points, succeeded, width, shape).evidence for shape in _SHAPES}
+    return max(found, key=lambda shape: found[shape])
+
+
+def _mode(covariance: Array, signs: Array) -> tuple[Array, Array, Array, float]:
+    """Laplace's approximation by Newton's method: the slopes of the logarithmic likelihood at the mode, the
+    square roots of its curvatures, the Cholesky factor of `1 + roots K roots`, and the logarithmic
+    evidence."""
+    latent = weights = slopes = roots = logs = np.zeros(len(signs))
+    factor = np.eye(len(signs))
+    for _ in range(_STEPS):
+        margins = signs * latent
+        logs = log_normal_probability(margins)
+        ratio = np.exp(-0.5 * margins**2 - logs) / math.sqrt(2.0 * math.pi)
+        slopes, curvatures = signs * ratio, np.maximum(ratio * (ratio + margins), 1e-12)
+        roots = np.sqrt(curvatures)
+        matrix = roots[:, None] * covariance * roots
+        matrix[np.diag_indices_from(matrix)] += 1.0
+        factor = cholesky(matrix)
+        assert factor is not None, "1 + a covariance is positive"
+        right = curvatures * latent + slopes
+        weights = right - roots * solve_factored(factor, roots * (covariance @ right))
+        before, latent = latent, covariance @ weights
+        if np.abs(latent - before).max() < _ENOUGH:
+            break
+    evidence = float(logs.sum() - 0.5 * weights @ latent - np.log(np.diag(factor)).sum())
+    return slopes, roots, factor, evidence
