@@ -52,9 +52,9 @@ _SAFE_UNLESS_SAID = 0.5
 _LEAST_SAFE = 0.01
 """Who wants no trial to be safe still gets the safer one of two equals."""
 
-_CHANCE = 0.5
-"""Probability of success up to which a point is worth what it promises. At the border of a region that fails
-half of the trials do, and each halves what is unknown of it."""
+_CHANCE = 0.6
+"""Probability of success from which on a point is worth all that it promises. At the border of a region that
+fails each trial then halves what is unknown of it; nearer to certainty the search would stay away from it."""
 
 MOST = 400
 """Completed trials that the model takes in."""
