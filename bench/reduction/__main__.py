@@ -17,7 +17,7 @@ from tests.e2e.running import ROOT
 
 from bench import report
 from bench.reduction import environments, faults, tables
-from bench.reduction.cases import CASES, QUICK, Case
+from bench.reduction.cases import ADVERSE, CASES, QUICK, Case
 from bench.reduction.faults import FAULTS, Fault, Finding
 from bench.reduction.figures import Comparison, comparisons
 from bench.reduction.network import CannotRun, check
@@ -29,6 +29,7 @@ RESULTS = ROOT / "build" / "bench" / "reduction"
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 PICTURE = ROOT / "docs" / "reduction-benchmark.svg"
 SWEEP = "sizes"
+EVERY = (*CASES, *ADVERSE)
 CANNOT_RUN = 3
 INTERRUPTED = 130
 
@@ -36,7 +37,7 @@ INTERRUPTED = 130
 def main() -> int:
     options = arguments()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    cases = [QUICK] if options.quick else [case for case in CASES if _wanted(options, case.name)]
+    cases = [QUICK] if options.quick else [case for case in EVERY if _wanted(options, case.name)]
     tests = [] if options.quick else [one for one in FAULTS if _wanted(options, one.name)]
     sound = True
     if not options.report:
@@ -51,15 +52,15 @@ def main() -> int:
             return INTERRUPTED
     if options.docs:
         # Of the others what is kept: a page with some would look as if there were no more.
-        cases, tests = list(CASES), list(FAULTS)
+        cases, tests = list(EVERY), list(FAULTS)
     results = {case: found for case in cases if (found := kept(RESULTS, case.name))}
     findings = [finding for one in tests for finding in faults.kept(RESULTS, one.name)]
     return 0 if show(options, results, findings) and sound else 1
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    names = [one.name for one in (*CASES, *FAULTS)]
-    about = [f"{one.name} ({one.title}, ~{one.seconds} s a round)" for one in CASES]
+    names = [one.name for one in (*EVERY, *FAULTS)]
+    about = [f"{one.name} ({one.title}, ~{one.seconds} s a round)" for one in EVERY]
     about += [f"{one.name} ({one.about}, ~{one.seconds} s)" for one in FAULTS]
     parser = argparse.ArgumentParser(
         prog="./dev bench-reduction",
@@ -141,24 +142,27 @@ def show(
 ) -> bool:
     """Print the tables, write them to build/bench, put them into docs if asked to. Whether all that is
     promised holds."""
-    compiled = [
-        one for case, found in results.items() for one in comparisons(case, found, COMPILED.name)
-    ]
-    plain = [
-        one for case, found in results.items() for one in comparisons(case, found, PYTHON.name)
-    ]
+    usual = {case: found for case, found in results.items() if not case.about}
+    compiled = _compared(usual, COMPILED)
+    plain = _compared(usual, PYTHON)
     best = compiled or plain
+    adverse = {case: found for case, found in results.items() if case.about}
+    side = COMPILED if _compared(adverse, COMPILED) else PYTHON
+    hindered = _compared(adverse, side)
+    said = {
+        found.case: found.about.get("said", {}).get(side.name, []) for found in adverse.values()
+    }
     parts = {
+        "reduction-adverse": [tables.against(hindered, said)] if hindered else [],
         "reduction": [tables.promised(best)] if best else [],
         "reduction-costs": [tables.costs(compiled, plain)] if compiled and plain else [],
         "reduction-numerics": [tables.numerics(best)] if best else [],
         "reduction-faults": [tables.faults(findings)] if findings else [],
     }
-    about = sorted({found.about["machine"] for found in results.values()})
     if best:
-        parts["reduction"].append(
-            f"{'; '.join(about)}; PyTorch {_versions(results)}; {_circumstances(results)}."
-        )
+        parts["reduction"].append(_about(usual))
+    if hindered:
+        parts["reduction-adverse"].append(_about(adverse))
     texts = {name: "\n\n".join(part) for name, part in parts.items() if part}
     text = "\n\n".join(texts.values())
     print(text)
@@ -170,7 +174,16 @@ def show(
             if not report.put(DOCUMENT, name, part):
                 say(f"{DOCUMENT} has no place for it: <!-- bench {name} --> ... <!-- end -->")
         _draw(best)
-    return _verdicts(best, findings)
+    return _verdicts([*best, *hindered], findings)
+
+
+def _compared(results: Mapping[Case, Results], side: Side) -> list[Comparison]:
+    return [one for case, found in results.items() for one in comparisons(case, found, side.name)]
+
+
+def _about(results: Mapping[Case, Results]) -> str:
+    machines = sorted({found.about["machine"] for found in results.values()})
+    return f"{'; '.join(machines)}; PyTorch {_versions(results)}; {_circumstances(results)}."
 
 
 def _draw(found: Sequence[Comparison]) -> None:

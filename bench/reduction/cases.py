@@ -26,7 +26,12 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Case:
     """Tasks on one network, all sides in turn. `rate`, `reducer_rate`: Mbit/s each way. `seconds`: about how
-    long a round takes. `wire`: at most so many times the tensor leaves a worker in a task of whole size."""
+    long a round takes. `wire`: at most so many times the tensor leaves a worker in a task of whole size.
+
+    `about`: what is against the reducers; such a case has the workers choose by what they measure, and the
+    operations before that do not count (`WARM`). `told`, `told_reducer`: rates that the program is told,
+    Mbit/s; 0 = the real ones. `slowest`: of the first worker's link. `delay`: ms each way on every link.
+    `loss`: share of the segments that a link loses each way."""
 
     name: str
     workers: int
@@ -36,12 +41,33 @@ class Case:
     seconds: int
     reducer_rate: float = 0.0
     wire: float = 0.0
+    about: str = ""
+    told: float = 0.0
+    told_reducer: float = 0.0
+    slowest: float = 0.0
+    delay: float = 0.0
+    loss: float = 0.0
 
     @property
     def title(self) -> str:
-        return f"{self.workers} + {self.reducers}, {self.rate:g} Mbit/s"
+        links = f"{self.rate:g} Mbit/s" if self.rate else "unshaped"
+        return f"{self.workers} + {self.reducers}, {links}"
+
+    @property
+    def mode(self) -> str:
+        """How the program's reducers are to be used (`variables.MODE`)."""
+        if self.about:
+            return "auto"
+        return "hybrid" if self.rate else "pure"
+
+    @property
+    def warm_up(self) -> int:
+        """Operations before those that count."""
+        return WARM if self.about else 1
 
 
+WARM = 40
+"""Operations by which workers have chosen their way."""
 WIRE = 1.02
 WHOLE = 32 * MIB
 """Tensors of at least this size are what the promise about bytes sent is for."""
@@ -72,3 +98,29 @@ CASES = (
     Case("2+2", 2, 2, 200, (_whole(64, 0.97),), 40, wire=WIRE),
     Case("hybrid", 4, 2, 200, (_whole(64, 1.12),), 60),
 )  # fmt: skip
+NEVER_SLOWER = 0.97
+"""Times gloo's speed that is the least, whatever is against the reducers."""
+
+
+def _against(
+    name: str, about: str, target: float = NEVER_SLOWER, mib: int = 8, **more: float
+) -> Case:
+    """4 workers and 4 reducers at 200 Mbit/s, but for what is said."""
+    task = _whole(mib, target, count=6)
+    rates = {"rate": 200.0, **more}
+    return Case(name, 4, 4, tasks=(task,), seconds=60, about=about, **rates)
+
+
+ADVERSE = (
+    _against("auto", "nothing: all is as it was said", 1.3),
+    _against("told-more", "100 times the bandwidth is declared", 1.3, told=20_000, told_reducer=20_000),
+    _against("told-less", "a hundredth of the bandwidth is declared", 1.3, told=2, told_reducer=2),
+    _against("ratio", "reducers have a quarter of the bandwidth that is declared", reducer_rate=50,
+             told_reducer=200),
+    _against("unshaped", "one machine, links as fast as it is", mib=32, rate=0,
+             told=10_000, told_reducer=10_000),
+    _against("slow-worker", "one worker's link has a quarter of the bandwidth", slowest=50, mib=4),
+    _against("delay", "5 ms of delay on each link", 1.40, delay=5, mib=16),
+    _against("loss", "1 % of all segments are lost on each link", 1.2, loss=0.01, rate=100, mib=4),
+)  # fmt: skip
+"""What must not make the workers slower than gloo is."""

@@ -93,8 +93,8 @@ class Comparison:
 
 
 def theory(case: Case, nbytes: int) -> Theory | None:
-    """None where the links have no rate."""
-    if not case.rate:
+    """None where the links have no rate, or are not all alike."""
+    if not case.rate or case.about:
         return None
     once = nbytes * 8 / (case.rate * 1e6 * PAYLOAD_SHARE)
     speed = (case.reducer_rate or case.rate) / case.rate

@@ -41,8 +41,18 @@ class Sample:
 class Series:
     """Operations of one task, one after another. `warm_up` of them come first and do not count."""
 
-    def __init__(self, processes: Processes, hosts: Sequence[Host], task: Task, first: int) -> None:
-        """`hosts`: of the workers. `first`: number of the first operation, which decides on the data."""
+    def __init__(
+        self,
+        processes: Processes,
+        hosts: Sequence[Host],
+        task: Task,
+        first: int,
+        *,
+        exact: bool = True,
+    ) -> None:
+        """`hosts`: of the workers. `first`: number of the first operation, which decides on the data.
+        `exact`: what reducers do must be the sum in the order of ranks."""
+        self._exact = exact
         self._processes = processes
         self._hosts = hosts
         self._task = task
@@ -121,6 +131,7 @@ class Series:
             )
         if (
             self._processes.side.reduces
+            and self._exact
             and self._task.nbytes >= SMALLEST_BYTES
             and not first["ordered"]
         ):

@@ -10,10 +10,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Self
+
+from tests.e2e.running import ROOT
 
 MTU = 1500
 CONGESTION_CONTROL = "cubic"
@@ -80,14 +83,29 @@ class Host:
 class Network:
     """Hosts of workers and of reducers. A context manager: there while it is entered.
 
-    `rate`, `reducer_rate`: of one link, each way, Mbit/s; 0 = as fast as the machine.
+    `rate`, `reducer_rate`: of one link, each way, Mbit/s; 0 = as fast as the machine. `slowest`: of the first
+    worker's; 0 = as the others'. `delay`: ms on each link, each way. `loss`: share of the segments that each
+    link loses, each way.
     """
 
-    def __init__(self, workers: int, reducers: int, rate: float, reducer_rate: float) -> None:
+    def __init__(
+        self,
+        workers: int,
+        reducers: int,
+        rate: float,
+        reducer_rate: float,
+        *,
+        slowest: float = 0.0,
+        delay: float = 0.0,
+        loss: float = 0.0,
+    ) -> None:
         self.workers: list[Host] = []
         self.reducers: list[Host] = []
         self._counts = (workers, reducers)
         self._rates = (rate, reducer_rate)
+        self._slowest = slowest
+        self._delay = delay
+        self._loss = loss
         self._name = f"{PREFIX}{os.getpid()}"
         self._stack = ExitStack()
 
@@ -115,8 +133,39 @@ class Network:
         _run("ip", "-n", self._switch, "link", "set", "bridge", "up", "mtu", str(MTU))
         workers, reducers = self._counts
         rate, reducer_rate = self._rates
-        self.workers = [self._host(f"w{i}", 1 + i, rate) for i in range(workers)]
+        names = [f"w{i}" for i in range(workers)] + [f"r{i}" for i in range(reducers)]
+        for name in names:
+            self._namespace(name)
+        if self._delay:
+            self._relay(names)
+        self.workers = [
+            self._host(f"w{i}", 1 + i, (not i and self._slowest) or rate) for i in range(workers)
+        ]
         self.reducers = [self._host(f"r{i}", 128 + i, reducer_rate) for i in range(reducers)]
+
+    def _relay(self, names: Sequence[str]) -> None:
+        """Cables that take their time, in the place of those that take none (`_host`)."""
+        cables = [f"to-{name}:{self._name}-{name}" for name in names]
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            self._switch,
+            sys.executable,
+            "-m",
+            "bench.reduction.relay",
+        ]
+        relay = subprocess.Popen(
+            [*command, f"{self._delay / 1000:g}", *cables],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        self._stack.callback(relay.wait)
+        assert relay.stdin is not None and relay.stdout is not None
+        self._stack.callback(relay.stdin.close)
+        if not relay.stdout.readline():
+            raise CannotRun("the relay, which delays what links carry, has ended at its start")
 
     def _namespace(self, name: str) -> str:
         whole = f"{self._name}-{name}"
@@ -126,12 +175,13 @@ class Network:
         return whole
 
     def _host(self, name: str, number: int, rate: float) -> Host:
-        host = Host(self._namespace(name), f"{_SUBNET}.{number}")
+        host = Host(f"{self._name}-{name}", f"{_SUBNET}.{number}")
         inside, outside, device = host.namespace, f"to-{name}", host.device
-        _run(
-            *("ip", "-n", self._switch, "link", "add", outside, "mtu", str(MTU), "type", "veth"),
-            *("peer", "name", device, "mtu", str(MTU), "netns", inside),
-        )
+        if not self._delay:
+            _run(
+                *("ip", "-n", self._switch, "link", "add", outside, "mtu", str(MTU)),
+                *("type", "veth", "peer", "name", device, "mtu", str(MTU), "netns", inside),
+            )
         _run("ip", "-n", self._switch, "link", "set", outside, "master", "bridge", "up")
         _run("ip", "-n", inside, "link", "set", device, "up")
         _run(
@@ -150,6 +200,29 @@ class Network:
                     *("tc", "-n", namespace, "qdisc", "replace", "dev", link, "root", "tbf"),
                     *("rate", f"{rate:g}mbit", "burst", str(burst), "latency", LATENCY),
                 )
+        if self._loss:
+            # One segment behind one header, else a lost one takes dozens along. What is sent is lost where it
+            # arrives: the sender would notice otherwise.
+            _run("ip", "-n", inside, "link", "set", device, "gso_max_segs", "1")
+            _run("ip", "-n", self._switch, "link", "set", outside, "gso_max_segs", "1")
+            # Both ways of the link at once: it is the host's own, and what comes has gone over the sender's.
+            share = 1 - (1 - self._loss) ** 2
+            _run(
+                *(
+                    "ip",
+                    "netns",
+                    "exec",
+                    inside,
+                    "iptables",
+                    "-A",
+                    "INPUT",
+                    "-i",
+                    device,
+                    "-m",
+                    "statistic",
+                ),
+                *("--mode", "random", "--probability", f"{share:.6f}", "-j", "DROP"),
+            )
         return host
 
 

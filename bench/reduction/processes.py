@@ -26,6 +26,7 @@ from bench.reduction.worker import CHANNEL
 from trainshed.replica.system.kernel import die_with_parent
 
 Answer = dict[str, Any]
+SAID = "trainshed reduction: "
 LAST = 1500
 """Characters of a log that an error shows."""
 
@@ -141,6 +142,11 @@ class Processes:
         again = self._start_reducer(index, len(reducer.logs))
         reducer.process = again.process
         reducer.logs += again.logs
+
+    def said(self) -> list[str]:
+        """What the distribution has written into the first worker's log."""
+        lines = self._workers[0].log.read_text("utf-8", "replace").splitlines()
+        return [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
 
     def reducer_seconds(self) -> float:
         """Processor time of all reducers so far."""

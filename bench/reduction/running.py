@@ -64,17 +64,28 @@ class Bench:
         self._python = python
         self._package = package
         self.facts: dict[str, Any] = {}
+        self.said: dict[str, list[str]] = {}
+        """Lines that the distribution has written in the latest run, by side."""
 
     def network(self, case: Case) -> Network:
-        return Network(case.workers, case.reducers, case.rate, case.reducer_rate or case.rate)
+        return Network(
+            case.workers,
+            case.reducers,
+            case.rate,
+            case.reducer_rate or case.rate,
+            slowest=case.slowest,
+            delay=case.delay,
+            loss=case.loss,
+        )
 
     def processes(self, case: Case, network: Network, side: Side) -> Processes:
         around = Surroundings(
             self._package,
             network.workers,
             network.reducers,
-            case.rate,
-            case.reducer_rate or case.rate,
+            case.told or case.rate,
+            case.told_reducer or case.reducer_rate or case.rate,
+            case.mode,
             new_token(),
         )
         return Processes(side, around, self._python, LIMIT)
@@ -89,6 +100,8 @@ class Bench:
                 order = sides if number % 2 == 0 else tuple(reversed(sides))
                 found.append({side.name: self._side(case, network, side, number) for side in order})
         about = {"machine": report.machine(), "began": began, "load": load, **self.facts}
+        if case.about:
+            about["said"] = dict(self.said)
         return Results(case.name, about, found)
 
     def _side(self, case: Case, network: Network, side: Side, number: int) -> dict[str, Sample]:
@@ -98,14 +111,18 @@ class Bench:
             self.facts[side.name] = facts[0]
             samples: dict[str, Sample] = {}
             for task in case.tasks:
-                series = Series(processes, network.workers, task, APART * number)
-                samples[task.key] = series.run()
+                series = Series(
+                    processes, network.workers, task, APART * number, exact=not case.about
+                )
+                samples[task.key] = series.run(case.warm_up if side.reduces else 1)
             got = sum(
                 host.traffic().since(then).received
                 for host, then in zip(network.reducers, before, strict=True)
             )
-            if side.reduces:
+            if side.reduces and not case.about:
                 self._check_that_they_worked(case, side, got, facts[0])
+            if case.about:
+                self.said[side.name] = processes.said()
         return samples
 
     def _check_that_they_worked(

@@ -34,13 +34,15 @@ SIDES = (GLOO, COMPILED, PYTHON, ARRAYS)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the environment of one run's processes is made of. `rate`, `reducer_rate`: Mbit/s, 0 = unknown."""
+    """What the environment of one run's processes is made of. `rate`, `reducer_rate`: Mbit/s as the program
+    is told, 0 = unknown. `mode`: of `variables.MODE`."""
 
     package: Path
     workers: Sequence[Host]
     reducers: Sequence[Host]
     rate: float
     reducer_rate: float
+    mode: str
     token: str
 
     def of_worker(self, side: Side, rank: int) -> dict[str, str]:
@@ -57,7 +59,7 @@ class Surroundings:
         }
         if side.reduces:
             places = ",".join(f"{host.address}:{PORT}" for host in self.reducers)
-            own |= self._shared(side) | {variables.REDUCERS: places}
+            own |= self._shared(side) | {variables.REDUCERS: places, variables.MODE: self.mode}
             if self.rate:
                 own[variables.WORKER_GBPS] = f"{self.rate / 1000:g}"
                 own[variables.REDUCER_GBPS] = f"{self.reducer_rate / 1000:g}"

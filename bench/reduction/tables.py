@@ -1,6 +1,6 @@
 """The figures as Markdown: what is promised, what the C part is worth, the numerics, the faults."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.reduction.faults import Finding
 from bench.reduction.figures import Comparison
@@ -20,6 +20,22 @@ def promised(found: Sequence[Comparison]) -> str:
             f"{_seconds(one.ours.seconds)} | **{one.ratio:.3f}×** | {limit} | {_target(one)} | {bound} | "
             f"{one.gloo.sent:.3f} / {one.ours.sent:.3f}{_verdict(one.frugal)} | "
             f"{one.gloo.sent_on_wire:.3f} / {one.ours.sent_on_wire:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def against(found: Sequence[Comparison], said: Mapping[str, Sequence[str]]) -> str:
+    """What is against the reducers, and what becomes of it. `said`: the lines of the log, by case."""
+    lines = [
+        "| workers + reducers, links | against the reducers | operation | gloo | auto | ratio | target | "
+        "what the log says at last |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in found:
+        last = [*said.get(one.case.name, ()), "–"][-2 if said.get(one.case.name) else -1]
+        lines.append(
+            f"| {one.case.title} | {one.case.about} | {one.task.title} | {_seconds(one.gloo.seconds)} | "
+            f"{_seconds(one.ours.seconds)} | **{one.ratio:.3f}×** | {_target(one)} | {last} |"
         )
     return "\n".join(lines)
 
