@@ -70,7 +70,8 @@ def test_an_unmodified_program_is_reduced_and_learns_the_same(
     assert _losses(lines) == _losses(service.lines(native, "workerpool0-0"))
     assert _losses(lines) == _losses(service.lines(reduced, "workerpool1-1"))
 
-    (mode,) = [line for line in lines if line.startswith("trainshed reduction: ")]
+    # What is chosen by measuring comes after it.
+    mode, *_ = [line for line in lines if line.startswith("trainshed reduction: ")]
     assert "2 reducers" in mode
     assert mode.removeprefix("trainshed reduction: ") in _told(service, "timeline", reduced)
     for reducer in ("workerpool2-0", "workerpool2-1"):
@@ -81,10 +82,11 @@ def test_an_unmodified_program_is_reduced_and_learns_the_same(
         for each in found["replicas"]
         if each["id"].startswith("workerpool2")
     }
-    # 12 MB of gradients from each of three workers, half to either reducer; the smallest tensors go by gloo.
+    # 12 MB of gradients from each of three workers, half to either reducer; the smallest tensors go by gloo,
+    # and for a few steps all do, to measure it.
     each_step = 3 * 12_000_000 // 2
     for count in moved.values():
-        assert 0.7 * _STEPS * each_step < count < 1.1 * _STEPS * each_step, moved
+        assert 0.5 * _STEPS * each_step < count < 1.1 * _STEPS * each_step, moved
     assert set(moved) == {"workerpool2-0", "workerpool2-1"}
 
 

@@ -54,6 +54,8 @@ def test_every_collective_is_right_and_sums_are_exact(
             TEST_STORE=f"file://{tmp_path}/store-",
             # Most sums here are small.
             **{variables.SMALLEST: "65536", variables.LOST_FILE: str(lost)},
+            # Bits would tell that a sum was made elsewhere.
+            **{variables.MODE: "pure"},
             **{variables.REPORT_FILE: str(report)},
         )
         ended = run_ranks(
@@ -92,6 +94,37 @@ def test_training_by_ddp_is_as_without_reducers(
     assert (lines[0], lines[half]) == ("ReducingGroup", "ProcessGroup")
     assert lines[1:half] == lines[half + 1 :]
     assert half == 8
+
+
+def test_sums_go_natively_where_that_is_faster(
+    torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
+) -> None:
+    """spec/reduction#choice: all ranks change at the same operation, whatever dies and whatever is under way,
+    every sum is right, and it is said once. Chunks of a few bytes, one under way, make reducers slow."""
+    report = tmp_path / "report"
+    with Reducers(2) as reducers:
+        first = reducers.all[0]
+        told = with_reducers(
+            reducers.addresses,
+            **{variables.SMALLEST: "65536", variables.REPORT_FILE: str(report)},
+            **{variables.CHUNK: "4096", variables.CREDIT: "4096"},
+        )
+
+        def replace() -> None:
+            first.kill()
+            first.start()
+
+        ended = run_ranks(
+            *(torch_python, "choice.py", 3, environment(site, **told), {"half": replace}),
+            nursery=torch_nursery,
+        )
+    assert [each.status for each in ended] == [0] * 3
+    assert [each.output.split()[-1] for each in ended] == ["ok"] * 3
+    found = json.loads(report.read_text())
+    (chosen,) = [note for note in found["notes"] if note["id"].startswith("chosen")]
+    assert (chosen["id"], chosen["severity"]) == ("chosen native 1", "WARNING")
+    assert "by the native all-reduce, which is used from here on" in chosen["text"]
+    assert found["metrics"]["native_operations"] > 60
 
 
 def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, site: Path) -> None:

@@ -77,7 +77,7 @@ def _notes(reduction: Reduction) -> Iterator[NoteView]:
     if mode := reduction.mode:
         yield NoteView(mode.severity, _mode_now(mode))
     for note in reduction.notes:
-        if note.name not in ("mode", "native"):
+        if not note.name.startswith(("mode", "native", "chosen ")):
             yield NoteView(note.severity, note.text)
 
 

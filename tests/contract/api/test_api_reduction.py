@@ -137,6 +137,24 @@ async def test_the_mode_is_what_is_true_now(house: House) -> None:
     assert now["workerpool2-0"]["mode"] is None
 
 
+async def test_what_was_chosen_by_measuring_is_the_mode(house: House) -> None:
+    """spec/reduction#choice: native from some time on, and back, with what was said of the reducers."""
+
+    def says(number: int, name: str) -> ReplicaNoted:
+        return ReplicaNoted(1, PRIMARY, 1, number, START + number * SECOND, name, "INFO", name)
+
+    await house.happen(NAME, says(1, "mode"), says(2, "chosen native 1"), GATHERED)
+    found = (await parts(house))["workerpool0-0"]["mode"]
+    assert (found["text"], found["isNative"], found["wasReduced"]) == (
+        "chosen native 1",
+        True,
+        True,
+    )
+    await house.happen(NAME, says(3, "chosen reducers 2"), GATHERED)
+    found = (await parts(house))["workerpool0-0"]["mode"]
+    assert (found["text"], found["isNative"]) == ("mode; chosen reducers 2", False)
+
+
 async def test_the_timeline_is_as_without_notes(house: House) -> None:
     """A note is no life of a replica: it neither ends nor judges it."""
     before = (await house.call("GET", f"{JOB}/timeline")).json["attempts"]

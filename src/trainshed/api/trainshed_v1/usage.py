@@ -175,7 +175,9 @@ def _hints(job: Job, pool: WorkerPool, found: dict[ReplicaId, ReplicaUsage]) -> 
 
 
 _REDUCED, _NATIVE, _LOST = "mode", "native", "lost "
-"""Names of notes, the last one's beginning, as `trainshed_reduction` gives them."""
+_CHOSEN_REDUCERS, _CHOSEN_NATIVE = "chosen reducers ", "chosen native "
+"""Names of notes, the last three's beginnings, as `trainshed_reduction` gives them."""
+_WAYS = (_REDUCED, _NATIVE, _CHOSEN_REDUCERS, _CHOSEN_NATIVE)
 
 
 async def reduction_views(
@@ -228,17 +230,22 @@ def _view(found: ReplicaReduction | None, notes: list[records.ReductionNote]) ->
 
 
 def _mode(notes: list[records.ReductionNote]) -> records.ReductionMode | None:
-    ways = [place for place, note in enumerate(notes) if note.name in (_REDUCED, _NATIVE)]
+    ways = [place for place, note in enumerate(notes) if note.name.startswith(_WAYS)]
     if not ways:
         return None
     said = notes[ways[-1]]
     lost = {n.name: n.at for n in notes[ways[-1] :] if n.name.startswith(_LOST)}
+    # What was measured of the reducers says nothing of how they are used.
+    is_choice = said.name.startswith(_CHOSEN_REDUCERS)
+    reduced = next((each for each in notes if is_choice and each.name == _REDUCED), None)
     return records.ReductionMode(
         since=said.at,
         severity=said.severity,
-        text=said.text,
-        is_native=said.name == _NATIVE,
-        was_reduced=any(notes[place].name == _REDUCED for place in ways[:-1]),
+        text="; ".join([note.text for note in (reduced, said) if note is not None]),
+        is_native=said.name.startswith((_NATIVE, _CHOSEN_NATIVE)),
+        was_reduced=any(
+            notes[place].name.startswith((_REDUCED, _CHOSEN_REDUCERS)) for place in ways[:-1]
+        ),
         lost_reducers=len(lost),
         lost_since=max(lost.values(), default=""),
     )

@@ -8,6 +8,7 @@ from typing import Callable, Dict, Optional
 
 from trainshed_reduction import layout, proof
 from trainshed_reduction.client.agreement import Agreement, Membership
+from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.operations import OperationQueue
 from trainshed_reduction.client.port import Board, Native, NativeOperations, Operation
 from trainshed_reduction.client.session import Session
@@ -63,15 +64,21 @@ class Communicator:
         self._operations.await_open()
 
     def issue(
-        self, data: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int] = None
+        self,
+        data: memoryview,
+        dtype: DType,
+        reduction: Reduction,
+        ordinal: Optional[int] = None,
+        pace: Optional[Pace] = None,
     ) -> Optional[Operation]:
         """Begin an all-reduce in place. `data`: writable, contiguous bytes, not to be touched until the
-        operation is done, not empty, a multiple of the element's size. Every rank issues the same operations
-        in the same order; the order of calls is that of the operations. `ordinal`: by which ranks compare
-        their places and messages name it; by itself it counts from 1. Thread-safe; returns at once but while
-        the ranks agree on the loss of a reducer. None: no reducer is left, and this operation and all later
-        ones are the native backend's. Raises ReductionFailed where the group cannot go on; ValueError
-        (read-only, not contiguous, AVERAGE of integers)."""
+        operation is done, not empty, a multiple of the element's size. Every rank issues the same
+        operations in the same order; the order of calls is that of the operations. `ordinal`: by which
+        ranks compare their places and messages name it; by itself it counts from 1. `pace`: how much is
+        under way from here on, the same on all ranks. Thread-safe; returns at once but while the ranks
+        agree on the loss of a reducer. None: no reducer is left, and this operation and all later ones are
+        the native backend's. Raises ReductionFailed where the group cannot go on; ValueError (read-only,
+        not contiguous, AVERAGE of integers)."""
         view = memoryview(data)
         if (
             view.readonly
@@ -86,7 +93,11 @@ class Communicator:
             )
         if reduction is Reduction.AVERAGE and dtype.is_integer:
             raise ValueError("integers are only summed, not averaged")
-        return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal)
+        return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal, pace)
+
+    def went_natively(self) -> None:
+        """One operation was done without the reducers, since that is faster: for the report."""
+        self._operations.natively += 1
 
     def close(self) -> None:
         """Leave the group: operations that are not done fail. Waits for nothing that cannot come; may be

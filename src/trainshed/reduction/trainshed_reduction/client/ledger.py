@@ -164,7 +164,7 @@ class Ledger:
     with the size of the operation, the size of its chunks for good."""
 
     def __init__(self, weights: Sequence[float], rank: int, world: int, largest: int) -> None:
-        """`weights`: by lane. `largest`: bytes of a chunk."""
+        """`weights`: by lane. `largest`: bytes of a chunk, until `issue` says another."""
         self._rank = rank
         self._world = world
         self._largest = largest
@@ -188,9 +188,16 @@ class Ledger:
         return sum(len(entry.kept or b"") for lane in self._lanes for entry in lane.entries)
 
     def issue(
-        self, view: memoryview, dtype: DType, reduction: Reduction, operation: Pending
+        self,
+        view: memoryview,
+        dtype: DType,
+        reduction: Reduction,
+        operation: Pending,
+        largest: int = 0,
     ) -> List[Push]:
-        """What to send for an operation in `view`, a memoryview of bytes."""
+        """What to send for an operation in `view`, a memoryview of bytes. `largest`: bytes of a chunk, the
+        same on all ranks; 0: as before."""
+        self._largest = largest or self._largest
         total = len(view) // dtype.itemsize
         step = layout.chunk_elements(total, dtype.itemsize, self._breadth, self._largest)
         work = Work(

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from typing import Callable, Deque, List, NamedTuple, Optional
 
+from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.port import Operation, ReductionFailed
 from trainshed_reduction.wire import DType, Reduction
 
@@ -64,12 +65,14 @@ class Pending(Operation):
 
 
 class QueuedOperation(NamedTuple):
-    """An operation, in the order of its number. `view`: of bytes."""
+    """An operation, in the order of its number. `view`: of bytes. `pace`: the same on all ranks; None: the
+    one before."""
 
     view: memoryview
     dtype: DType
     reduction: Reduction
     operation: Pending
+    pace: Optional[Pace] = None
 
 
 class OperationQueue:
@@ -79,6 +82,8 @@ class OperationQueue:
         #: Called after something was handed in, in the caller's thread.
         self.wake: Callable[[], None] = lambda: None
         self.closing = False
+        self.natively = 0
+        """Operations that did without the reducers because that was faster."""
         self._changed = threading.Condition()
         self._handed: Deque[QueuedOperation] = deque()
         self._issued = 0
@@ -100,7 +105,12 @@ class OperationQueue:
                 self._changed.wait()
 
     def hand_in(
-        self, view: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int]
+        self,
+        view: memoryview,
+        dtype: DType,
+        reduction: Reduction,
+        ordinal: Optional[int],
+        pace: Optional[Pace] = None,
     ) -> Optional[Pending]:
         """None: it is the native backend's. Raises ReductionFailed."""
         with self._changed:
@@ -114,7 +124,7 @@ class OperationQueue:
                 self._changed.wait()
             self._issued += 1
             operation = Pending(self._issued if ordinal is None else ordinal)
-            self._handed.append(QueuedOperation(view, dtype, reduction, operation))
+            self._handed.append(QueuedOperation(view, dtype, reduction, operation, pace))
             self._pending.append(operation)
             self._changed.notify_all()
         self.wake()

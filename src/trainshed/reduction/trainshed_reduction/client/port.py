@@ -132,6 +132,10 @@ class Transfer(Protocol):
         over."""
         ...
 
+    def set_credit(self, credit: int) -> None:
+        """For frames that begin from now on. In the thread that calls `run`."""
+        ...
+
     def unsent(self) -> int:
         """Frames pushed to attached lanes that the system has not taken to their last byte."""
         ...

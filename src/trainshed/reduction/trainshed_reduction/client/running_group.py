@@ -4,6 +4,8 @@ lanes."""
 from __future__ import annotations
 
 import logging
+import socket
+import struct
 import sys
 import threading
 import time
@@ -11,6 +13,7 @@ from typing import Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from trainshed_reduction import layout, proof
 from trainshed_reduction.client.agreement import Membership
+from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.lanes import Dial, Inbox, Lane, connect_due, earliest
 from trainshed_reduction.client.ledger import Ledger, Push, Work
 from trainshed_reduction.client.losses import Losses, Patience
@@ -60,7 +63,10 @@ class RunningGroup:
         absence = settings.absent_limit + (0 if several else settings.lost_after)
         self._patience = Patience(settings.wait_limit, absence, log)
         accepts = [lane.accept for lane in lanes if lane.accept is not None]
-        flow = flow_for(settings, len(lanes), min(accept.max_chunk for accept in accepts))
+        self._settings = settings
+        self._max_chunk = min(accept.max_chunk for accept in accepts)
+        self._pace = Pace()
+        flow = self._flow()
         self.ledger = Ledger(weights, hello.rank, hello.world, flow.chunk)
         self._transfer, self._hurries = _make_transfer(len(lanes), flow.credit, dial)
         self._hurried = False
@@ -134,6 +140,7 @@ class RunningGroup:
             self.counts,
             retained_bytes=self.ledger.retained,
             wait_seconds=round(self._patience.waited, 1),
+            native_operations=self._operations.natively,
         )
 
     # ---- operations
@@ -141,7 +148,28 @@ class RunningGroup:
     def _issue(self, handed: QueuedOperation) -> "Sequence[Push]":
         self.counts["sent_bytes"] += len(handed.view)
         self._hurry(True)
-        return self.ledger.issue(*handed)
+        view, dtype, reduction, operation, pace = handed
+        largest = 0
+        if pace is not None and pace != self._pace:
+            self._pace = pace
+            largest, credit = self._flow()
+            self._transfer.set_credit(credit)
+        return self.ledger.issue(view, dtype, reduction, operation, largest)
+
+    def _flow(self) -> "Flow":
+        """Of the pace. How long the way is this rank alone knows, and alone has to."""
+        delays = [
+            round_trip(lane.connection)
+            for lane in self._lanes
+            if lane.connection is not None and lane.owner is None
+        ]
+        return flow_for(
+            self._settings,
+            len(self._lanes),
+            self._max_chunk,
+            pace=self._pace,
+            delay=max(delays, default=0.0),
+        )
 
     def _handle(self, events: "Sequence[object]") -> None:
         now = time.monotonic()
@@ -311,6 +339,7 @@ _LEAST = 1 << 20
 _LEAST_SECONDS = 0.002
 """For what the hosts take their time with, on links on which that is more than a few rows."""
 _MOST = 64 << 20
+_AS_TOLD = Pace()
 
 
 class Flow(NamedTuple):
@@ -330,15 +359,37 @@ class Flow(NamedTuple):
     credit: int
 
 
-def flow_for(settings: Settings, lanes: int, max_chunk: int) -> Flow:
-    """`lanes`: those that get chunks; `max_chunk`: of the reducers. What the settings say goes first."""
-    rate = settings.worker_gbps * 1e9 / 8
+def flow_for(
+    settings: Settings, lanes: int, max_chunk: int, *, pace: Pace = _AS_TOLD, delay: float = 0.0
+) -> Flow:
+    """`lanes`: those that get chunks; `max_chunk`: of the reducers; `delay`: seconds that a byte takes
+    there and back while nothing else is on its way. What the settings say of chunks and credit goes first;
+    what was measured goes before what they say of bandwidth."""
+    rate = pace.rate or settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
         settings.chunk, max_chunk, max(layout.SMALLEST_CHUNK, row // max(lanes, _NARROWEST))
     )
-    credit = max(_LEAST, _ROWS * lanes * chunk, int(rate * _LEAST_SECONDS))
-    return Flow(chunk, settings.credit or min(_MOST, credit))
+    credit = max(_LEAST, _ROWS * lanes * chunk, int(rate * _LEAST_SECONDS)) + int(rate * delay)
+    return Flow(chunk, settings.credit or min(_MOST, pace.factor * credit))
+
+
+_MIN_RTT = struct.Struct("=I")
+_MIN_RTT_AT = 148
+"""In Linux' struct tcp_info: microseconds."""
+_NEVER = 10.0
+
+
+def round_trip(connection: socket.socket) -> float:
+    """Seconds to the other side and back at best, as far as the system has seen; 0 = it does not say."""
+    try:
+        said = connection.getsockopt(
+            socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + _MIN_RTT.size
+        )
+        seconds = _MIN_RTT.unpack_from(said, _MIN_RTT_AT)[0] / 1e6
+    except (OSError, AttributeError, struct.error):
+        return 0.0
+    return seconds if seconds < _NEVER else 0.0
 
 
 _INTERVAL = 2e-4

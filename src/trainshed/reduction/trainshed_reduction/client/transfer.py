@@ -90,6 +90,9 @@ class PythonTransfer:
                 self._send(events)
                 return events
 
+    def set_credit(self, credit: int) -> None:
+        self._credit = credit
+
     def unsent(self) -> int:
         return sum(len(lane.queue) + bool(lane.parts) for lane in self._lanes.values())
 

@@ -38,7 +38,7 @@ SOURCES = (
     "sums.c",
     "transfer.c",
 )
-ABI = 2
+ABI = 3
 """What native.h calls TRAINSHED_ABI."""
 
 _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
@@ -48,6 +48,7 @@ _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
     "sums_finish": (None, [c_int, c_int, c_uint32, c_void_p, c_void_p, c_size_t]),
     "transfer_new": (c_void_p, [c_uint32, c_uint64]),
     "transfer_free": (None, [c_void_p]),
+    "transfer_set_credit": (None, [c_void_p, c_uint64]),
     "transfer_attach": (c_int, [c_void_p, c_uint32, c_int, c_uint64]),
     "transfer_detach": (None, [c_void_p, c_uint32]),
     "transfer_push": (

@@ -12,7 +12,7 @@
 #error "frames and numbers are little-endian"
 #endif
 
-#define TRAINSHED_ABI 2 /* library.py knows it */
+#define TRAINSHED_ABI 3 /* library.py knows it */
 #define EXPORT __attribute__((visibility("default")))
 
 /* wire.DType */

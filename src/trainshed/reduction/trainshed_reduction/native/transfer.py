@@ -127,6 +127,9 @@ class NativeTransfer:
                 self._lanes[lane].release(self._functions.transfer_released(self._transfer, lane))
         return events
 
+    def set_credit(self, credit: int) -> None:
+        self._functions.transfer_set_credit(self._open(), credit)
+
     def unsent(self) -> int:
         return self._functions.transfer_unsent(self._transfer) if self._transfer else 0
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from trainshed_reduction import process
 from trainshed_reduction.pytorch import usage
+from trainshed_reduction.pytorch.choosing import Natively
 from trainshed_reduction.pytorch.session import Group, Session, node_first
 from trainshed_reduction.pytorch.tensors import is_served, reduction_of
 from trainshed_reduction.settings import Settings
@@ -89,19 +90,23 @@ class Sessions:
         voice = process.voice()
         if not refusal:
             if aloud and self._group.rank == 0:
+                session.speak()
                 voice.tell("mode", session.describe())
             return session
         if session.is_to_blame or (aloud and self._group.rank == 0):
             voice.tell("native", "native all-reduce is used: " + refusal, "WARNING")
         return None
 
-    def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> "Optional[dist.Work]":
-        """None: natively. Raises ReductionFailed."""
+    def allreduce(
+        self, tensor: torch.Tensor, reduction: Reduction, natively: Natively
+    ) -> "Optional[dist.Work]":
+        """None: `natively`, which is for the caller to call, and it is to be told of (`went_native`). Raises
+        ReductionFailed."""
         device = tensor.device.type
         session = self.start(device, aloud=False)
         if session is None:
             return None
-        return session.allreduce(tensor, reduction, self._order(device).next())
+        return session.allreduce(tensor, reduction, self._order(device).next(), natively)
 
     def went_native(
         self, tensors: Tuple[torch.Tensor, ...], operation: object, work: "Optional[dist.Work]"
@@ -169,7 +174,19 @@ class ReducingGroup(dist.ProcessGroup):
         usage.record.saw(tensor.numel() * tensor.element_size())
         if not is_served(tensor, self._sessions.settings.smallest) or _is_captured(tensor):
             return None
-        return self._sessions.allreduce(tensor, reduction)
+        return self._sessions.allreduce(
+            tensor, reduction, lambda: self._sum_natively(tensor, reduction, options)
+        )
+
+    def _sum_natively(self, tensor: torch.Tensor, reduction: Reduction, options: Any) -> dist.Work:
+        told = dist.AllreduceOptions()
+        for name in ("timeout", "asyncOp"):
+            if hasattr(options, name):
+                setattr(told, name, getattr(options, name))
+        told.reduceOp = dist.ReduceOp.SUM
+        if reduction is Reduction.AVERAGE:
+            tensor.div_(self.size())  # As DDP does: gloo itself has no averages.
+        return self._native.allreduce([tensor], told)
 
     def shutdown(self) -> None:
         self._close()

@@ -49,12 +49,16 @@ def allreduce_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """The mean of a bucket's gradients over the ranks, as DDP's own. Raises ReductionFailed."""
     tensor = bucket.buffer()
+
+    def natively() -> dist.Work:
+        tensor.div_(state.process_group.size())
+        return dist.all_reduce(tensor, group=state.process_group, async_op=True)
+
     work = None
     if state.sessions is not None and is_served(tensor, state.sessions.settings.smallest):
-        work = state.sessions.allreduce(tensor, Reduction.AVERAGE)
+        work = state.sessions.allreduce(tensor, Reduction.AVERAGE, natively)
     if work is None:
-        tensor.div_(state.process_group.size())
-        work = dist.all_reduce(tensor, group=state.process_group, async_op=True)
+        work = natively()
         if state.sessions is not None:
             state.sessions.went_native((tensor,), dist.ReduceOp.SUM, work)
     return work.get_future().then(lambda future: future.value()[0])

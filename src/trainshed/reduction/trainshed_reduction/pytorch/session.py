@@ -20,6 +20,7 @@ import torch.distributed as dist
 from trainshed_reduction import process, wire
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.port import NativeOperations, ReductionFailed
+from trainshed_reduction.pytorch.choosing import Chooser, Natively, may_choose
 from trainshed_reduction.pytorch.fallback import Fallback
 from trainshed_reduction.pytorch.hierarchy import Node, UnevenNodes, nodes_of
 from trainshed_reduction.pytorch.pipeline import Pipeline
@@ -64,6 +65,8 @@ class Session:
         self._board = StoreBoard(group.store, self._prefix)
         self._communicator: Optional[Communicator] = None
         self._pipeline: Optional[Pipeline] = None
+        self._chooser: Optional[Chooser] = None
+        self._chooses = may_choose(settings, device)
         self._nodes: Optional[List[List[int]]] = None
         self._place = (group.rank, group.world)
         self._speech = _LogWriter()
@@ -92,6 +95,10 @@ class Session:
         self._speech.is_due = not refusal
         return refusal
 
+    def speak(self) -> None:
+        """This rank says from here on what is chosen."""
+        self._speech.is_aloud = True
+
     def describe(self) -> str:
         assert self._communicator is not None
         text = self._communicator.describe()
@@ -100,11 +107,13 @@ class Session:
         return text
 
     def allreduce(
-        self, tensor: torch.Tensor, reduction: Reduction, ordinal: int
-    ) -> Optional[ReductionWork]:
-        """Begin it in place. None: it is the native backend's, as all later ones are. Raises
-        ReductionFailed."""
+        self, tensor: torch.Tensor, reduction: Reduction, ordinal: int, natively: Natively
+    ) -> Optional[dist.Work]:
+        """Begin it in place. `natively`: called where that was measured to be faster. None: no reducer is
+        left, and it is the native backend's, as all later ones are. Raises ReductionFailed."""
         assert self._communicator is not None
+        if self._chooser is not None:
+            return self._chooser.allreduce(tensor, reduction, ordinal, natively)
         if self._pipeline is not None:
             return self._pipeline.submit(tensor, reduction, ordinal)
         operation = self._communicator.issue(
@@ -164,6 +173,7 @@ class Session:
             "mode": settings.mode,
             "bandwidths": [settings.worker_gbps, settings.reducer_gbps],
             "node first": self._local is not None,
+            "choice": self._chooses,
         }
 
     def _connect(self) -> None:
@@ -191,6 +201,10 @@ class Session:
         if node is not None or self._device == "cuda":
             after = Fallback(store, "after", rank, world, limit)
             self._pipeline = Pipeline(self._communicator, after, self._device, node)
+        elif self._chooses:
+            self._chooser = Chooser(
+                self._communicator, self._settings, rank, world, self._speech.tell
+            )
         self._place = (rank, world)
 
     def _board_store(self, part: str) -> dist.Store:
@@ -238,9 +252,15 @@ class _LogWriter:
     def __init__(self) -> None:
         self.is_due = False
         """What is said before that all ranks say together (`_conclude`)."""
+        self.is_aloud = False
 
     def say(self, text: str) -> None:
         if self.is_due:
+            process.say(text)
+
+    def tell(self, note: str, text: str, severity: str) -> None:
+        """By one rank, what all have chosen: in the report, and in the log where nobody reads that."""
+        if self.is_aloud and not process.voice().reports.note(note, text, severity):
             process.say(text)
 
 

@@ -1,0 +1,147 @@
+"""The choice between reducers and the native backend for one group: what its ranks measure, and the sum by
+which they tell each other.
+
+They tell it by an operation of the reducers, in its place among the others: so a reducer that is lost
+meanwhile, or a rank that is slow or gone, is dealt with as in any operation, and all ranks choose alike at
+the same one.
+"""
+
+from __future__ import annotations
+
+import array
+import threading
+import time
+from typing import Callable, Dict, Optional
+
+import torch
+import torch.distributed as dist
+
+from trainshed_reduction.client.choice import Choice, Measured, Outcome, Stopwatch, Way
+from trainshed_reduction.client.communicator import Communicator
+from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
+from trainshed_reduction.pytorch.work import ReductionWork
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import DType, Reduction
+
+Natively = Callable[[], dist.Work]
+"""Hands an operation to the native backend, as the program without reducers would have."""
+
+
+def may_choose(settings: Settings, device: str) -> bool:
+    """Whether this rank would have it measured: not where the program or the job says how sums are to be
+    made. The ranks have to agree on it. Not for GPUs: when their native operations begin and end only the
+    GPU knows."""
+    is_free = settings.mode == "auto" and device == "cpu"
+    return is_free and not torch.are_deterministic_algorithms_enabled()
+
+
+class Chooser:
+    """Sends each operation the way that was chosen. Operations come in the same order on all ranks."""
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        settings: Settings,
+        rank: int,
+        world: int,
+        tell: Callable[[str, str, str], None],
+    ) -> None:
+        """`tell`: takes a note's name, its text and its severity."""
+        self._communicator = communicator
+        self._rank = rank
+        self._world = world
+        self._tell = tell
+        self._told = 0
+        self._lock = threading.Lock()
+        self._choice = Choice(may_be_native=True, may_widen=not settings.credit)
+        self._watch = Stopwatch()
+
+    def allreduce(
+        self, tensor: torch.Tensor, reduction: Reduction, ordinal: int, natively: Natively
+    ) -> Optional[dist.Work]:
+        """Begin it in place. None: no reducer is left. Raises ReductionFailed, and whatever `natively`
+        does."""
+        nbytes = tensor.numel() * tensor.element_size()
+        with self._lock:
+            if self._choice.next(nbytes) and not self._compare(ordinal):
+                return None
+            way = self._choice.current
+            self._watch.began(self._choice.period, way, nbytes, time.monotonic())
+            try:
+                work = (
+                    natively() if way.is_native else self._reduce(tensor, reduction, ordinal, way)
+                )
+            except BaseException:
+                self._ended()
+                raise
+        if work is None:
+            self._ended()
+        elif way.is_native:
+            self._communicator.went_natively()
+            work.get_future().add_done_callback(self._ended)
+        return work
+
+    def _reduce(
+        self, tensor: torch.Tensor, reduction: Reduction, ordinal: int, way: Way
+    ) -> Optional[ReductionWork]:
+        operation = self._communicator.issue(
+            bytes_of(tensor), DTYPES[tensor.dtype], reduction, ordinal, way.pace
+        )
+        if operation is None:
+            return None
+        operation.on_done(self._ended)
+        return ReductionWork(operation, [tensor])
+
+    def _ended(self, _: object = None) -> None:
+        self._watch.ended(time.monotonic())
+
+    def _compare(self, ordinal: int) -> bool:
+        """Tell the others, hear them, go on as all do; False: no reducer is left. Raises ReductionFailed."""
+        ways = self._choice.ways
+        numbers = array.array("q", bytes(8 * 2 * len(ways) * self._world))
+        own = self._watch.measured(ways)
+        for at, measured in enumerate(own, self._rank * len(ways)):
+            numbers[2 * at], numbers[2 * at + 1] = measured
+        operation = self._communicator.issue(
+            memoryview(numbers).cast("B"), DType.INT64, Reduction.SUM, ordinal
+        )
+        if operation is None:
+            return False
+        operation.wait()
+        pairs = [Measured(*numbers[at : at + 2]) for at in range(0, len(numbers), 2)]
+        reports = [pairs[at : at + len(ways)] for at in range(0, len(pairs), len(ways))]
+        outcome = self._choice.compare(reports)
+        if outcome is not None and (outcome.is_new or not self._told):
+            self._told += 1
+            name = "chosen {} {}".format(
+                "native" if outcome.way.is_native else "reducers", self._told
+            )
+            severity = "WARNING" if outcome.way.is_native else "INFO"
+            self._tell(name, said(outcome), severity)
+        return True
+
+
+def said(outcome: Outcome) -> str:
+    """A line for people."""
+    native = {way: cost for way, cost in outcome.costs.items() if way.is_native}
+    others: Dict[Way, int] = {way: cost for way, cost in outcome.costs.items() if not way.is_native}
+    fastest = min(others, key=lambda way: others[way])
+    text = "measured: {} by the reducers".format(_speed(others[fastest]))
+    if outcome.way.pace is not None and outcome.way.pace.factor > 1:
+        text += ", with {} times as much under way as on a short link".format(
+            outcome.way.pace.factor
+        )
+    for cost in native.values():
+        text += ", {} by the native all-reduce".format(_speed(cost))
+        if outcome.way.is_native:
+            return text + (
+                ", which is used from here on ({:.2f} times as fast); reducers are tried again now and "
+                "then".format(others[fastest] / cost)
+            )
+        text += ": {:.2f} times as fast".format(cost / others[outcome.way])
+    return text
+
+
+def _speed(cost: int) -> str:
+    """`cost`: picoseconds a byte."""
+    return "{:.3g} MB/s".format(1e6 / cost)

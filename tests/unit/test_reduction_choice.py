@@ -1,0 +1,182 @@
+"""Which way sums go by what ranks have measured: trials, hysteresis, looks (spec/reduction#choice)."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from trainshed_reduction.client import choice
+from trainshed_reduction.client.choice import (
+    LOOK,
+    NATIVE,
+    REST,
+    Choice,
+    Measured,
+    Outcome,
+    Pace,
+    Stopwatch,
+    Way,
+)
+
+SIZE = 8 << 20
+Costs = Callable[[Way], float]
+"""Picoseconds a byte that a way takes."""
+
+
+class Ranks:
+    """Ranks in lockstep, each with a choice and a watch of its own; a way takes what `costs` says of it."""
+
+    def __init__(self, costs: Costs, world: int = 3, **given: bool) -> None:
+        self.costs = costs
+        self.choices = [Choice(may_be_native=True, **given) for _ in range(world)]
+        self.watches = [Stopwatch() for _ in range(world)]
+        self.now = 0.0
+        self.outcomes: list[Outcome] = []
+        self.went: list[Way] = []
+        self.late = [0.0] * world
+        """Seconds for which the others wait for each in every operation."""
+
+    def operations(self, count: int, *sizes: int) -> None:
+        for number in range(count):
+            self._operation((sizes or (SIZE,))[number % max(1, len(sizes))])
+
+    def _operation(self, nbytes: int) -> None:
+        due = {each.next(nbytes) for each in self.choices}
+        assert len(due) == 1
+        if due.pop():
+            reports = [
+                watch.measured(each.ways)
+                for watch, each in zip(self.watches, self.choices, strict=True)
+            ]
+            outcomes = [each.compare(reports) for each in self.choices]
+            assert len({repr(each) for each in outcomes}) == 1
+            self.outcomes += [each for each in outcomes[:1] if each is not None]
+        (way,) = {each.current for each in self.choices}
+        self.went.append(way)
+        seconds = self.costs(way) * nbytes / 1e12
+        for watch, each, late in zip(self.watches, self.choices, self.late, strict=True):
+            watch.began(each.period, way, nbytes, self.now + late)
+        self.now += max(self.late) + seconds
+        for watch in self.watches:
+            watch.ended(self.now)
+
+
+def fixed(native: float, reducers: float, wider: float | None = None) -> Costs:
+    def costs(way: Way) -> float:
+        if way.pace is None:
+            return native
+        return reducers if wider is None or way.pace.factor == 1 else wider
+
+    return costs
+
+
+def test_the_faster_way_is_found_in_a_few_operations() -> None:
+    """spec/reduction#choice: all ranks take it at the same operation, and it is the one that took less
+    time."""
+    for native, reducers, is_native in ((40e3, 60e3, True), (60e3, 40e3, False)):
+        ranks = Ranks(fixed(native, reducers))
+        ranks.operations(60)
+        (outcome,) = ranks.outcomes
+        assert outcome.way.is_native is is_native
+        assert {way.is_native for way in ranks.went[-20:]} == {is_native}
+
+
+def test_a_small_difference_is_no_reason_to_change() -> None:
+    """spec/reduction#choice: what is within noise stays as it is, in either direction."""
+    ranks = Ranks(fixed(49e3, 50e3))
+    ranks.operations(60)
+    assert not ranks.outcomes[0].way.is_native
+    ranks = Ranks(fixed(40e3, 50e3))
+    ranks.operations(60)
+    ranks.costs = fixed(50e3, 49e3)
+    ranks.operations(3 * REST)
+    assert [each.way.is_native for each in ranks.outcomes] == [True] * len(ranks.outcomes)
+    assert len(ranks.outcomes) > 1
+
+
+def test_sums_that_get_slower_are_looked_at_soon_and_others_now_and_then() -> None:
+    """spec/reduction#choice: a reducer that was lost is noticed within some hundred operations; where nothing
+    changes trials become rare."""
+    ranks = Ranks(fixed(60e3, 40e3))
+    ranks.operations(60)
+    ranks.costs = fixed(60e3, 90e3)
+    ranks.operations(2 * LOOK + 60)
+    assert ranks.outcomes[-1].way.is_native
+    ranks.operations(40_000)
+    tried = sum(not way.is_native for way in ranks.went[-30_000:])
+    assert 0 < tried < 0.01 * 30_000
+
+
+def test_a_way_that_is_much_slower_is_tried_more_rarely() -> None:
+    """spec/reduction#choice: trials cost half a percent of the time at most, apart from the first ones."""
+    ranks = Ranks(fixed(40e3, 4000e3))
+    ranks.operations(60)
+    began, ended = ranks.now, len(ranks.went)
+    ranks.operations(100_000)
+    least = 100_000 * 40e3 * SIZE / 1e12
+    assert len(ranks.went) > ended
+    assert ranks.now - began < 1.02 * least
+
+
+def test_more_is_under_way_where_that_is_faster() -> None:
+    """spec/reduction#choice: long links want more credit, up to where it does not help."""
+    ranks = Ranks(lambda way: 60e3 if way.pace is None else 60e3 / min(16, way.pace.factor) + 20e3)
+    ranks.operations(100)
+    pace = ranks.went[-1].pace
+    assert pace is not None and pace.factor == 16
+    assert pace.rate == pytest.approx(1e12 / 23750, rel=0.01)
+    ranks = Ranks(fixed(60e3, 40e3, wider=20e3), may_widen=False)
+    ranks.operations(100)
+    assert {way.pace.factor for way in ranks.went if way.pace} == {1}
+
+
+def test_a_slow_rank_hides_nothing() -> None:
+    """spec/reduction#choice: the ranks that wait for it measure that as well; it itself measures the way."""
+    ranks = Ranks(fixed(40e3, 60e3))
+    ranks.late = [0.0, 5.0, 0.0]
+    ranks.operations(60)
+    assert ranks.outcomes[0].way == NATIVE
+    assert min(ranks.outcomes[0].costs.values()) == pytest.approx(40e3, rel=0.01)
+
+
+def test_sizes_that_repeat_from_step_to_step_are_tried_whole() -> None:
+    """spec/reduction#choice: a block of operations ends where its first size comes again."""
+    ranks = Ranks(lambda way: 60e3 if way.is_native else 50e3)
+    ranks.operations(100, SIZE, SIZE // 2, SIZE // 4, SIZE // 8)
+    blocks = [way for way in ranks.went[:40] if way.is_native]
+    assert len(blocks) % 4 == 0
+    assert not ranks.outcomes[0].way.is_native
+
+
+def test_operations_of_two_ways_at_once_say_nothing_of_either() -> None:
+    """spec/reduction#choice: only what was alone under way is measured, from pause to pause."""
+    watch = Stopwatch()
+    one, other = Way(Pace()), NATIVE
+    watch.began(1, one, 1000, 0.0)
+    watch.began(1, one, 3000, 1.0)
+    watch.ended(2.0)
+    watch.ended(4.0)
+    watch.began(1, one, 1000, 5.0)
+    watch.began(1, other, 1000, 5.5)
+    watch.ended(6.0)
+    watch.ended(7.0)
+    assert watch.measured((one, other)) == [Measured(10**9, 1), Measured(0, 0)]
+    # What was begun in an earlier period does not count in the next.
+    watch.began(1, one, 1000, 8.0)
+    watch.began(2, one, 1000, 8.5)
+    watch.ended(9.0)
+    watch.ended(9.5)
+    assert watch.measured((one, other)) == [Measured(0, 0)] * 2
+
+
+def test_what_cannot_be_measured_is_tried_with_more_operations_and_then_left() -> None:
+    """spec/reduction#choice: never a wait without end for a sample; the reducers go on meanwhile."""
+    each = Choice(may_be_native=True)
+    reports: Sequence[Sequence[Measured]] = ()
+    compared = 0
+    for _ in range(2000):
+        if each.next(SIZE):
+            compared += 1
+            reports = [[Measured(0, 0)] * len(each.ways)] * 2
+            assert each.compare(reports) is None
+        assert not each.current.is_native
+    assert choice.LONGEST < compared < 40
