@@ -249,3 +249,14 @@ def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:
         pytest.skip("PyTorch sees no GPU here")
     wanted = "".join(f"ok {name}\n" for name in ("exact", "order", "futures", "overlap", "ddp"))
     assert [(each.status, each.output) for each in ended] == [(0, wanted)] * 2
+
+
+@pytest.mark.gpu
+def test_padded_tensors_of_a_gpu_are_kept_until_they_are_read(
+    torch_python: Path, site: Path
+) -> None:
+    """spec/reduction#exactness: what a node has padded is read on another stream than it was made on."""
+    ended = run_one(torch_python, ["padded.py"], environment(site))
+    if ended.status == NO_GPU:
+        pytest.skip("PyTorch sees no GPU here")
+    assert (ended.status, ended.output) == (0, "ok\n")

@@ -41,14 +41,19 @@ def nodes_of(places: "Sequence[Dict[str, object]]") -> Optional[List[List[int]]]
 class Node:
     """This rank's node. `number`: among the nodes; `place`: this rank's among those of the node, whose parts
     it sums with the ranks of the same place elsewhere. `scatter` and `gather` are each called in one thread,
-    in the same order on all ranks of the node; each has a communicator of its own, so that neither waits for
-    the other."""
+    in the same order on all ranks of the node.
+
+    Over gloo each has a communicator of its own, so that neither waits for the other. NCCL's operations of
+    two communicators may wait for each other on the GPUs where ranks begin them in different orders, as two
+    threads would: there is one, and the next tensor is scattered when the one before is gathered
+    (`is_one_at_a_time`)."""
 
     def __init__(self, backend: type, nodes: List[List[int]], rank: int, store: dist.Store) -> None:
         self.number = next(number for number, ranks in enumerate(nodes) if rank in ranks)
         self.place = nodes[self.number].index(rank)
         self.size = len(nodes[self.number])
         self._backend = backend
+        self.is_one_at_a_time = backend.__name__ == "ProcessGroupNCCL"
         self._store = dist.PrefixStore(str(self.number), store)
         self._made: Dict[str, dist.Backend] = {}
 
@@ -72,6 +77,7 @@ class Node:
         self._local("gather")._allgather_base(flat, part).wait()
 
     def _local(self, use: str) -> dist.Backend:
+        use = "both" if self.is_one_at_a_time else use
         made = self._made.get(use)
         if made is None:
             store = dist.PrefixStore(use, self._store)

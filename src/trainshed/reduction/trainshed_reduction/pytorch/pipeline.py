@@ -44,6 +44,10 @@ class Copies(Protocol):
 
     def sending(self, ready: object) -> "contextlib.AbstractContextManager[object]": ...
 
+    def share(self, tensor: torch.Tensor) -> None:
+        """It was made while `sending`, and is used while `receiving`, too."""
+        ...
+
     def down(self, part: torch.Tensor) -> Generator[Slice, None, None]: ...
 
     def receiving(self) -> "contextlib.AbstractContextManager[object]": ...
@@ -67,6 +71,9 @@ class HostMemory:
 
     def sending(self, ready: object) -> "contextlib.AbstractContextManager[object]":
         return contextlib.nullcontext()
+
+    def share(self, tensor: torch.Tensor) -> None:
+        pass
 
     def down(self, part: torch.Tensor) -> Generator[Slice, None, None]:
         yield Slice(part, part)
@@ -105,6 +112,12 @@ class PipelinedOperation(Pending):
         self.arrival: Optional[Arrival] = None
         self.error: Optional[ReductionFailed] = None
         """What has gone wrong so far; it is told when the job ends."""
+
+    def settled(self) -> None:
+        """Waits until it is done or has failed."""
+        event = threading.Event()
+        self.on_done(lambda _: event.set())
+        event.wait()
 
     def fail(self, error: BaseException) -> None:
         """The first failure stays."""
@@ -200,12 +213,16 @@ class Pipeline:
                 # PyTorch's or the reducers': it is the operation's, and the thread goes on for the others.
                 job.fail(error)
             self._sent.put(_Sent(job, None, None))
+            if self._node is not None and self._node.is_one_at_a_time:
+                job.settled()
 
     def _send_one(self, job: PipelinedOperation) -> None:
         job.flat = job.part = job.tensor.detach().view(-1)
         if self._node is not None:
             job.flat = self._node.padded(job.flat)
+            job.copies.share(job.flat)
             job.part = self._node.scatter(job.flat, job.reduction is Reduction.AVERAGE)
+        job.copies.share(job.part)
         with contextlib.closing(job.copies.down(job.part)) as pieces:
             for piece in pieces:
                 try:

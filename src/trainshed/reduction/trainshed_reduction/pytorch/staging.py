@@ -68,8 +68,10 @@ class Staging:
             self._downwards.wait_event(ready)
             yield
 
+    def share(self, tensor: torch.Tensor) -> None:
+        tensor.record_stream(self._upwards)
+
     def down(self, part: torch.Tensor) -> Generator[Slice, None, None]:
-        part.record_stream(self._upwards)
         begun: Deque[tuple[Slice, torch.cuda.Event]] = collections.deque()
         length = SLICE // part.element_size()
         try:

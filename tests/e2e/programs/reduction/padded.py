@@ -1,0 +1,71 @@
+"""Tensors of a GPU that a node pads: what was made for the way down is read on the way up, and its memory
+must not be used again before. One process, no group: the node and the reducers are played here; says "ok".
+"""
+
+import sys
+
+import torch
+
+from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.pytorch.pipeline import Pipeline
+from trainshed_reduction.wire import Reduction
+
+PLACES = 2
+COUNT = 3_000_001  # No multiple of the places.
+SUMS = 24
+
+
+class Doubling:
+    """In the place of a communicator: the other node has the same numbers."""
+
+    def issue(self, data, dtype, reduction, number):
+        numbers = memoryview(data).cast("B").cast("f")
+        torch.frombuffer(numbers, dtype=torch.float32).mul_(2)
+        operation = Pending(number)
+        operation.finish()
+        return operation
+
+
+class SlowNode:
+    """In the place of a node: this rank is both places, and what it gathers comes late on its stream."""
+
+    is_one_at_a_time = False
+
+    def __init__(self):
+        self.padded_ones = 0
+
+    def padded(self, tensor):
+        flat = tensor.view(-1)
+        self.padded_ones += 1
+        return torch.cat([flat, flat.new_zeros(-flat.numel() % PLACES)])
+
+    def scatter(self, flat, average):
+        return flat.clone()
+
+    def gather(self, flat, part):
+        # Until here the host is far ahead: the padded tensor's last reference goes before this has run.
+        torch.cuda._sleep(20_000_000)
+        flat.copy_(part)
+
+    def shutdown(self):
+        pass
+
+
+def main():
+    if not torch.cuda.is_available():
+        sys.exit(77)
+    node = SlowNode()
+    pipeline = Pipeline(Doubling(), None, "cuda", node)
+    tensors = [torch.full((COUNT,), float(number), device="cuda") for number in range(SUMS)]
+    works = [
+        pipeline.submit(tensor, Reduction.SUM, number) for number, tensor in enumerate(tensors)
+    ]
+    for number, (tensor, work) in enumerate(zip(tensors, works, strict=True)):
+        work.wait()
+        assert tensor.unique().tolist() == [2.0 * number], number
+    assert node.padded_ones == SUMS
+    pipeline.close()
+    print("ok")
+
+
+main()
