@@ -106,6 +106,16 @@ def test_sums_that_get_slower_are_looked_at_soon_and_others_now_and_then() -> No
     assert 0 < tried < 0.01 * 30_000
 
 
+def test_what_was_nearly_as_fast_is_tried_again_soon() -> None:
+    """spec/reduction#choice: on a busy machine chance may have decided."""
+    ranks = Ranks(fixed(49e3, 50e3))
+    ranks.operations(60)
+    assert not ranks.outcomes[-1].way.is_native
+    ranks.costs = fixed(35e3, 50e3)
+    ranks.operations(3 * LOOK)
+    assert ranks.outcomes[-1].way.is_native
+
+
 def test_a_way_that_is_much_slower_is_tried_more_rarely() -> None:
     """spec/reduction#choice: trials cost half a percent of the time at most, apart from the first ones."""
     ranks = Ranks(fixed(40e3, 4000e3))

@@ -34,6 +34,10 @@ REST = 500
 LONGEST_REST = 16_000
 """Operations until all is tried again: the shortest; doubled each time that nothing has changed, up to
 this."""
+CLOSE = 0.2
+"""How near to each other, as a part of their time, reducers and the native way are tried again soon:"""
+SOONER = 10
+"""after that part of those operations."""
 EARLY = 0.2
 """Part of that which has to be over before slower sums have all tried again."""
 COST = 0.005
@@ -225,8 +229,14 @@ class Choice:
         self._reference = own = self._costs.get(self.way, 0)
         lost = sum(cost / own - 1 for cost in self._costs.values() if cost > own > 0)
         self._gone = 0
-        self._left = max(self._rest, int(TURNS * LEAST * lost / COST))
+        rest = self._rest // SOONER if self._is_close() else self._rest
+        self._left = max(rest, int(TURNS * LEAST * lost / COST))
         self._begin((self.way,), least=LOOK, is_trial=False)
+
+    def _is_close(self) -> bool:
+        """Whether it may have been chance which of reducers and the native way was the faster."""
+        others = [cost for way, cost in self._costs.items() if way.is_native != self.way.is_native]
+        return min(others, default=0) > 0 and min(others) < (1 + CLOSE) * self._reference
 
     def _begin(
         self, ways: Tuple[Way, ...], turns: int = 1, least: int = LEAST, *, is_trial: bool = True
