@@ -23,6 +23,9 @@ AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 LOOK = """rules => axe.run(document, {runOnly: rules, resultTypes: ["violations"]}).then(found =>
   found.violations.map(each => `${each.id}: ${each.help} at ${each.nodes.slice(0, 3).map(n => n.target)}`))"""
 """Only what is wrong comes back: to tell of everything that is right takes axe longer than to find it."""
+TABLES = """() => [...document.querySelectorAll(".table-frame")].map(
+  frame => frame.scrollWidth - frame.clientWidth).filter(n => n > 0)"""
+"""By how many pixels tables are wider than what shows them."""
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
 SEARCHES = f"/v1/projects/{PROJECT}/locations/{REGION}/hyperparameterTuningJobs"
@@ -319,7 +322,7 @@ def test_every_page_lets_everybody_in(
             found += [f"in dark, {each}" for each in page.evaluate(LOOK, ["color-contrast"])]
             page.emulate_media(color_scheme="light")
         page.set_viewport_size(FORMS["phone"]["viewport"])
-        wide["phone"] = too_wide(page)
+        wide["phone"] = too_wide(page) + sum(page.evaluate(TABLES))
         page.set_viewport_size(FORMS["light"]["viewport"])
         faults += [f"{name}: {each}" for each in found]
         faults += [f"{name}: {n} pixels too wide ({form})" for form, n in wide.items() if n > 0]
@@ -441,3 +444,8 @@ def test_objects_are_downloads(service: Service, enter: Callable[..., Page]) -> 
     assert headers["content-security-policy"].startswith("sandbox")
     assert headers["x-content-type-options"] == "nosniff"
     assert page.request.get(f"{service.rest}/buckets/nobody-has-this").status == 404
+    below = f"{service.rest}/buckets/{bucket}/download?object="
+    for name, status in (("", 400), ("gone.html", 404), ("..", 400), ("../../owner.token", 404)):
+        refused = page.request.get(below + name)
+        assert refused.status == status, name
+        assert "content-disposition" not in refused.headers, "an error is no file"

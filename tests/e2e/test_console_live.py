@@ -9,7 +9,16 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.browsing import FORMS, WITH_CHROMIUM
-from tests.e2e.running import Service, container_job, down, start, submit
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    Service,
+    container_job,
+    down,
+    start,
+    submit,
+)
 from tests.e2e.stories import make_pipe
 
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
@@ -86,6 +95,92 @@ def test_who_is_about_to_use_a_row_keeps_it_under_his_pointer(
     service.finish(other, 60)
 
 
+def test_rows_that_leave_a_list_leave_the_page(
+    service: Service, enter: Callable[..., Page], gate: Path
+) -> None:
+    """Deleted jobs, and those that do not meet the filter any more; where somebody is about to use one of
+    them it says so first."""
+    going = [submit(service, container_job("print(1)", name="goes-away")) for _ in range(3)]
+    waits = container_job(f"open({str(gate)!r}).read()", name="goes-away-running")
+    running = submit(service, waits)
+    for each in going:
+        service.finish(each, 60)
+    page = enter()
+    page.goto(f"{service.rest}/?search=goes-away")
+    rows = page.locator("[data-row]")
+    expect(rows).to_have_count(4)
+    service.call("DELETE", f"/trainshed/v1/jobs/{going[0]}")
+    expect(rows).to_have_count(3, timeout=15_000)
+    page.locator(f'a[href="/jobs/{going[2]}"]').hover()
+    service.call("DELETE", f"/trainshed/v1/jobs/{going[1]}")
+    leaving = page.get_by_role("button", name="Remove 1 that left this list")
+    expect(leaving).to_be_visible(timeout=15_000)
+    expect(page.locator(f"#job-{going[1]}.is-gone")).to_have_count(1)
+    leaving.click()
+    expect(rows).to_have_count(2)
+    only = page.context.new_page()
+    only.goto(f"{service.rest}/?state=RUNNING&search=goes-away")
+    expect(only.locator(f"#job-{running}")).to_contain_text("Running", timeout=60_000)
+    gate.write_text("")
+    expect(only.locator(f"#job-{running}")).to_have_count(0, timeout=30_000)
+    expect(only.locator("table")).to_contain_text("No job matches")
+
+
+def test_rows_that_were_scrolled_to_are_kept_up_to_date(
+    service: Service, enter: Callable[..., Page], gate: Path
+) -> None:
+    first = submit(service, container_job(f"open({str(gate)!r}).read()", name="far down"))
+    quota = {"project": PROJECT, "region": REGION, "metric": "NVIDIA_TESLA_T4", "limit": 0}
+    service.call("POST", "/trainshed/v1/quotas:set", quota)
+    waiting = container_job("print(1)", name="far up")
+    machine = waiting["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]
+    machine |= {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}
+    others = [submit(service, waiting) for _ in range(60)]
+    page = enter()
+    row = page.locator(f"#job-{first}")
+    expect(row).to_have_count(0)
+    page.locator("tr.next").scroll_into_view_if_needed()
+    expect(row).to_contain_text("Running", timeout=60_000)
+    gate.write_text("")
+    expect(row).to_contain_text("Succeeded", timeout=30_000)
+    for each in others:
+        service.call("POST", f"{CUSTOM_JOBS}/{each}:cancel", {})
+
+
+def test_a_page_that_nobody_looks_at_holds_no_connection(
+    service: Service, enter: Callable[..., Page], gate: Path
+) -> None:
+    """Browsers have six for a host: more tabs than that of logs that are followed keep no other page
+    waiting, and go on where they were."""
+    job = submit(service, container_job(GOES_ON.format(gate=str(gate)), name="many tabs"))
+    page = enter()
+    streams: list[str] = []
+    page.context.on("request", lambda r: streams.append(r.url) if "/events/" in r.url else None)
+    tabs = [page.context.new_page() for _ in range(7)]
+    for tab in tabs:
+        tab.goto(f"{service.rest}/jobs/{job}/logs")
+        expect(tab.locator("[data-log]")).to_contain_text("before", timeout=60_000)
+        tab.evaluate(HIDE)
+    gate.write_text("")
+    page.goto(f"{service.rest}/jobs/{job}")
+    expect(page.locator("#tail")).to_contain_text("after", timeout=30_000)
+    streams.clear()
+    tabs[0].evaluate(SHOW)
+    expect(tabs[0].locator("[data-log]")).to_contain_text("after", timeout=30_000)
+    assert len(streams) == 1, "one stream of a page"
+    assert tabs[0].locator(".log-text", has_text="before").count() == 1
+    gate.write_text("")
+
+
+HIDE = """() => { Object.defineProperty(document, "hidden", {value: true, configurable: true});
+  document.dispatchEvent(new Event("visibilitychange")); }"""
+SHOW = HIDE.replace("true, conf", "false, conf")
+GOES_ON = """
+print("before", flush=True)
+open({gate!r}).read()
+print("after", flush=True)
+open({gate!r}).read()
+"""
 PRINTED = r"""
 import sys
 out = sys.stdout.buffer
@@ -138,6 +233,24 @@ def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
     expect(linked.locator(".log-line.is-marked")).to_have_count(3)
     expect(linked.locator(".log-line", has_text=re.compile(r"line 101$"))).to_be_in_viewport()
     expect(linked.locator(".log-line", has_text=re.compile(r"line 98$"))).to_be_in_viewport()
+    # The same without a pointer; the chosen line is read out.
+    linked.keyboard.press("Escape")
+    expect(linked.locator(".log-line.is-marked")).to_have_count(0)
+    assert "line=" not in linked.url
+    linked.keyboard.press("j")
+    first = linked.locator(".log-line.is-chosen .log-text").inner_text()
+    expect(linked.locator("[data-log-said]")).to_contain_text(first)
+    linked.keyboard.press("m")
+    expect(linked.locator("[data-marked]")).to_contain_text("1 line marked")
+    linked.keyboard.press("Shift+J")
+    linked.keyboard.press("Shift+J")
+    expect(linked.locator("[data-marked]")).to_contain_text("3 lines marked")
+    linked.keyboard.press("Shift+K")
+    expect(linked.locator("[data-marked]")).to_contain_text("2 lines marked")
+    assert "to=" in linked.url
+    linked.get_by_role("button", name="Copy", exact=True).press("Enter")
+    expect(linked.locator("[data-marked]")).to_contain_text("Copied")
+    assert linked.evaluate("navigator.clipboard.readText()").splitlines()[0].endswith(first)
 
 
 def test_a_page_says_that_its_visitor_is_signed_out_and_that_its_job_is_gone(

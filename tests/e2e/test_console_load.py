@@ -80,7 +80,9 @@ def _p99(calls: list[float]) -> float:
     return sorted(calls)[int(len(calls) * 0.99)] * 1e3
 
 
-@pytest.mark.parametrize("page", ["/events/jobs/{job}", "/jobs/{job}/follow"], ids=["job", "log"])
+@pytest.mark.parametrize(
+    "page", ["/events/jobs/{job}", "/events/jobs/{job}/logs?lines=true"], ids=["job", "log"]
+)
 def test_a_crowd_before_a_flood_keeps_nobody_waiting(
     service: Service, quiet: float, page: str
 ) -> None:

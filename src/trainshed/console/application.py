@@ -18,7 +18,7 @@ from trainshed.console import assets, feeds, live
 from trainshed.console.backend import Backend, Buckets
 from trainshed.console.facts import Facts
 from trainshed.console.rendering import is_prepared, prepare, render
-from trainshed.console.routes import ACTIONS, PAGES, STREAMS
+from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
 from trainshed.console.visits import Page, View, Visit
 from trainshed.core.errors import Unauthenticated
 from trainshed.httpd.front import Front
@@ -45,6 +45,7 @@ FIRST_SEGMENTS: Final = frozenset(
 """Of the paths that are the console's."""
 _MOST: Final = 4 << 20
 """Bytes of a form."""
+_FIELDS: Final = 500
 _SMALL: Final = 16 << 10
 _HTML: Final = b"text/html; charset=utf-8"
 _EVENTS: Final = b"text/event-stream"
@@ -166,7 +167,13 @@ class ConsoleApplication:
             raise Refused(StatusCode.NOT_FOUND, f"Nothing is done at {call.path[:200]}.")
         action, variables = matched
         text = (await call.body(_MOST)).decode("utf-8", "replace")
-        form = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=500))
+        try:
+            form = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS))
+        except ValueError:
+            raise Refused(
+                StatusCode.INVALID_ARGUMENT,
+                f"A form has at most {_FIELDS} fields; this one has more.",
+            ) from None
         visit = self._visit(call, session, variables, form)
         answer = await action(visit)
         if isinstance(answer, View):
@@ -182,8 +189,15 @@ class ConsoleApplication:
         page, variables = matched
         inner = call.at(path.encode("latin-1"))
         visit = self._visit(inner, session, variables)
-        key = f"{session.principal} {path}?{call.raw_query}"
-        parts = live.stream(page, visit, self._looks, key)
+        more = ADDED.get(page)
+        if more is None:
+            key = f"{session.principal} {path}?{call.raw_query}"
+            parts = live.stream(page, visit, self._looks, key)
+        else:
+            # Its parts depend on nothing but its path.
+            parts = live.stream(page, visit, self._looks, f"{session.principal} {path}")
+            if visit.query("lines"):
+                parts = live.merged(parts, more(visit))
         return self._guarded(Streamed(parts, self._closing, _EVENTS))
 
     def _visit(
@@ -333,8 +347,9 @@ class ConsoleApplication:
         return b"set-cookie", text.encode()
 
     def _is_of_this_page(self, call: Request) -> bool:
-        """What the browser says of where a change comes from; who sends a token of his own is no browser."""
-        if "authorization" in call.headers:
+        """What the browser says of where a change comes from. Who asks for a link has a token of his own: his
+        cookie says nothing there."""
+        if call.path == "/login/link" and "authorization" in call.headers:
             return True
         origin = call.headers.get("origin", "")
         if not origin:

@@ -46,7 +46,13 @@ class Look:
         if key not in self.told:
             parts = {name: self.parts[name] for name in changed}
             lists = {name: self.view.lists[name] for name in ordered}
-            told = {"parts": parts, "lists": lists, "first": first, "build": assets.build()}
+            told = {
+                "parts": parts,
+                "lists": lists,
+                "whole": sorted(self.view.whole & set(lists)),
+                "first": first,
+                "build": assets.build(),
+            }
             self.told[key] = event("parts", told)
         return self.told[key]
 
@@ -129,6 +135,28 @@ async def stream(
             if is_news or not visit.is_valid():
                 break
             yield QUIET
+
+
+async def merged(
+    page: AsyncGenerator[bytes], added: AsyncGenerator[bytes]
+) -> AsyncGenerator[bytes]:
+    """What two streams say, as it comes; over with the page's own. What is not taken is not read."""
+    coming = {joined(anext(each, None)): each for each in (page, added)}
+    try:
+        while page in coming.values():
+            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                source = coming.pop(task)
+                said = task.result()
+                if said is not None:
+                    yield said
+                    coming[joined(anext(source, None))] = source
+    finally:
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        for source in (page, added):
+            await source.aclose()
 
 
 def _digest(html: str) -> bytes:

@@ -1,6 +1,6 @@
 """Which page, action or stream answers what."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Final
 
 from trainshed.console.pages import (
@@ -48,6 +48,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
 """Each can also be followed, at `/events` and its address."""
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/jobs/{job}/cancel"): job.cancel,
+    ("POST", "/jobs/{job}/retry"): job.retry,
     ("POST", "/jobs/{job}/drills"): drills.order,
     ("POST", "/submit"): submit.create,
     ("POST", "/submit/check"): submit.check,
@@ -58,10 +59,11 @@ ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
 }
 STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]] = {
     ("GET", "/jobs/{job}/lines"): logs.lines,
-    ("GET", "/jobs/{job}/follow"): logs.follow,
     ("GET", "/jobs/{job}/log.txt"): logs.download,
     ("GET", "/buckets/{bucket}/download"): buckets.download,
 }
 """What is no page: answers that scripts and downloads take as they are."""
+ADDED: Final[Mapping[Page, Callable[[Visit], AsyncGenerator[bytes]]]] = {logs.page: logs.following}
+"""What the event stream of a page tells beside its parts, if its address asks for it (`lines=true`)."""
 PLACES: Final = frozenset(template.strip("/").split("/")[-1] for _, template in PAGES)
 """Names of pages that there are, as links to them ask."""

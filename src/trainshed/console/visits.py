@@ -115,6 +115,8 @@ class View:
     parts: Mapping[str, Part] = field(default_factory=dict[str, Part])
     #: Ids of the parts that are the children of an element, by its id, in their order: new ones are put in.
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    #: Those of them that have nothing beyond: what is on the page and not in them is gone.
+    whole: frozenset[str] = frozenset()
     #: Whose news may change it; None: of any job. Ignored if nothing `lives`.
     subject: JobUid | None = None
     #: The page is kept up to date.

@@ -93,8 +93,9 @@ class _Download(Response):
         async def pass_on(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [pair for pair in message["headers"] if pair[0].lower() in _KEPT]
-                disposition = f"attachment; filename*=UTF-8''{quote(self._name, safe='')}"
-                kept.append((b"content-disposition", disposition.encode()))
+                if message["status"] < 400:
+                    disposition = f"attachment; filename*=UTF-8''{quote(self._name, safe='')}"
+                    kept.append((b"content-disposition", disposition.encode()))
                 kept.append((b"content-security-policy", b"sandbox; default-src 'none'"))
                 named = {name for name, _ in kept}
                 more = [pair for pair in self.headers if pair[0] not in named]

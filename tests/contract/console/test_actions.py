@@ -2,18 +2,27 @@
 
 import pytest
 
+from tests.contract.api.house import START
 from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import CUSTOM_JOBS, submit
 from trainshed.access.principals import Principal
 from trainshed.console.pages.drills import at_step
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import DrillKind
-from trainshed.core.lifecycle.events import DrillOrdered
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillOrdered
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.patterns import compile_regex
 from trainshed.wire.status import Refused
 
 pytestmark = pytest.mark.anyio
+ML = {
+    "jobId": "first",
+    "trainingInput": {
+        "scaleTier": "BASIC",
+        "region": "us-central1",
+        "masterConfig": {"imageUri": "gcr.io/p1/train"},
+    },
+}
 
 
 async def test_a_job_is_cancelled_by_its_button(house: ConsoleHouse, browser: Browser) -> None:
@@ -21,6 +30,44 @@ async def test_a_job_is_cancelled_by_its_button(house: ConsoleHouse, browser: Br
     answer = await browser.post(f"/jobs/{uid}/cancel")
     assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
     assert house.woken[-1] == int(uid)
+
+
+async def test_a_job_that_failed_is_tried_again_as_it_was(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Of either API, and tuning jobs; not one that runs, nor twice by a double answer."""
+    await house.call("POST", "/v1/projects/p1/jobs", ML)
+    found = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"]
+    uids = [await submit(house, labels={"team": "vision"}), found[0]["uid"]]
+    for uid in uids:
+        assert (await browser.post(f"/jobs/{uid}/retry")).status == 400, "it is not over"
+        first = (await house.call("GET", f"/trainshed/v1/jobs/{uid}")).json
+        await house.happen(first["name"], CancelRequested(CancelCause.USER, START))
+        assert "Retry" in text_of(await browser.get(f"/jobs/{uid}"))
+        answer = await browser.post(f"/jobs/{uid}/retry")
+        assert answer.status == 303, text_of(answer)
+        again = answer.headers["location"].rpartition("/")[2]
+        assert again != uid
+        second = (await house.call("GET", f"/trainshed/v1/jobs/{again}")).json
+        for part in ("displayName", "labels", "jobSpec", "trainingInput"):
+            assert second["resource"].get(part) == first["resource"].get(part)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("&".join(f"f{n}=1" for n in range(600)), "at most 500 fields"),
+        ("name=x&base=" + "[" * 100_000, "cannot be read"),
+        ("name=x&base=%7B%7D%00", "cannot be read"),
+    ],
+)
+async def test_a_form_that_no_page_has_is_told_what_is_wrong(
+    house: ConsoleHouse, browser: Browser, given: str, told: str
+) -> None:
+    headers = [("origin", ADDRESS), ("cookie", browser.cookie), ("accept", "text/html")]
+    answer = await house.call("POST", "/submit/check", given.encode(), token=None, headers=headers)
+    assert answer.status < 500
+    assert told in text_of(answer)
 
 
 @pytest.mark.parametrize(

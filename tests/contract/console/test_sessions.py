@@ -31,7 +31,7 @@ async def test_nobody_sees_a_page_without_signing_in(house: ConsoleHouse) -> Non
         answer = await stranger.get(path)
         assert answer.status == 303
         assert answer.headers["location"].startswith("/login?next=")
-    for path in ("/events/jobs", "/jobs/1/lines", "/jobs/1/follow"):
+    for path in ("/events/jobs", "/jobs/1/lines", "/events/jobs/1/logs?lines=true"):
         answer = await stranger.get(path, ("accept", "application/json"))
         assert answer.status in (303, 401)
     assert (await stranger.post("/jobs/1/cancel")).status == 401
@@ -149,6 +149,9 @@ async def test_pages_of_others_change_nothing(browser: Browser, origin: str) -> 
     assert "/quotas" in forms
     for path in forms:
         answer = await browser.post(path, ("origin", origin))
+        assert answer.status == 403, path
+        # A token beside the cookie excuses nothing.
+        answer = await browser.post(path, ("origin", origin), ("authorization", "Bearer x"))
         assert answer.status == 403, path
     assert (await browser.get("/")).status == 200, "still signed in"
 

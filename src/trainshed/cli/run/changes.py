@@ -8,24 +8,9 @@ from typing import Any, cast
 
 import click
 
+from trainshed.core.copies import copy_of
 from trainshed.core.names import Api
 
-_TAKEN: Mapping[Api, tuple[str, ...]] = {
-    Api.VERTEX: (
-        "displayName",
-        "jobSpec",
-        "labels",
-        "encryptionSpec",
-        "studySpec",
-        "maxTrialCount",
-        "parallelTrialCount",
-        "maxFailedTrialCount",
-        "trialJobSpec",
-    ),
-    Api.ML: ("trainingInput", "labels"),
-}
-"""What of a job its create takes; all else the service writes."""
-_COPY = re.compile(r"_copy\d+$")
 _OWN_OUTPUT = re.compile(r"gs://[^/]+/runs/.+-\d{8}-\d{6}-\d{3}")
 
 
@@ -47,12 +32,11 @@ class Changes:
 def copied(api: Api, job: Mapping[str, Any], changes: Changes, now: int) -> dict[str, Any]:
     """The job's own JSON as a create of it, changed. `now`: nanoseconds, for an id that no other job has.
     Raises click.UsageError for a change that a job of its kind cannot have."""
-    fresh = {key: _copy(job[key]) for key in _TAKEN[api] if job.get(key)}
+    fresh = copy_of(api, job, now)
     if changes.labels:
         fresh["labels"] = {**fresh.get("labels", {}), **changes.labels}
     if api is Api.ML:
-        stem = _COPY.sub("", str(job.get("jobId", "job")))
-        fresh = {"jobId": changes.name or f"{stem}_copy{now // 10**6}", **fresh}
+        fresh["jobId"] = changes.name or fresh["jobId"]
         _change_ml(_mapping(fresh.get("trainingInput")), changes)
         return fresh
     if changes.name:

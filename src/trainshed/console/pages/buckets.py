@@ -6,10 +6,11 @@ from urllib.parse import quote, urlencode
 from trainshed.console.pages.job import describe, head
 from trainshed.console.pages.requested import requested
 from trainshed.console.pages.vertex import place_of
-from trainshed.console.rendering import epoch
+from trainshed.console.rendering import clean, epoch
 from trainshed.console.visits import View, Visit
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Response
+from trainshed.wire.status import Refused, StatusCode
 
 _PAGE: Final = 200
 _SCHEME: Final = "gs://"
@@ -73,5 +74,7 @@ async def outputs(visit: Visit) -> View:
 async def download(visit: Visit) -> Response:
     """`/buckets/B/download?object=O`."""
     name = visit.query("object")
+    if not name:
+        raise Refused(StatusCode.INVALID_ARGUMENT, "The address names no object to download.")
     path = f"/storage/v1/b/{visit.quoted('bucket')}/o/{quote(name, safe='')}?alt=media"
-    return visit.buckets.download(visit.principal, path, name.rpartition("/")[2] or "object")
+    return visit.buckets.download(visit.principal, path, clean(name.rpartition("/")[2]) or "object")

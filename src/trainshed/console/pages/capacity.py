@@ -87,6 +87,7 @@ async def nodes(visit: Visit) -> View:
         {"count": len(found.nodes)},
         parts=parts,
         lists={"nodes": tuple(parts)},
+        whole=frozenset({"nodes"}),
         lives=True,
         place="nodes",
     )

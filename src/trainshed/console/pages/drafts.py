@@ -100,7 +100,7 @@ def _base(draft: Draft, text: str) -> dict[str, Any]:
         return {}
     try:
         base = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         base = None
     if isinstance(base, dict):
         return cast(dict[str, Any], base)

@@ -9,11 +9,13 @@ from msgspec import UNSET
 from trainshed.console.pages.jobs import first_line, lasted, telling
 from trainshed.console.pages.requested import requested
 from trainshed.console.pages.timelines import Chart, chart
-from trainshed.console.rendering import epoch
+from trainshed.console.rendering import epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
+from trainshed.core.copies import collection_of, copy_of
 from trainshed.core.names import Api, JobUid
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
+from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription
 from trainshed.wire.trainshed_v1.launches import Launch
 from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
@@ -45,6 +47,7 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "tab": tab,
             "title": job.display_name or job.job_id,
             "is_over": job.state in FINAL,
+            "may_retry": job.state in FINAL - {"SUCCEEDED"} and job.kind != "pipeline",
             "has_replicas": job.replicas is not UNSET,
             "is_tuning": job.tuning is not UNSET,
             "began": epoch(job.create_time),
@@ -57,16 +60,22 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
 async def overview(visit: Visit) -> View:
     """`/jobs/J`: why it failed or waits, its replicas, its attempts to scale, its last lines, its story."""
     job = await describe(visit)
-    story = await visit.get(Timeline, of_job(job.uid, "/timeline"))
-    has_replicas = job.replicas is not UNSET
+    story = lives = await visit.get(Timeline, of_job(job.uid, "/timeline"))
+    # Of a pipeline the job that does its work is shown, as far as there is one.
+    runs: JobDescription = job.child or job
+    if runs is not job:
+        lives = await visit.get(Timeline, of_job(runs.uid, "/timeline"))
+    has_replicas = runs.replicas is not UNSET
     tail = LogPage()
     if has_replicas:
-        tail = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit=str(_LAST_LINES))
-    shape: Chart | None = chart(story, job, visit.now / 1e9) if story.attempts else None
+        tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_LAST_LINES))
+    shape: Chart | None = chart(lives, runs, visit.now / 1e9) if lives.attempts else None
     all_of_it = bool(visit.query("story"))
     entries = story.entries if all_of_it else story.entries[-_ENTRIES:]
     error = job.error if job.error else None
     values = {"job": job, "uid": job.uid, "is_live": job.state not in FINAL}
+    of_runs = {**values, "job": runs, "uid": runs.uid}
+    failure = runs.failure or job.failure
     asked = requested(job.resource or {})
     parts = {
         "head": head(visit, job, "overview"),
@@ -76,19 +85,22 @@ async def overview(visit: Visit) -> View:
                 **values,
                 "error": error,
                 "summary": first_line(error.message) if error else "",
-                "tail": telling(job.failure.tail) if job.failure else "",
+                "failure": failure,
+                "kept": runs.autopsies or (),
+                "runs": runs,
+                "tail": telling(failure.tail) if failure else "",
                 "asked": asked,
                 "lasted": lasted(job),
                 "is_waiting": job.state in _WAITING and bool(job.waiting or job.waits),
-                "progress": job.progress or None,
+                "progress": runs.progress or job.progress or None,
             },
         ),
         "facts": Part("_job_facts.html", {**values, "asked": asked}),
-        "replicas": Part("_job_replicas.html", values),
+        "replicas": Part("_job_replicas.html", of_runs),
         "chart": Part(
             "_job_chart.html",
             {
-                **values,
+                **of_runs,
                 "chart": shape,
                 "tones": {bar.tone for row in shape.rows for bar in row.bars} if shape else (),
             },
@@ -96,7 +108,7 @@ async def overview(visit: Visit) -> View:
         "tail": Part(
             "_job_tail.html",
             {
-                **values,
+                **of_runs,
                 "lines": tail.lines,
                 "is_live": values["is_live"] and has_replicas,
                 "several": len(tail.tasks) > 1,
@@ -201,6 +213,28 @@ async def spec(visit: Visit) -> View:
 
 def _cluster(ran: Launch) -> str:
     return json.dumps(ran.cluster_spec, indent=2) if ran.cluster_spec else ""
+
+
+async def retry(visit: Visit) -> Response:
+    """`POST /jobs/J/retry`: the same once more, of a job that failed or was cancelled."""
+    job = await describe(visit)
+    if job.state not in FINAL or job.state == "SUCCEEDED" or job.kind == "pipeline":
+        raise Refused(
+            StatusCode.FAILED_PRECONDITION,
+            f"{job.name} is {job.state}, and only a job that failed or was cancelled is tried again. "
+            f"`trainshed jobs clone {job.job_id}` submits another one like it.",
+        )
+    api, parts = Api(job.api), job.name.split("/")
+    region = parts[3] if api is Api.VERTEX else ""
+    body = copy_of(api, job.resource or {}, visit.now)
+    path = collection_of(api, body, job.project, region)
+    made = await visit.backend.call(visit.principal, "POST", path, json.dumps(body).encode())
+    if api is Api.ML:
+        found = await visit.get(
+            JobDescription, of_job(f"projects/{job.project}/jobs/{made['jobId']}")
+        )
+        return redirect(job_path(found.uid))
+    return redirect(job_path(id_of(str(made["name"]))))
 
 
 async def cancel(visit: Visit) -> Response:

@@ -7,6 +7,8 @@ from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
 
 _PAGE: Final = 50
+_MOST: Final = 300
+"""Rows that are kept up to date of a list that was scrolled through."""
 _BEFORE: Final = 3
 """Lines before a traceback that are shown with it."""
 _LAST: Final = 20
@@ -31,7 +33,7 @@ async def page(visit: Visit) -> View:
         state=visit.query("state"),
         search=visit.query("search")[:200],
         glance="true",
-        limit=str(_PAGE),
+        limit=str(_PAGE if token else _shown(visit.query("rows"))),
         pageToken=token,
     )
     rows = {f"job-{job.uid}": Part("_job_row.html", {"job": job, **row(job)}) for job in found.jobs}
@@ -48,9 +50,16 @@ async def page(visit: Visit) -> View:
         },
         parts=rows,
         lists={"jobs": tuple(rows)},
+        whole=frozenset({"jobs"}) if not found.next_page_token else frozenset[str](),
         lives=not token,
         place="jobs",
     )
+
+
+def _shown(rows: str) -> int:
+    """How many rows a page has loaded, of which its stream is to tell."""
+    is_number = rows.isascii() and rows.isdecimal() and len(rows) < 5
+    return min(max(int(rows), _PAGE), _MOST) if is_number else _PAGE
 
 
 def row(job: JobSummary) -> dict[str, object]:

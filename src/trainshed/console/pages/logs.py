@@ -82,15 +82,11 @@ async def lines(visit: Visit) -> Response:
     )
 
 
-async def follow(visit: Visit) -> Response:
-    """`/jobs/J/follow?after=PLACES`: what is written from there on, as events. `after`: what was seen last of
-    each replica, as the API takes it."""
+async def following(visit: Visit) -> AsyncGenerator[bytes]:
+    """`/events/jobs/J/logs?lines=true&after=PLACES`: what is written from there on, as events. `after`: what
+    was seen last of each replica, as the API takes it."""
     job = await describe(visit)
-    return Streamed(_following(visit, job.uid), visit.closing, b"text/event-stream")
-
-
-async def _following(visit: Visit, uid: str) -> AsyncGenerator[bytes]:
-    replica = visit.query("replica")
+    uid, replica = job.uid, visit.query("replica")
 
     async def opened(query: Mapping[str, Sequence[str]]) -> AsyncGenerator[bytes]:
         asked = {**query, "replica": (replica,)}
@@ -98,7 +94,6 @@ async def _following(visit: Visit, uid: str) -> AsyncGenerator[bytes]:
 
     key = f"{visit.principal} {uid} {replica}"
     events = visit.feeds.follow(key, opened, _row, _seen(visit.query("after")), _filter(visit))
-    yield b"retry: 2000\n\n"
     async with aclosing(events):
         async for told in events:
             if not visit.is_valid():

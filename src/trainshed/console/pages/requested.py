@@ -32,11 +32,17 @@ class Requested:
 
 
 def requested(resource: Mapping[str, Any]) -> Requested:
-    """Of a custom or tuning job of Vertex, or a job of `ml`."""
+    """Of a custom or tuning job or a pipeline of Vertex, or a job of `ml`."""
     training: Any = resource.get("trainingInput")
     if training:
         return Requested(tuple(_roles(training)), training.get("jobDir", ""))
-    spec: Any = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
+    inputs: Any = resource.get("trainingTaskInputs")
+    found: tuple[Any, ...] = (
+        *(resource.get("jobSpec"), resource.get("trialJobSpec")),
+        *((inputs.get("trialJobSpec"), inputs) if hasattr(inputs, "get") else ()),
+    )
+    nothing: dict[str, Any] = {}
+    spec: Any = next((each for each in found if each), nothing)
     pools: Any = spec.get("workerPoolSpecs", ())
     place: Any = spec.get("baseOutputDirectory") or {}
     return Requested(

@@ -70,74 +70,107 @@ const order = (id, wanted, parts) => {
   ages(list);
 };
 
-// New rows push the others down. Who is about to use one of those is asked first.
+// Rows that were deleted, or do not meet the filter any more. Those below the last wanted one were loaded by
+// scrolling: nothing is told of them, unless the list has no more than is told.
+const members = (list) => [...(list.closest("table") || list).querySelectorAll("[data-row][id]")];
+const gone = (list, wanted, whole) => {
+  const all = members(list);
+  const last = whole ? all.length : all.findLastIndex((row) => wanted.includes(row.id));
+  return all.filter((row, at) => at <= last && !wanted.includes(row.id));
+};
+
+// Rows that come or go move the others. Who is about to use one of those is asked first.
 const held = new Map();
-const isUsed = (list) => list && scrollY < 40 && (list.matches(":hover, :focus-within") || list.querySelector(".is-selected"));
-const arrive = (id, wanted, parts) => {
+const isUsed = (list) => members(list).some((row) => row.matches(":hover, :focus-within, .is-selected"));
+const settle = (id, { wanted, parts, whole }) => {
+  const list = document.getElementById(id), lost = gone(list, wanted, whole);
+  for (const row of lost) row.remove();
+  order(id, wanted, parts);
+  held.delete(id);
+  if (lost.length && !members(list).length) location.reload();
+};
+const arrive = (id, wanted, parts, whole) => {
   const list = document.getElementById(id);
-  const fresh = list ? wanted.filter((name) => !document.getElementById(name)) : [];
+  if (!list) return;
+  const told = { wanted, whole, parts: { ...held.get(id)?.parts, ...parts } };
+  const fresh = wanted.filter((name) => !document.getElementById(name)), lost = gone(list, wanted, whole);
   const button = document.querySelector(`[data-arrivals="${id}"]`);
-  if (!button || !fresh.length || !list.children.length || !isUsed(list)) {
-    order(id, wanted, { ...held.get(id)?.parts, ...parts });
-    held.delete(id);
+  const moves = (fresh.length && scrollY < 40) || lost.length;
+  if (!button || !moves || !members(list).length || !isUsed(list)) {
+    settle(id, told);
     if (button) button.hidden = true;
     return;
   }
-  held.set(id, { wanted, parts: { ...held.get(id)?.parts, ...parts } });
-  button.textContent = `Show ${fresh.length} new`;
+  held.set(id, told);
+  for (const row of members(list)) row.classList.toggle("is-gone", lost.includes(row));
+  const news = [fresh.length && `Show ${fresh.length} new`, lost.length && `Remove ${lost.length} that left this list`];
+  button.textContent = news.filter(Boolean).join(", ");
   button.hidden = false;
 };
 document.addEventListener("click", (e) => {
   const button = e.target.closest("[data-arrivals]");
   const kept = button && held.get(button.dataset.arrivals);
   if (!kept) return;
-  order(button.dataset.arrivals, kept.wanted, kept.parts);
-  held.delete(button.dataset.arrivals);
+  settle(button.dataset.arrivals, kept);
   button.hidden = true;
 });
 
-const follow = () => {
-  const address = document.body.dataset.events;
-  if (!address || !window.EventSource) return;
+// The one event stream of a page, which is open while the page is looked at. What a page adds to it, as the
+// lines of a log, comes from another address with handlers of its own.
+const stream = (() => {
   const banner = document.querySelector("[data-live]");
-  let source = null, trouble = 0, ended = false;
+  let address = document.body.dataset.events, added = null, source = null, trouble = 0, ended = false;
   const say = (text, link) => {
     banner.textContent = text;
     if (link) { const way = document.createElement("a"); [way.href, way.textContent] = link; banner.append(" ", way); }
     banner.hidden = false;
   };
+  const close = () => { source?.close(); source = null; };
   const open = () => {
-    if (source || ended || document.hidden) return;
-    source = new EventSource(address);
+    const from = added?.address || address;
+    if (!from || !window.EventSource || source || ended || document.hidden) return;
+    const mine = (source = new EventSource(from));
     source.addEventListener("parts", (e) => {
-      const { parts, lists, first, build } = JSON.parse(e.data);
+      const { parts, lists, whole, first, build } = JSON.parse(e.data);
       // The service was changed meanwhile: what it sends belongs to other styles and scripts.
       if (build !== document.body.dataset.build) return location.reload();
       if (!first && document.querySelector(".empty") && Object.values(lists).some((ids) => ids.length)) return location.reload();
-      for (const [id, ids] of Object.entries(lists)) arrive(id, ids, parts);
+      for (const [id, ids] of Object.entries(lists)) arrive(id, ids, parts, whole.includes(id));
       for (const [id, html] of Object.entries(parts)) put(id, html);
     });
     source.addEventListener("gone", (e) => {
       const { message, signedOut } = JSON.parse(e.data);
       ended = true;
       clearTimeout(trouble);
-      source.close();
+      close();
       say(message, signedOut ? [`/login?next=${encodeURIComponent(location.pathname + location.search)}`, "Sign in"] : ["/", "To the jobs"]);
     });
+    for (const name of ["lines", "over"]) source.addEventListener(name, (e) => added?.[name](JSON.parse(e.data)));
     source.onopen = () => { clearTimeout(trouble); trouble = 0; banner.hidden = true; };
     source.onerror = () => {
+      if (mine !== source) return;
       // Each attempt fails anew, and what is told counts from the first.
       trouble ||= setTimeout(() => say("The service does not answer; trying again."), 3000);
-      if (source.readyState === EventSource.CLOSED) { source = null; setTimeout(open, 2000); }
+      const broken = added?.broken;
+      if (broken) { added = null; close(); open(); broken(); }
+      else if (source.readyState === EventSource.CLOSED) { source = null; setTimeout(open, 2000); }
     };
   };
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) open();
-    else if (source) { source.close(); source = null; }
+    if (document.hidden) close();
+    else if (added) added.resume();
+    else open();
   });
-  addEventListener("pagehide", () => source?.close());
-  open();
-};
+  addEventListener("pagehide", close);
+  return {
+    open,
+    // Of this page at another address.
+    move: (to) => { address = to; if (!added && source) { close(); open(); } },
+    // More than the page's own parts: handlers `lines` and `over`; `broken` when it does not come any more,
+    // `resume` when the page is looked at again. Without an address the page's own parts alone.
+    add: (from, handlers) => { close(); added = from ? { address: from, ...handlers } : null; open(); },
+  };
+})();
 
 const rows = () => [...document.querySelectorAll("[data-row]")];
 const select = (step) => {
@@ -202,7 +235,11 @@ document.addEventListener("click", async (e) => {
 
 document.addEventListener("submit", (e) => {
   const text = e.target.dataset.confirm;
-  if (text && !confirm(text)) e.preventDefault();
+  if (text && !confirm(text)) return e.preventDefault();
+  // A double click on what submits a job is meant once.
+  if (e.target.method !== "post") return;
+  if (Date.now() - Number(e.target.dataset.sent || 0) < 2000) e.preventDefault();
+  else e.target.dataset.sent = Date.now();
 });
 
 document.addEventListener("change", (e) => e.target.closest("form[data-now]")?.requestSubmit());
@@ -215,7 +252,14 @@ document.addEventListener("input", (e) => {
   typing = setTimeout(() => form.requestSubmit(), 500);
 });
 
-document.addEventListener("htmx:afterSwap", () => ages());
+// Rows that were loaded by scrolling are kept up to date as well.
+const MOST_ROWS = 300;
+document.addEventListener("htmx:afterSwap", () => {
+  ages();
+  const list = document.querySelector("[data-rows]"), count = list?.closest("table").querySelectorAll("[data-row]").length;
+  const address = document.body.dataset.events;
+  if (address && count) stream.move(`${address}${address.includes("?") ? "&" : "?"}rows=${Math.min(count, MOST_ROWS)}`);
+});
 ages();
 setInterval(ages, 1000);
 for (const el of document.querySelectorAll("[data-end]")) el.scrollTop = el.scrollHeight;
@@ -224,6 +268,6 @@ for (const el of document.querySelectorAll(".bar nav, .tabs")) {
   const here = el.querySelector("[aria-current]");
   if (here) el.scrollLeft = here.offsetLeft - el.offsetLeft - (el.clientWidth - here.offsetWidth) / 2;
 }
-follow();
+stream.open();
 const search = document.querySelector('form[role="search"] [data-search]');
 if (search?.value) { search.focus(); search.setSelectionRange(search.value.length, search.value.length); }

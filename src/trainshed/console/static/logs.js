@@ -9,7 +9,7 @@
   const marking = document.querySelector("[data-marked]");
   const lastButton = tools.querySelector("[data-last]");
   const MOST = 3000, PAGE = 500, AROUND = 200, FIRST = "1970-01-01T00:00:01Z";
-  let earlier = "", later = "", following = true, busy = false, over = false, source = null, asked = 0, failed = 0;
+  let earlier = "", later = "", following = true, busy = false, over = false, isOpen = false, asked = 0, failed = 0;
   const seen = new Map();
 
   const filters = () => {
@@ -55,7 +55,7 @@
   const told = () => {
     const count = box.querySelectorAll(".log-line").length;
     if (!count) tell(over ? "No line matches." : "Nothing was written yet.");
-    else tell(`${count.toLocaleString()} lines shown${earlier ? ", earlier ones above" : ", from the first line on"}. ${over && !source ? "The log is complete." : following ? "Following." : "Not following: more is written below."}`);
+    else tell(`${count.toLocaleString()} lines shown${earlier ? ", earlier ones above" : ", from the first line on"}. ${over && !isOpen ? "The log is complete." : following ? "Following." : "Not following: more is written below."}`);
   };
 
   // A page of the log; null: another one was asked for meanwhile, or there is none, which is told.
@@ -77,7 +77,7 @@
 
   const press = () => lastButton.setAttribute("aria-pressed", String(following));
   // After a service that restarts, all that is shown comes from one reading again: no line twice, none left out.
-  const again = () => { if (failed >= 0) setTimeout(() => { if (following && !over && !source && !busy) last(); }, Math.min(1000 * 2 ** failed++, 15000)); };
+  const again = () => { if (failed >= 0) setTimeout(() => { if (following && !over && !isOpen && !busy) last(); }, Math.min(1000 * 2 ** failed++, 15000)); };
 
   const show = (page, top) => {
     box.replaceChildren(rows(page.lines));
@@ -153,7 +153,7 @@
   };
 
   const below = async () => {
-    if (busy || following || source || !later) return;
+    if (busy || following || isOpen || !later) return;
     busy = true;
     const page = await get(asking({ after: later }));
     busy = false;
@@ -172,19 +172,22 @@
     const query = filters();
     const places = [...seen].map(([replica, [attempt, n]]) => `0/${replica}/${attempt}/${n}`).join(",");
     if (places) query.set("after", places);
-    source = new EventSource(`${tools.dataset.job}/follow?${query}`);
-    source.addEventListener("lines", (e) => {
-      const { lines, skipped } = JSON.parse(e.data);
-      const stay = following && atEnd();
-      if (skipped) box.append(gap("… more was written than can be shown; scroll up to read it all …"));
-      box.append(rows(lines));
-      if (stay) { trim(MOST); box.scrollTop = box.scrollHeight; } else trim(2 * MOST);
-      told();
+    query.set("lines", "true");
+    isOpen = true;
+    stream.add(`/events${tools.dataset.job}/logs?${query}`, {
+      lines: ({ lines, skipped }) => {
+        const stay = following && atEnd();
+        if (skipped) box.append(gap("… more was written than can be shown; scroll up to read it all …"));
+        box.append(rows(lines));
+        if (stay) { trim(MOST); box.scrollTop = box.scrollHeight; } else trim(2 * MOST);
+        told();
+      },
+      over: () => { close(); over = true; told(); },
+      broken: () => { isOpen = false; if (following) tell("The service does not answer; trying again."); again(); },
+      resume: open,
     });
-    source.addEventListener("over", () => { close(); over = true; told(); });
-    source.onerror = () => { if (source) { close(); if (following) tell("The service does not answer; trying again."); again(); } };
   };
-  const close = () => { source?.close(); source = null; };
+  const close = () => { if (isOpen) { isOpen = false; stream.add(); } };
 
   // Marked lines: from one place to another, also in the address.
   const address = new URLSearchParams(location.search);
@@ -219,9 +222,39 @@
     const button = e.target.closest("button");
     if (!button) return;
     if ("unmark" in button.dataset) return mark([]);
-    const said = (line) => `${tools.times.checked ? `${line.querySelector("time").dateTime} ` : ""}${line.querySelector(".log-text").textContent}`;
-    const text = "link" in button.dataset ? location.href : between().map(said).join("\n");
+    const words = (line) => `${tools.times.checked ? `${line.querySelector("time").dateTime} ` : ""}${line.querySelector(".log-text").textContent}`;
+    const text = "link" in button.dataset ? location.href : between().map(words).join("\n");
     done(button, (await copied(text)) ? "Copied" : "Not allowed");
+  });
+
+  // The same by keys: a line is chosen, and read out, before it is marked.
+  const said = document.querySelector("[data-log-said]");
+  let chosen = "";
+  const choose = (line) => {
+    box.querySelector(".is-chosen")?.classList.remove("is-chosen");
+    chosen = line.dataset.place;
+    line.classList.add("is-chosen");
+    line.scrollIntoView({ block: "nearest" });
+    said.textContent = [line.querySelector("time"), line.querySelector(".log-task"), line.querySelector(".log-text")].map((part) => part.textContent).join(" ");
+  };
+  const step = async (by, more) => {
+    const from = chosen && lineAt(chosen);
+    const top = box.getBoundingClientRect().top;
+    const next = (from) => { do from = by > 0 ? from.nextElementSibling : from.previousElementSibling; while (from && !from.matches(".log-line")); return from; };
+    let line = from ? next(from) : [...box.querySelectorAll(".log-line")].find((each) => each.getBoundingClientRect().bottom > top + 1);
+    if (!line && from) { await (by > 0 ? below() : above()); line = next(from); }
+    if (!line) return;
+    choose(line);
+    if (more) mark([marked[0] || (from || line).dataset.place, chosen]);
+  };
+  document.addEventListener("keydown", (e) => {
+    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest("input, textarea, select, dialog")) return;
+    const does = {
+      j: () => step(1), k: () => step(-1), J: () => step(1, true), K: () => step(-1, true),
+      m: () => chosen && mark(marked[0] === chosen && marked[1] === chosen ? [] : [chosen, chosen]),
+      Escape: () => mark([]),
+    }[e.key];
+    if (does) { e.preventDefault(); does(); }
   });
 
   let ticking = false;
@@ -231,7 +264,7 @@
     requestAnimationFrame(() => {
       ticking = false;
       const end = atEnd();
-      if (following !== end && !busy && source) { following = end; press(); told(); }
+      if (following !== end && !busy && isOpen) { following = end; press(); told(); }
       if (box.scrollTop < 300) above();
       if (end) below();
     });
@@ -256,7 +289,6 @@
     typing = setTimeout(() => { marked = []; refine(); }, e.target.name === "search" ? 350 : 0);
   });
   tools.addEventListener("submit", (e) => { e.preventDefault(); refine(); });
-  addEventListener("pagehide", close);
   // A phone has no place beside the text for when and who.
   if (matchMedia("(max-width: 48rem)").matches) { tools.times.checked = false; tools.wrap.checked = true; }
   box.classList.toggle("one", tools.replica.options.length <= 2);
