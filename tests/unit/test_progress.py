@@ -241,6 +241,21 @@ def test_what_grows_otherwise_is_no_progress(lines: list[str]) -> None:
     assert found is None or (found.done, found.remaining) == (None, None)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Frame {}/20",
+        "operation {} of 20",
+        "window {}/20 of the sky",
+        "pass {}/20",
+        "(step) {} / 20",
+    ],
+)
+def test_a_word_that_has_the_name_of_a_quality_in_it_is_none(text: str) -> None:
+    found = told(*((float(n), text.format(n)) for n in range(1, 5)), now=4)
+    assert (found.done, found.remaining) == (pytest.approx(0.2), pytest.approx(16))
+
+
 def test_what_was_only_seen_complete_is_not_the_whole() -> None:
     """As a validation of five batches that is told once in an epoch."""
     found = told((0, "100%|███| 4/4 [00:00<00:00]"), (5, "lr 0.1"), now=9)

@@ -26,8 +26,8 @@ _GOING: Final = re.compile(
 )
 """What a line has that tells with a percentage how far something is: a word, a bar, or nothing before it."""
 _QUALITY: Final = re.compile(
-    r"acc|correct|err|scor|prec|recall|auc|f1|map|top|hit|win|pass|success|reward"
-    r"|mem|gpu|cpu|ram|disk|cache|util|usage|used|spars|dropout|ratio|rate"
+    r"(?<![a-z])(?:acc|correct|err(?:or)?s?\b|scor|prec|recall|auc|f1|map|top\b|hits?\b|wins?\b|passed|success|reward"
+    r"|mem|gpu|cpu|ram\b|disk|cache|util|usage|used|spars|dropout|ratio|rate\b)"
     r"|(?:rank|worker|node|process|proc|replica|shard|device|thread)\W{0,3}\Z",
     re.IGNORECASE,
 )
