@@ -107,6 +107,29 @@ def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., 
     expect(page.locator("[data-log]")).not_to_contain_text("reading features")
 
 
+def test_a_pipeline_that_failed_shows_why_its_job_did(
+    service: Service, enter: Callable[..., Page]
+) -> None:
+    pools = container_job(FAILING)["jobSpec"]["workerPoolSpecs"]
+    pipeline = {
+        "displayName": "broken pipeline",
+        "trainingTaskDefinition": "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
+        "custom_task_1.0.0.yaml",
+        "trainingTaskInputs": {"workerPoolSpecs": pools},
+    }
+    path = f"/v1/projects/{PROJECT}/locations/{REGION}/trainingPipelines"
+    uid = service.call("POST", path, pipeline)["name"].rpartition("/")[2]
+    service.finish(uid, 120)
+    page = enter()
+    page.goto(f"{service.rest}/jobs/{uid}")
+    expect(page.locator("#notice")).to_contain_text("Traceback (most recent call last)")
+    expect(page.locator("#replicas")).to_contain_text("exit code 1")
+    expect(page.locator("#tail")).to_contain_text("reading features")
+    expect(page.locator("#facts")).to_contain_text("n1-standard-4")
+    page.get_by_role("link", name="broken pipeline-custom-job").click()
+    expect(page.get_by_role("link", name="Log", exact=True)).to_be_visible()
+
+
 def test_a_healthy_job_is_drilled(
     service: Service, enter: Callable[..., Page], commons: Path
 ) -> None:
