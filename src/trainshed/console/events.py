@@ -1,5 +1,6 @@
 """Server-sent events, as all streams of the console write them."""
 
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
@@ -8,6 +9,11 @@ SILENCE: Final = 15.0
 """Seconds after which a comment says that a stream lives."""
 QUIET: Final = b": quiet\n\n"
 """Such a comment."""
+
+
+async def next_of(source: AsyncGenerator[bytes]) -> bytes | None:
+    """What a stream says next; None: it has ended."""
+    return await anext(source, None)
 
 
 def event(name: str, value: object) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from trainshed.console.events import QUIET, SILENCE, event
+from trainshed.console.events import QUIET, SILENCE, event, next_of
 from trainshed.eventloop.background import joined
 
 BURST: Final = 400
@@ -214,7 +214,7 @@ async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]
     """What comes within half a second from the first piece on. Once a window is full nothing more is read
     until the next one is asked for."""
     loop = asyncio.get_running_loop()
-    coming = joined(_next(source))
+    coming = joined(next_of(source))
     try:
         while True:
             await asyncio.wait((coming,))
@@ -231,7 +231,7 @@ async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]
                 if len(found) == _PIECES or size >= _BYTES:
                     yield found
                     found = []
-                coming = joined(_next(source))
+                coming = joined(next_of(source))
                 if not found:
                     break
                 await asyncio.wait((coming,), timeout=max(0.0, until - loop.time()))
@@ -243,10 +243,6 @@ async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
         await source.aclose()
-
-
-async def _next(source: AsyncGenerator[bytes]) -> bytes | None:
-    return await anext(source, None)
 
 
 def _last(texts: list[bytes]) -> list[Line]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trainshed.console import assets
-from trainshed.console.events import QUIET, SILENCE, event
+from trainshed.console.events import QUIET, SILENCE, event, next_of
 from trainshed.console.rendering import render
 from trainshed.console.visits import View, Visit
 from trainshed.eventloop.background import joined
@@ -141,7 +141,7 @@ async def merged(
     page: AsyncGenerator[bytes], added: AsyncGenerator[bytes]
 ) -> AsyncGenerator[bytes]:
     """What two streams say, as it comes; over with the page's own. What is not taken is not read."""
-    coming = {joined(anext(each, None)): each for each in (page, added)}
+    coming = {joined(next_of(each)): each for each in (page, added)}
     try:
         while page in coming.values():
             done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +150,7 @@ async def merged(
                 said = task.result()
                 if said is not None:
                     yield said
-                    coming[joined(anext(source, None))] = source
+                    coming[joined(next_of(source))] = source
     finally:
         for task in coming:
             task.cancel()
