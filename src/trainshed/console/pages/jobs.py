@@ -37,6 +37,7 @@ async def page(visit: Visit) -> View:
         pageToken=token,
     )
     rows = {f"job-{job.uid}": Part("_job_row.html", {"job": job, **row(job)}) for job in found.jobs}
+    further = visit.next_page(found.next_page_token)
     is_filtered = bool(visit.query("state") or visit.query("search"))
     return View(
         "Jobs",
@@ -45,7 +46,8 @@ async def page(visit: Visit) -> View:
             "jobs": found.jobs,
             "filters": FILTERS,
             "is_filtered": is_filtered,
-            "following": visit.next_page(found.next_page_token),
+            # Of `/` scripts, which take anything, are told the health (`api.rest`).
+            "following": further and f"/jobs?{further.partition('?')[2]}",
             "is_empty": not found.jobs and not is_filtered and not token,
         },
         parts=rows,
