@@ -54,6 +54,7 @@ PUBLIC = (
     "google/cloud/aiplatform/v1beta1/*_service.proto",
     "google/cloud/resourcemanager/v3/*.proto",
     "google/logging/v2/logging_*.proto",
+    "google/cloud/secretmanager/v1/service.proto",
 )
 """Files of services whose methods are known, served or not."""
 SHARED = (

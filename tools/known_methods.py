@@ -20,6 +20,7 @@ DOCUMENTS = (
     "cloudresourcemanager.v1.json",
     "cloudresourcemanager.v3.json",
     "iam.v1.json",
+    "secretmanager.v1.json",
     "serviceusage.v1.json",
 )
 """Of the APIs that clients are pointed here for, and of those that they ask beside them."""

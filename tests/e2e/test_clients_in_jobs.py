@@ -61,6 +61,11 @@ def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -
         assert seen[f"models {transport}"] == [f"gs://trainshed/{transport}", transport]
         assert seen[f"foreign {transport}"] == 403
     assert (seen["ml"], seen["dynamic"], seen["without a token"]) == ([], [], 401)
+    for transport in ("grpc", "rest"):
+        status, text = seen[f"secret {transport}"]
+        assert status == "UNIMPLEMENTED"
+        assert "`trainshed run --secret VARIABLE=NAME`" in text
+    assert seen["secret seconds"] < 20, "60 s before: it asked a host that was not there"
     made_id = seen["made"].rsplit("/", 1)[1]
     assert service.finish(made_id, 120)["state"] == "SUCCEEDED"
     assert "made inside" in service.lines(made_id)

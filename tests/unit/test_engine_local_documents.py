@@ -164,6 +164,7 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
         "us-central1-ml.googleapis.com",
         "cloudresourcemanager.googleapis.com",
         "logging.googleapis.com",
+        "secretmanager.googleapis.com",
     } <= set(names)
     text = hosts_text([SLOT], (), names)
     assert "127.63.0.1\tus-east1-aiplatform.googleapis.com\n" in text

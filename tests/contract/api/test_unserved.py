@@ -61,6 +61,7 @@ async def test_what_no_api_has_is_not_found(house: House) -> None:
         ("POST", "/v1/projects/p1/models/m/versions", "does not deploy them"),
         ("POST", "/v1/projects", "each project id that is named is a project"),
         ("POST", "/v2/projects/p1/sinks", "entries:list reads them"),
+        ("GET", "/v1/projects/p1/secrets/s/versions/latest:access", "--secret VARIABLE=NAME"),
         (
             "GET",
             f"{LOCATION}/customJobs/1:getIamPolicy",

@@ -74,6 +74,7 @@ def heard(connection: socket.socket, size: int) -> bytes:
         ("europe-west1-ml.googleapis.com", b"/v1/projects/p/jobs"),
         ("cloudresourcemanager.googleapis.com", b"/v1/projects/p"),
         ("logging.googleapis.com", b"/v2/entries:list"),
+        ("secretmanager.googleapis.com", b"/v1/projects/p/secrets/s/versions/latest:access"),
         ("www.googleapis.com", b"/discovery/v1/apis/ml/v1/rest"),
     ],
 )

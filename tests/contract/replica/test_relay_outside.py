@@ -24,6 +24,7 @@ from trainshed.replica.endpoint import conversation
 from trainshed.serve import certificates
 
 STORAGE, OTHER = "storage.googleapis.com", "www.googleapis.com"
+SECRETS = "secretmanager.googleapis.com"
 IDENTITY = json.dumps({"job_uid": "1", "project": "p1", "service_account": "a@p1"}).encode()
 DATA = bytes(range(256)) * 8192
 
@@ -90,7 +91,7 @@ class World:
 
     @contextmanager
     def relay(self, port: int = 0, trust: Path | None = None, proxy: str = "") -> Generator["Api"]:
-        ports: dict[str, int] = dict.fromkeys((STORAGE, OTHER), port or self.real.port)
+        ports: dict[str, int] = dict.fromkeys((STORAGE, OTHER, SECRETS), port or self.real.port)
         with running(
             str(self.service.replicas),
             self.files.certificate,
@@ -120,7 +121,9 @@ class Api:
     """Speaks to them, over one connection each."""
 
     def __init__(self, port: int, trust: Path) -> None:
-        self._connections = {host: Connection(host, port, trust) for host in (STORAGE, OTHER)}
+        self._connections = {
+            host: Connection(host, port, trust) for host in (STORAGE, OTHER, SECRETS)
+        }
 
     def ask(
         self,
@@ -295,3 +298,19 @@ def test_the_way_out_may_be_a_proxy(world: World) -> None:
     lines = heard[0].split("\r\n")
     assert lines[0] == f"CONNECT 127.0.0.1:{world.real.port} HTTP/1.1"
     assert f"Proxy-Authorization: Basic {base64.b64encode(b'me:p@ss').decode()}" in lines
+
+
+def test_a_question_about_secrets_is_googles_with_a_token_of_googles_alone(world: World) -> None:
+    path = "/v1/projects/p/secrets/s/versions/latest:access"
+    theirs = {"Authorization": "Bearer ya29.a0AfH6SMBx.theirs"}
+    with world.relay() as api:
+        asked = len(world.real.asked)
+        assert api.ask("GET", path, host=SECRETS, headers=theirs) == (404, b"really not here")
+        written = api.ask("POST", f"{path}:x", b"{}", host=SECRETS, headers=theirs)
+        assert written == (404, b"really not here")
+        found = world.real.asked[asked:]
+        assert [(method, body) for method, _, _, body in found] == [("GET", b""), ("POST", b"{}")]
+        assert {headers["authorization"] for _, _, headers, _ in found} == {theirs["Authorization"]}
+        for ours in ({"Authorization": f"Bearer {world.token}"}, {}):
+            assert api.ask("GET", path, host=SECRETS, headers=ours)[0] in (404, 503)
+        assert len(world.real.asked) == asked + 2, "a token of ours has not gone out"

@@ -6,6 +6,10 @@ import os
 import sys
 import time
 
+import google.auth
+import google.auth.transport.grpc
+import google.auth.transport.requests
+import grpc
 import requests
 from google.api_core import exceptions
 from google.cloud import aiplatform, storage
@@ -58,6 +62,27 @@ discovery.build("logging", "v2").entries().write(body=said).execute()
 # As older versions of the API's client do, which have no documents with them.
 dynamic = discovery.build("ml", "v1", static_discovery=False)
 seen["dynamic"] = dynamic.projects().jobs().list(parent=parent).execute().get("jobs", [])
+
+# google-cloud-secret-manager calls so, by gRPC, and tries again for a minute where nobody answers.
+started = time.monotonic()
+secret = f"{parent}/secrets/key/versions/latest"
+credentials, _ = google.auth.default()
+authorized = google.auth.transport.grpc.secure_authorized_channel(
+    credentials, google.auth.transport.requests.Request(), "secretmanager.googleapis.com:443"
+)
+access = authorized.unary_unary(
+    "/google.cloud.secretmanager.v1.SecretManagerService/AccessSecretVersion",
+    request_serializer=lambda name: b"\n" + bytes([len(name)]) + name.encode(),
+)
+try:
+    access(secret, timeout=60)
+except grpc.RpcError as refused:
+    seen["secret grpc"] = [refused.code().name, refused.details()]
+answer = google.auth.transport.requests.AuthorizedSession(credentials).get(
+    f"https://secretmanager.googleapis.com/v1/{secret}:access"
+)
+seen["secret rest"] = [answer.json()["error"]["status"], answer.json()["error"]["message"]]
+seen["secret seconds"] = time.monotonic() - started
 
 host = "https://europe-west4-aiplatform.googleapis.com"
 seen["without a token"] = requests.get(

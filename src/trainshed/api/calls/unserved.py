@@ -23,6 +23,11 @@ _TRACKING: Final = (
     "Let the program write what it measures to its log or, as TensorBoard's files, below "
     "AIP_TENSORBOARD_LOG_DIR, which `trainshed tensorboard JOB` shows"
 )
+_SECRETS: Final = (
+    "A program gets the secrets that its job names, in its environment: store one with `trainshed secrets "
+    "set NAME`, submit the job with `trainshed run --secret VARIABLE=NAME` or with $(secret:NAME) in a value "
+    "of env, and read it from os.environ"
+)
 _TOKENS: Final = (
     "Who may do what follows from the token that a caller sends; "
     "ask :testIamPermissions what yours may"
@@ -79,6 +84,8 @@ _OF_APIS: Final = {
     "cloudresourcemanager.": _PROJECTS,
     "google.cloud.resourcemanager.": _PROJECTS,
     "iam.": _TOKENS,
+    "secretmanager.": _SECRETS,
+    "google.cloud.secretmanager.": _SECRETS,
 }
 """The same by the beginning of a method's name."""
 

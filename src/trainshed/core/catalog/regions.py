@@ -20,7 +20,7 @@ def vertex_accelerators(region: str) -> tuple[str, ...]:
 
 STORAGE: Final = ("storage.googleapis.com", "www.googleapis.com")
 _DOMAIN: Final = "googleapis.com"
-_OF_ALL_REGIONS: Final = ("aiplatform", "ml", "cloudresourcemanager", "logging")
+_OF_ALL_REGIONS: Final = ("aiplatform", "ml", "cloudresourcemanager", "logging", "secretmanager")
 
 
 def apis() -> tuple[str, ...]:

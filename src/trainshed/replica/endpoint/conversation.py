@@ -1,7 +1,8 @@
 """One client that speaks to Google's hosts as it thinks, and who answers each of its requests: the service's
 APIs, the bucket process, or the real host for what is none of ours.
 
-What is about an API of the service is answered there (`Request` says whom one may concern). For the rest the
+What is about an API of the service is answered there (`Request` says whom one may concern), but for questions
+about secrets with somebody else's token, which are Google's own to answer. For the rest the
 bucket process is asked first. What it does not know, because no such bucket is here, goes on to the real host
 if it only reads; what is no storage API at all goes there anyway. Where that host is out of reach the client
 gets what the bucket process says. Nothing that is about a bucket of ours goes out, nor does a token of ours.
@@ -178,6 +179,8 @@ class Conversation:
             # Whoever answers in the end, the body is taken.
             head.drop(b"expect")
             self._client.sendall(_CONTINUE)
+        if request.is_for_google:
+            return self._hand_on(request)
         if request.is_read:
             return self._read(request)
         parts: "Iterable[bytes]" = self._incoming.body(request.length)
@@ -207,6 +210,15 @@ class Conversation:
         body = b"".join(self._incoming.body(request.length))
         self._client.sendall(status.answer(request.head, body))
         return not (request.head.has_option(b"close") or request.head.first.endswith(b"/1.0"))
+
+    def _hand_on(self, request: "Request") -> bool:
+        """Have the real host answer, whatever it says."""
+        parts = self._incoming.body(request.length)
+        if not self._reached(request.host):
+            return self._say(_AWAY)
+        server = self._servers[request.host]
+        whole = _send(server, itertools.chain([request.outwards()], parts))
+        return self._pass_on(request.host, server.answer(), request) and whole
 
     def _first_asked(self, request: "Request") -> bytes:
         return _SERVICE if request.is_api and self._service is not None else _BUCKETS
@@ -360,8 +372,9 @@ JOB_TOKEN = b"tsj1."
 _OTHER_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\Z")
 """A token of a person; Google's have dots in them."""
 _API = re.compile(
-    rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging)\.googleapis\.com\Z"
+    rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging|secretmanager)\.googleapis\.com\Z"
 )
+_SECRETS = b"secretmanager.googleapis.com"
 _DISCOVERY = b"/discovery/"
 _ISSUER = b"https://trainshed.local"
 _OURS_ALONE = (b"with", b"computeMetadata", b"batch")
@@ -383,6 +396,7 @@ class Request:
         "head",
         "host",
         "is_api",
+        "is_for_google",
         "is_read",
         "is_storage",
         "length",
@@ -407,6 +421,8 @@ class Request:
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
         #: Whether the service's APIs answer it, not the buckets.
         self.is_api = is_discovery or bool(_API.match(self.host))
+        #: Whether only the real host may answer: of secrets that are in nobody's keeping here.
+        self.is_for_google = self.host == _SECRETS and self._is_from_elsewhere()
         storage = _STORAGE.match(self.path)
         self.is_storage = bool(storage) or self.host != HOSTS[1]
         #: As its path has it; b"" = it names none.
@@ -427,6 +443,11 @@ class Request:
         if any(map(is_ours, sent.values(b"authorization"))):
             sent.drop(b"authorization")
         return sent.encode()
+
+    def _is_from_elsewhere(self) -> bool:
+        """Whether it brings a token, and none of ours."""
+        said = self.head.values(b"authorization")
+        return bool(said) and not any(map(is_ours, said)) and not has_token(self.head.first)
 
     def _first(self) -> bytes:
         return self.path.lstrip(b"/").partition(b"/")[0]
