@@ -231,6 +231,7 @@ def test_plans_are_listed_and_shown(run: Run, service: FakeService) -> None:
         "       oom   workerpool0-0  after 30s",
         "       segv  workerpool0-0  at once",
     ]
+    assert json.loads(run(drill_plans.command, "list", "--format", "json").stdout) == [PLAN]
     assert json.loads(run(drill_plans.command, "show", "worse").stdout) == PLAN
     assert service.asked[-1].query == {"project": "p"}
     service.on("GET", PLANS, {"project": "p", "plans": []})

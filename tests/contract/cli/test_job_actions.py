@@ -39,6 +39,9 @@ def test_waiting_mirrors_what_came_of_the_jobs(
     result = trainshed("jobs", "wait", *map(str, range(len(states))))
     assert result.exit_code == status
     assert [row.split()[1] for row in result.stdout.splitlines()] == list(states)
+    told = trainshed("jobs", "wait", *map(str, range(len(states))), "--format", "json")
+    assert told.exit_code == status
+    assert [each["state"] for each in json.loads(told.stdout)] == list(states)
 
 
 def test_waiting_ends_in_time(trainshed: Invoke, service: FakeService) -> None:
@@ -84,6 +87,9 @@ def test_a_clone_is_the_job_with_changes(trainshed: Invoke, service: FakeService
     result = trainshed("jobs", "clone", "7", *changes, "--", "--epochs", "9")
     assert result.exit_code == 0, result.stderr
     made = json.loads(service.bodies("POST", CREATE)[-1])
+    for command in ("clone", "retry"):
+        again = trainshed("jobs", command, "7", "--format", "json")
+        assert json.loads(again.stdout)["uid"] == "8"
     assert made.keys() == {"displayName", "jobSpec", "labels"}
     first, workers = made["jobSpec"]["workerPoolSpecs"]
     assert workers["replicaCount"] == "2"

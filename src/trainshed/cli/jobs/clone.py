@@ -10,6 +10,7 @@ from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.job_files import JobFile
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
+from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.run import request, sending
 from trainshed.cli.run.changes import Changes, copied, has_own_output
 from trainshed.cli.run.command import ProgramCommand, follow_on
@@ -23,6 +24,8 @@ _watch = click.option(
     default=None,
     help="Follow the job to its end, or not. Default: follow on a terminal.",
 )
+
+_form = output_format("text", "Output as text, or JSON or YAML for programs.")
 
 
 @click.command(
@@ -43,6 +46,7 @@ _watch = click.option(
     help="Print the job for another client; submit nothing.",
 )
 @_watch
+@_form
 @takes_endpoint
 @click.pass_obj
 @click.pass_context
@@ -68,15 +72,18 @@ def clone(context: click.Context, session: Session, endpoint: Endpoint, **option
         form = SnippetForm(options["form_of"])
         click.echo(snippet(form, job.api, place["project"], place["region"], job.job), nl=False)
         return
-    _submit(client, session, job, place, follow=options["follow"])
+    _submit(client, session, job, place, options["form"], follow=options["follow"])
 
 
 @click.command()
 @takes_job
 @_watch
+@_form
 @takes_endpoint
 @click.pass_obj
-def retry(session: Session, endpoint: Endpoint, job: str, follow: bool | None) -> None:
+def retry(
+    session: Session, endpoint: Endpoint, *, job: str, follow: bool | None, form: str
+) -> None:
     """Submit a job that failed or was cancelled once more, as it was.
 
     It writes where the old job did, so that a program with checkpoints goes on from them.
@@ -91,7 +98,7 @@ def retry(session: Session, endpoint: Endpoint, job: str, follow: bool | None) -
             f" all the same: trainshed jobs clone {job}"
         )
     again, place = _copy(old, Changes(), session.now())
-    _submit(client, session, again, place, follow=follow)
+    _submit(client, session, again, place, form, follow=follow)
 
 
 def _copy(old: dict[str, Any], changes: Changes, now: int) -> tuple[JobFile, dict[str, str]]:
@@ -116,7 +123,16 @@ def _fresh_output(endpoint: Endpoint, old: dict[str, Any], now: int) -> str | No
 
 
 def _submit(
-    client: Client, session: Session, job: JobFile, place: dict[str, str], *, follow: bool | None
+    client: Client,
+    session: Session,
+    job: JobFile,
+    place: dict[str, str],
+    form: str,
+    *,
+    follow: bool | None,
 ) -> None:
     name = sending.create(client, job, place)
-    follow_on(client, session, JobView.parse(client.get(job_path(name))), follow=follow)
+    submitted = client.get(job_path(name))
+    if form == "json":
+        print_data(submitted)
+    follow_on(client, session, JobView.parse(submitted), follow=follow, told=form == "json")

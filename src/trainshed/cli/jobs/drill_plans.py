@@ -9,7 +9,7 @@ import click
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.jobs import job_files
-from trainshed.cli.output_format import print_data
+from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.tables import Column, titled
 from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan, DrillPlanList
@@ -32,10 +32,15 @@ def command() -> None:
 
 @command.command("list")
 @_project
+@takes_form
 @takes_endpoint
-def list_(endpoint: Endpoint, project: str | None) -> None:
+def list_(endpoint: Endpoint, project: str | None, form: str) -> None:
     """List the plans of a project."""
-    answer = endpoint.client().get(_PLANS, project=_whose(endpoint, project))
+    client = endpoint.client(raw=form == "json")
+    answer = client.get(_PLANS, project=_whose(endpoint, project))
+    if form == "json":
+        print_data(answer["plans"])
+        return
     plans = read(answer, DrillPlanList)
     if not plans.plans:
         click.echo(

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -11,6 +12,7 @@ from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import Patience
 from trainshed.cli.jobs.references import find_job, job_path, takes_jobs
 from trainshed.cli.jobs.views import JobView
+from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import state_colour
 from trainshed.core.lifecycle.states import JobState
 
@@ -24,16 +26,17 @@ _RESULTS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this time."
 )
+@output_format("text", "Output as text, or the jobs that are over as JSON or YAML for programs.")
 @takes_endpoint
-def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None) -> None:
+def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: str) -> None:
     """Wait until jobs are over, and print how each ended.
 
     The exit status is 0 if all succeeded, 1 if one failed, 2 if one was cancelled and none failed, 124 after
     --timeout, 130 after Ctrl-C. The jobs go on in either case.
     """
-    client = endpoint.client()
+    client = endpoint.client(raw=form == "json")
     found = [JobView.parse(find_job(client, reference, endpoint.project)) for reference in job]
-    ended: dict[str, JobView] = {}
+    ended: dict[str, dict[str, Any]] = {}
     failures: list[click.ClickException] = []
     threads = [
         threading.Thread(target=_look, args=(client, each, ended, failures), daemon=True)
@@ -47,8 +50,11 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None) -> Non
             thread.join(_left(deadline))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    for each in found:
-        if over := ended.get(each.uid):
+    overs = [JobView.parse(ended[each.uid]) for each in found if each.uid in ended]
+    if form == "json":
+        print_data([ended[over.uid] for over in overs])
+    else:
+        for over in overs:
             click.echo(f"{over.id}  {_styled(over.state)}  {over.display_name}".rstrip())
     if failures:
         raise failures[0]
@@ -56,7 +62,7 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None) -> Non
     if late:
         click.echo(f"Not over after {timeout:g} s: {', '.join(late)}", err=True)
         raise SystemExit(_TIMED_OUT)
-    results = {_RESULTS[over.state] for over in ended.values()}
+    results = {_RESULTS[over.state] for over in overs}
     # Failed says more than cancelled.
     raise SystemExit(1 if 1 in results else max(results))
 
@@ -95,7 +101,10 @@ def each(references: tuple[str, ...], act: Callable[[str], None]) -> bool:
 
 
 def _look(
-    client: Client, job: JobView, ended: dict[str, JobView], failures: list[click.ClickException]
+    client: Client,
+    job: JobView,
+    ended: dict[str, dict[str, Any]],
+    failures: list[click.ClickException],
 ) -> None:
     patience = Patience(client, job.uid, f"trainshed jobs wait {job.id}")
     try:
@@ -103,9 +112,10 @@ def _look(
             lambda: client.stream(job_path(job.uid, "/watch")), lambda _: iter(())
         ):
             pass
-        over = JobView.parse(client.get(job_path(job.uid)))
-        if not over.state.is_final:
-            raise Unreachable(f"The service ended while {job.id} is {over.state.value}.")
+        over = client.get(job_path(job.uid))
+        state = JobView.parse(over).state
+        if not state.is_final:
+            raise Unreachable(f"The service ended while {job.id} is {state.value}.")
         ended[job.uid] = over
     except click.ClickException as failure:
         failures.append(failure)
