@@ -169,6 +169,14 @@ async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: Hous
     assert (await house.call("GET", "/trainshed/v1/jobs?project=-")).json["jobs"] == []
 
 
+async def test_explain_refuses_labels_that_order_what_there_is_not(house: House) -> None:
+    """As the create would, so that nothing is uploaded for a job that is refused."""
+    job = {**custom_job(), "labels": {"trainshed-notify": "nobody"}}
+    asked = {"api": "vertex", "project": "p1", "location": "us-central1", "job": job}
+    found = violations(await house.call("POST", EXPLAIN, asked))
+    assert "There is no target 'nobody'" in found["labels.trainshed-notify"]
+
+
 async def test_explain_says_why_a_job_would_wait(house: House) -> None:
     house.capacity.answer = Preflight(waiting=WAITING, position=3)
     asked = {"api": "ml", "project": "p1", "job": ml_job()}
