@@ -190,6 +190,16 @@ def test_a_job_that_asks_for_more_than_there_is_is_told_so(
     assert "in all, and there are 2 and 64.0 GiB: it runs" in told
 
 
+def test_a_job_that_no_node_is_large_enough_for_is_told_what_helps(
+    trainshed: Invoke, ready: FakeService, program: Path
+) -> None:
+    waiting = {"reason": "stock_out", "message": "needs 4 CPUs on one node; the largest has 1"}
+    ready.on("POST", EXPLAIN, {**PLAN, "admitted": False, "places": [], "waiting": waiting})
+    told = " ".join(trainshed("run", str(program / "other.py")).stderr.split())
+    assert "never here: needs 4 CPUs on one node; the largest has 1" in told
+    assert "trainshed up --node-cpus" in told
+
+
 def test_nothing_is_uploaded_for_a_job_that_is_refused(
     trainshed: Invoke, ready: FakeService, program: Path
 ) -> None:

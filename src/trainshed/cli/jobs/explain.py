@@ -34,7 +34,7 @@ from trainshed.wire.trainshed_v1.record import read
 WOULD_WAIT = 3
 """The exit status for a job that is fine and would wait, perhaps in vain."""
 
-_TOO_LARGE = (
+TOO_LARGE = (
     "ask for fewer or smaller replicas; or, as the operator, declare larger nodes (trainshed up"
     " --node-cpus 4), fewer of them (--nodes 1), or share what there is (--capacity relaxed). Submitted as"
     " it is, it would fail after a few tries"
@@ -141,7 +141,7 @@ def explanation(answer: Explanation) -> Iterator[str]:
         told = replace(waiting, position=0) if stock_out else waiting
         yield from (f"  {line}" for line in waiting_lines(told))
         if stock_out and not waiting.hint:
-            yield f"  {_TOO_LARGE}"
+            yield f"  {TOO_LARGE}"
     yield ""
     yield from _machine_table(answer.machines)
     if answer.places:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import click
 
 from trainshed.cli.jobs.describe import waiting_lines
+from trainshed.cli.jobs.explain import TOO_LARGE
 from trainshed.cli.jobs.views import WaitingView
 from trainshed.cli.run.program import Program
 from trainshed.cli.text.colours import faint
@@ -50,6 +51,8 @@ def _start(answer: Explanation) -> Iterator[str]:
     first, *more = waiting_lines(replace(waiting, position=0) if stock_out else waiting)
     yield f"{click.style(word, fg=colour)}: {first}"
     yield from more
+    if stock_out and not waiting.hint:
+        yield TOO_LARGE
 
 
 def _machine(machine: PoolMachine) -> str:
