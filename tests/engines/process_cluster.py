@@ -134,8 +134,15 @@ class ProcessCluster:
         }
 
     def set_gone(self, node: str, gone: bool) -> None:
-        path = self._directory / f"{node}.gone"
-        if gone:
+        self._set(f"{node}.gone", gone)
+
+    def set_awaited(self, node: str, awaited: bool) -> None:
+        """Of one that is gone: it is not given up."""
+        self._set(f"{node}.awaited", awaited)
+
+    def _set(self, mark: str, is_set: bool) -> None:
+        path = self._directory / mark
+        if is_set:
             path.touch()
         else:
             path.unlink()
@@ -159,6 +166,7 @@ class ProcessCluster:
                 Node(name, 4, 8 << 30),
                 NodeState.GONE if (self._directory / f"{name}.gone").exists() else NodeState.UP,
                 address="127.0.0.1",
+                is_awaited=(self._directory / f"{name}.awaited").exists(),
             )
             for name in self._nodes
         )

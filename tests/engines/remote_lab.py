@@ -119,6 +119,12 @@ class RemoteLab(LabWithNodes):
         """Have nothing heard from it, though the cluster says that it is up; or be as it was."""
         self._signal(node, signal.SIGSTOP if frozen else signal.SIGCONT)
 
+    def miss_pings(self, node: str, *, missed: bool) -> None:
+        """Have nobody hear of it, though it is not given up; or be as it was."""
+        self._cluster.set_awaited(node, missed)
+        self._cluster.set_gone(node, missed)
+        self.freeze(node, frozen=missed)
+
     def withhold(self, node: str, *, withheld: bool) -> None:
         """Have who wants that node wait, or no more."""
         self._cluster.withhold(node, withheld)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.remote_lab import RemoteLab, new_engine
+from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.slurm.lab import why_not
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
@@ -53,6 +53,28 @@ class TestRemote(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:
         return RemoteLab(tmp_path, free_port())
+
+    @staged
+    async def test_what_runs_on_a_node_that_is_not_given_up_is_not_begun_elsewhere(
+        self, stage: Stage
+    ) -> None:
+        """spec/invariants#one-incarnation. Its agent lives on, and was cut from the service when the cluster
+        said that it had no answer from there."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        uid = await stage.run(FOREVER)
+        await stage.printed(uid, 1)
+        [slot] = await stage.allocate(uid)
+        lab.miss_pings(slot.node, missed=True)
+        await stage.changed(slot.node, NodeState.GONE)
+        await (
+            stage.restart()
+        )  # Nobody is connected to this one, which has just looked at the cluster.
+        await asyncio.sleep(LEASE / 2)
+        assert not stage.ends(uid)
+        lab.miss_pings(slot.node, missed=False)
+        await stage.started(uid)
+        assert len(stage.lines(uid)) == 1
 
     @staged
     async def test_what_the_cluster_has_an_attempt_wait_for_is_told(self, stage: Stage) -> None:

@@ -48,7 +48,9 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path) -> None:
     seed = int(os.environ.get("TRAINSHED_CHAOS_SEED", secrets.randbelow(10**6)))
     print(f"seed {seed}, kept in {tmp_path}")
     plans = make_plans(seed, JOBS, Pace(1, 20), KINDS)
-    with SlurmLab.open(tmp_path / "lab", shown=[common_place()]) as lab:
+    # Slurm gives a node up when what ran there has ended (docs/slurm.md, "What is lost when").
+    patience = f"SlurmdTimeout={3 * LEASE:.0f}"
+    with SlurmLab.open(tmp_path / "lab", shown=[common_place()], extra=patience) as lab:
         # A path that is short enough for a socket, and lies where nodes see it.
         place = Path(tempfile.mkdtemp(prefix="c", dir=common_place()))
         directory = configure(lab, "chaos", SETTINGS, lease=LEASE, place=place)

@@ -163,6 +163,21 @@ def test_states_of_nodes(text: str, state: NodeState, cause: str) -> None:
     assert commands.node_state(line) == (state, cause)
 
 
+@pytest.mark.parametrize(
+    ("text", "awaited"),
+    [
+        ("mixed*", True),
+        ("idle+not_responding", True),
+        ("DOWN*", False),
+        ("down", False),
+        ("", False),
+    ],
+)
+def test_a_node_without_an_answer_is_awaited_until_it_is_down(text: str, awaited: bool) -> None:
+    line = NodeLine("n", commands.parse_states(text), 1, 0, 1, 0, (), (), "", "")
+    assert commands.is_awaited(line) is awaited
+
+
 def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
     line = NodeLine("n", commands.parse_states("idle+reserved"), 1, 0, 1, 0, (), (), "", "")
     assert commands.node_state(line, reservation=True) == (NodeState.UP, "")

@@ -374,6 +374,8 @@ class Agents:
         looked = report.looked if node is None or node.looked is None else node.looked
         if looked < agent.silent_since + _SETTLED:
             return None
+        if node is not None and node.is_awaited:
+            return None  # Its programs may live, whatever is told of their holds.
         if node is None or node.state is NodeState.GONE:
             why = f" ({node.cause})" if node and node.cause else ""
             return HoldEnd(Loss.NODE_FAILED, f"node {agent.node} is gone{why}")

@@ -105,6 +105,8 @@ class NodeReport:
     address: str = ""
     #: When the look began that found this, if not with all others (`ClusterReport.looked`).
     looked: float | None = None
+    #: Of one that is GONE: the cluster waits for it yet, and says nothing of what runs there.
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

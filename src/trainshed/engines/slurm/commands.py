@@ -467,6 +467,12 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
     return NodeState.UP, ""
 
 
+def is_awaited(line: NodeLine) -> bool:
+    """Slurm has no answer from the node, and has not given it up: a slurmd that is busy, or is started again,
+    looks like that, and so does what is about to be down (`SlurmdTimeout`)."""
+    return bool(line.states) and line.states[0] not in _DEAD and "not_responding" in line.states
+
+
 def parse_memory(text: str) -> int:
     """In bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[BCNcn]?", text.strip())

@@ -178,6 +178,7 @@ def _node(
         state,
         cause,
         line.address,
+        is_awaited=commands.is_awaited(line),
     )
 
 
