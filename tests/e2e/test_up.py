@@ -209,6 +209,18 @@ def test_all_wrong_settings_are_named_at_once_with_their_source(data: Path, tmp_
     expect_error(up(data, "--colour", "red"), "No such option")
 
 
+def test_wrong_settings_of_an_engine_are_named_without_a_traceback(
+    data: Path, tmp_path: Path
+) -> None:
+    """Those that only the engine knows."""
+    config = tmp_path / "config.toml"
+    config.write_text('engine = "slurm"\n[engines.slurm]\nquarantine_minutes = 0.5\n')
+    done = up(data, "--config", str(config))
+    assert done.returncode == 1
+    assert "[engines.slurm] quarantine_minutes: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_files_that_are_not_its_own_are_refused(data: Path) -> None:
     data.mkdir()
     (data / "trainshed.db").write_text("no database, and long enough to look like one" * 50)

@@ -182,7 +182,7 @@ def command(
         # Of whatever kind: a full disk shows in the store's, the engine's and the file system's own errors.
         if is_disk_full(failure):
             raise click.ClickException(disk_full_advice(settings.data)) from None
-        if isinstance(failure, StartFailed | LevelUnavailable | Unavailable):
+        if isinstance(failure, StartFailed | LevelUnavailable | Unavailable | SettingsError):
             raise click.ClickException(str(failure)) from None
         raise
 
