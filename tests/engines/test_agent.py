@@ -1,6 +1,7 @@
 """An agent by itself: whom it believes, and what it makes use of on its node."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,3 +59,17 @@ def test_a_directory_of_our_own_is_made_once(tmp_path: Path) -> None:
     for _ in range(2):
         node_directory.make_ours(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_what_a_program_made_is_removed_however_deep_it_lies(tmp_path: Path) -> None:
+    place = tmp_path / "own"
+    place.mkdir()
+    here = os.open(place, os.O_RDONLY)
+    for _ in range(1100):
+        os.mkdir("deep", dir_fd=here)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    node_directory.remove([str(place), str(tmp_path / "gone")])
+    assert not place.exists()

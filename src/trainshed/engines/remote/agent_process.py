@@ -3,7 +3,6 @@ until that ends, and leaves nothing. It begins in `start`."""
 
 import asyncio
 import logging
-import shutil
 import signal
 import socket
 import sys
@@ -53,7 +52,7 @@ def main(zygote: int, connection: socket.socket, document: bytes, opened: "Openi
     try:
         asyncio.run(_serve(told, Path(own), ZygoteHandle(zygote, connection), begun))
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        node_directory.remove([own])
 
 
 async def _serve(

@@ -37,7 +37,7 @@ from trainshed.engines.remote.records import Seat
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
 from trainshed.replica.protocol import NEVER_STARTED
-from trainshed.replica.system import durable
+from trainshed.replica.system import durable, trees
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class AutopsyCollector:
 
     async def start(self) -> None:
         """Throw away what was not brought home whole."""
-        await asyncio.to_thread(shutil.rmtree, self._drafts, ignore_errors=True)
+        await asyncio.to_thread(trees.delete, str(self._drafts))
 
     async def note(self, plans: Sequence[LaunchPlan]) -> None:
         """These are about to be launched. A full disk, say, costs the autopsy and not the program."""
@@ -162,7 +162,7 @@ class AutopsyCollector:
             )
         finally:
             opened.cancel()
-            await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
+            await asyncio.to_thread(trees.delete, str(draft))
 
     async def _unpack(self, reader: asyncio.StreamReader, into: Path) -> None:
         """Whole, or not at all. Raises NotKept."""
