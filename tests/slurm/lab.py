@@ -52,6 +52,8 @@ def enforces() -> bool:
     return _CONTROL_GROUPS.exists()
 
 
+SPOOL = "/run/slurmd"
+"""On nodes: where slurmd keeps what steps need, and their sockets."""
 USERS = {"lab-ada": 61001, "lab-bob": 61002}
 """Users whom the lab's machines know, and no other machine; each has a group of the same name and number."""
 
@@ -93,7 +95,8 @@ class SlurmLab(Machines):
     def __enter__(self) -> "SlurmLab":
         for path in ("etc", "state", "commands", "log"):
             (self.directory / path).mkdir(parents=True, exist_ok=True)
-        Path("/run/munge").mkdir(exist_ok=True)
+        for path in self._empty():
+            Path(path).mkdir(exist_ok=True)
         key = self.directory / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
@@ -251,7 +254,7 @@ class SlurmLab(Machines):
         return ["nsenter", "-t", init, "--uts", "--mount", "--wd=/", "--", *proc]
 
     def _empty(self) -> tuple[str, ...]:
-        return ("/run/munge",)
+        return ("/run/munge", SPOOL)
 
     def _write_users(self) -> None:
         passwd = [f"{name}:x:{n}:{n}::/nonexistent:/bin/sh" for name, n in USERS.items()]
@@ -275,7 +278,7 @@ class SlurmLab(Machines):
             "SlurmUser=root",
             "SlurmdUser=root",
             f"StateSaveLocation={own}/state",
-            f"SlurmdSpoolDir={own}/spool.%n",
+            f"SlurmdSpoolDir={SPOOL}",
             f"SlurmctldPidFile={own}/slurmctld.pid",
             f"SlurmdPidFile={own}/slurmd.%n.pid",
             "SlurmdDebug=info",

@@ -1,18 +1,22 @@
 """What a program that means harm can reach (docs/isolation.md): tried by programs that do mean it."""
 
 import asyncio
+import contextlib
 import os
 import pwd
 import shutil
 import signal
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from tests.contract.ordinary_user import NOBODY
 from tests.contract.runtimes.rootfs import with_programs
+from tests.e2e.hostile.yard import common_ground
 from tests.ports import free_port
 from trainshed.core.launch import ImageRoot, Software
 from trainshed.core.names import ReplicaId
@@ -188,6 +192,41 @@ def test_files_of_the_service_and_of_other_jobs_are_out_of_reach(house: Run) -> 
         uid = await house.python(program)
         assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["False", "False", "False", "[]", "False"]
+
+    house(test)
+
+
+@pytest.fixture
+def steps() -> Iterator[Path]:
+    """A directory `spool` whose owner has a socket in it that is called like those of Slurm's steps, and one
+    `others`, in which somebody else has."""
+    with (
+        tempfile.TemporaryDirectory(dir=common_ground()) as place,
+        contextlib.ExitStack() as opened,
+    ):
+        Path(place).chmod(0o755)
+        for name, owner in (("spool", 0), ("others", NOBODY)):
+            directory = Path(place, name)
+            directory.mkdir()
+            directory.chmod(0o755)
+            one = opened.enter_context(socket.socket(socket.AF_UNIX))
+            one.bind(str(directory / "node1_7.0"))
+            os.chown(directory / "node1_7.0", owner, owner)
+        yield Path(place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="slurmd is root, and others' sockets are not its")
+def test_sockets_of_slurms_steps_are_out_of_reach(house: Run, steps: Path) -> None:
+    """docs/slurm.md, "Who gets what of whom": a step obeys whoever has its user's number. Those of others who
+    call a socket like that hide nothing."""
+
+    async def test(house: House) -> None:
+        if _level(house) == LEVEL_SESSION:
+            pytest.skip("without namespaces files are as their bits say")
+        listed = f"[os.listdir({str(steps)!r} + name) for name in ('/spool', '/others')]"
+        uid = await house.python(f"import os; print({listed})")
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["[[], ['node1_7.0']]"]
 
     house(test)
 

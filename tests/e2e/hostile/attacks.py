@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import select
-import socket
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +39,7 @@ def attack(yard: Yard) -> Attack:
     yard.service.finish(failed, 60)
     endpoint = yard.heard(other, "ENDPOINT")
     name = f"hostile-{uuid.uuid4().hex}"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("\0" + name)
-        listener.listen()
+    with yard.listening(name):
         at_home = yard.home_file()
         try:
             target = yard.target(commands(running), other, endpoint, name, at_home)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,8 +27,7 @@ REGION = "us-central1"
 PROGRAMS = Path(__file__).parents[1] / "programs" / "hostile"
 PROCESSES = 60
 MEMORY = 192 << 20
-_CONFIG = f"""
-port = 0
+LIMITS = f"""
 max_processes = {PROCESSES}
 memory_per_replica = {MEMORY >> 20}
 grace = 1
@@ -96,14 +96,9 @@ class Yard:
         self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
     ) -> dict[str, Any]:
         """What the attacker is told: more than it could find out."""
-        data, cache = self.service.data, self._cache
+        data, cache = self.service.data, self.cache
         place, port = endpoint.split()
-        slots = data / "slots"
-        logs = list(data.glob("logs/*/*/*/*.jsonl"))
-        autopsies = list(data.glob("autopsies/*/*/*"))
-        assert victim and logs and autopsies, "there is nothing to be attacked"
-        theirs = list(slots.glob("*/*/*/files/work/secret"))
-        assert theirs
+        assert victim, "there is nothing to be attacked"
         # A name that no garbage collection knows, beside what programs run in.
         (cache / "others").mkdir(exist_ok=True)
         kept = cache / "others" / "layer"
@@ -128,12 +123,12 @@ class Yard:
             "level": self.level,
             "data": str(data),
             "service_files": [str(path) for path in service_files if path.exists()],
-            "others_files": [str(path) for path in (*theirs, *logs, *autopsies)],
+            "others_files": self.others_files(),
             "cache_files": [str(kept)],
             "home_files": [str(at_home)] if at_home else [],
             "elsewhere_files": [str(elsewhere)],
             "set_user_program": self._set_user_program(),
-            "others_pids": [*victim, *self.ancestors(victim[0]), self.service.pid],
+            "others_pids": self.numbers([*victim, *self.ancestors(victim[0]), self.service.pid]),
             "processes": PROCESSES,
             "own_project": OWN,
             "own_job_parent": parent_of(OWN),
@@ -152,6 +147,27 @@ class Yard:
             "flood": 24,
         }
 
+    def others_files(self) -> list[str]:
+        """Working directories, logs and autopsies of others, by the paths that the attacker's machine has
+        them at."""
+        data = self.service.data
+        kinds = "slots/*/*/*/files/*/secret", "logs/*/*/*/*.jsonl", "autopsies/*/*/*"
+        found = [list(data.glob(kind)) for kind in kinds]
+        assert all(found), "there is nothing to be attacked"
+        return [str(path) for some in found for path in some]
+
+    def numbers(self, pids: list[int]) -> list[int]:
+        """Processes, as the attacker's machine numbers them."""
+        return pids
+
+    @contextlib.contextmanager
+    def listening(self, name: str) -> Generator[None]:
+        """An abstract socket of somebody else's, on the attacker's machine."""
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("\0" + name)
+            listener.listen()
+            yield
+
     def _set_user_program(self) -> list[str]:
         """A command that shows root's secret to whoever becomes root by it; none if these tests are not
         root."""
@@ -165,7 +181,8 @@ class Yard:
         return [str(program), str(secret)]
 
     @property
-    def _cache(self) -> Path:
+    def cache(self) -> Path:
+        """What programs run in."""
         return cache_of(self.user)
 
     def home_file(self) -> Path | None:
@@ -185,7 +202,7 @@ class Yard:
             yield pid
 
 
-def _common_ground() -> Path:
+def common_ground() -> Path:
     """Where files lie open to programs: in nobody's home, nor where they have a directory of their own
     instead."""
     for place in (Path("/srv"), Path("/opt"), ROOT / "build"):
@@ -205,17 +222,17 @@ def opened(column: Column) -> Generator[Yard]:
         user, python = NOBODY, interpreter_of_nobody()
         if not python:
             pytest.skip("no interpreter of this version that another user may run")
-    place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=_common_ground()))
+    place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=common_ground()))
     place.chmod(0o755)
     data, cache = place / "data", cache_of(user)
-    (place / "trainshed.toml").write_text(_CONFIG)
+    (place / "trainshed.toml").write_text(f"port = 0\n{LIMITS}")
     data.mkdir()
     for directory in (data, place):
         os.chown(directory, user, user)
     try:
         service = _start(level, user, python, data, cache)
         try:
-            yield _furnished(Yard(level, user, place, service))
+            yield furnished(Yard(level, user, place, service))
         finally:
             try:
                 _run(user, python, "down", "--data", str(data), cache=cache)
@@ -227,7 +244,11 @@ def opened(column: Column) -> Generator[Yard]:
         trees.delete(str(place))
 
 
-def _furnished(yard: Yard) -> Yard:
+Y = TypeVar("Y", bound=Yard)
+
+
+def furnished(yard: Y) -> Y:
+    """With a bucket of each project's, and something in it."""
     service = yard.service
     for bucket, project in (("attacking", OWN), ("attacked", OTHER)):
         service.call("POST", f"/storage/v1/b?project={project}", {"name": bucket})

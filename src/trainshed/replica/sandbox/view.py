@@ -6,7 +6,9 @@ Python 3.6.
 """
 
 import os
+import re
 import socket
+import stat
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import mounts, users
@@ -109,7 +111,7 @@ class View:
         bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
         bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
         hosts = self._source(self._isolation.hosts)
-        ways = [*self._isolation.hidden, *self._closed_ways()]
+        ways = [*self._isolation.hidden, *self._closed_ways(), *_of_slurms_steps()]
         places = [path for path in ways if mounts.is_directory(path)]
         hidden = mounts.outermost(places)
         self._add_missing([target for _, target in self._binds])
@@ -309,6 +311,36 @@ class View:
                 os.mkdir(target, 0o755)
             except OSError:
                 mounts.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
+
+
+_STEP = re.compile(r".+_\d{1,10}\.\d{1,10}")
+"""What a step of Slurm's calls its socket: NODE_JOB.STEP."""
+
+
+def _of_slurms_steps() -> "list[str]":
+    """Directories in which Slurm's steps have their sockets (SlurmdSpoolDir): on these they obey whoever has
+    the number of their user, as programs have that are not root's, and tell everybody of themselves."""
+    found: "set[str]" = set()
+    try:
+        with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                path = line.rstrip("\n").partition(" /")[2]
+                if path and _STEP.fullmatch(path.rpartition("/")[2]):
+                    found.add("/" + path)
+    except OSError:
+        return []
+    return sorted({os.path.dirname(path) for path in found if _is_kept_apart(path)})
+
+
+def _is_kept_apart(path: str) -> bool:
+    """A socket in a directory that its owner alone writes to: in one of all users anybody may call his own
+    like that. Who the owner is cannot be told: in a user namespace root is nobody."""
+    try:
+        status, around = os.lstat(path), os.lstat(os.path.dirname(path))
+    except OSError:
+        return False
+    is_alone = not around.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISSOCK(status.st_mode) and is_alone and status.st_uid == around.st_uid
 
 
 def _cover(path: str) -> None:

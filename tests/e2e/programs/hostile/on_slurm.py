@@ -1,0 +1,336 @@
+"""A program of a job on a Slurm node that means harm: tries what there is on such nodes beside what
+`attacker.py` tries everywhere, harms nothing, says what came of it.
+
+Standard library only. What it is to aim at is JSON in the variable TARGET. It prints `VERDICTS` and a JSON
+object: for each attempt what it got hold of, "" if nothing.
+"""
+
+import contextlib
+import ctypes
+import glob
+import json
+import os
+import re
+import socket
+import ssl
+import stat
+import subprocess
+
+TARGET = json.loads(os.environ["TARGET"])
+HOME = os.environ["HOME"]
+libc = ctypes.CDLL(None, use_errno=True)
+
+NEWNS, NEWUTS, NEWUSER, NEWNET, NEWCGROUP = 0x20000, 0x4000000, 0x10000000, 0x40000000, 0x2000000
+
+
+def in_child(attempt):
+    """What an attempt came to that changes the process it is made in."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.write(writer, str(attempt() or "").encode()[:500])
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as told:
+        found = told.read().decode("utf-8", "replace")
+    os.waitpid(child, 0)
+    return found
+
+
+def first(attempt, candidates):
+    """The first candidate that an attempt gets anything of."""
+    for candidate in candidates:
+        with contextlib.suppress(OSError, ValueError):
+            if found := attempt(candidate):
+                return f"{candidate}: {found}"
+    return ""
+
+
+def connected(path):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as one:
+            one.settimeout(5)
+            one.connect(path)
+            return "connected"
+    return ""
+
+
+def read(path):
+    if os.path.isdir(path):
+        return ", ".join(os.listdir(path)[:3])
+    if stat.S_ISSOCK(os.stat(path).st_mode):
+        return connected(path)
+    with open(path, "rb") as file:
+        return file.read(64)
+
+
+def can_write(path):
+    os.close(os.open(path, os.O_WRONLY))
+    return "opened for writing"
+
+
+def succeeded(command):
+    done = subprocess.run(
+        command, capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+    )
+    return done.returncode == 0 and (done.stdout.strip()[:60] or b"done")
+
+
+# --- Slurm's own ---
+
+
+def munge():
+    found = first(read, ["/run/munge", "/var/run/munge/munge.socket.2", TARGET["munge_key"]])
+    return found or first(succeeded, [["munge", "-n"]])
+
+
+def commands():
+    """Each of them asks slurmctld, or the node's own slurmd."""
+    number, name = TARGET["others_allocation"]
+    asked = [
+        ["squeue", "-h"],
+        ["scontrol", "show", "job", number],
+        ["scancel", number],
+        ["scancel", f"--name={name}"],
+        ["srun", f"--jobid={number}", "--overlap", "-N1", "-n1", "id"],
+        ["sbatch", "--wrap=id"],
+        ["salloc", "--no-shell", "-N1"],
+        ["scontrol", "update", f"nodename={TARGET['node']}", "state=drain", "reason=x"],
+    ]
+    return first(succeeded, asked)
+
+
+def daemons():
+    """To be heard by slurmctld or slurmd without a credential of munge's."""
+
+    def heard(place):
+        host, port = place
+        with socket.create_connection((host, port), timeout=5) as one:
+            # As many bytes as the first four say: a message that nobody has signed.
+            one.sendall((64).to_bytes(4, "big") + bytes(64))
+            one.settimeout(5)
+            answer = one.recv(4096)
+            return len(answer) > 64 and answer.hex()[:40]
+
+    return first(heard, [tuple(place) for place in TARGET["daemons"]])
+
+
+def ports():
+    def reached(place):
+        with socket.create_connection(tuple(place), timeout=5):
+            return "connected"
+
+    return first(reached, TARGET["daemons"])
+
+
+def steps():
+    """The sockets by which Slurm's own steps obey their user, and what slurmd keeps of them."""
+    return first(connected, TARGET["step_sockets"]) or first(read, TARGET["spool_files"])
+
+
+def obeyed():
+    """What a step does for its user, asked on its socket as Slurm's own commands on the node do."""
+    # By name: here the node is called as its replica.
+    ask = ["scontrol", "listpids", TARGET["others_allocation"][0], TARGET["node"]]
+    return first(succeeded, [ask])
+
+
+# --- the agent's and the shims' ---
+
+
+def own_agent():
+    """The directory of one's own agent: one's home lies below it."""
+    below = os.path.relpath(HOME, TARGET["agents"])
+    return os.path.join(TARGET["agents"], below.split("/")[0])
+
+
+def agent_files():
+    own = [own_agent() + name for name in ("/doors", "/interception.pem", "/trust.pem", "/logs")]
+    return first(read, [*TARGET["agent_files"], *own])
+
+
+def agent_sockets():
+    own = [f"{own_agent()}/doors/{name}" for name in ("buckets", "rest", "grpc")]
+    return first(connected, [*TARGET["agent_sockets"], *own])
+
+
+def abstract_sockets():
+    """Those of agents and shims that have names in no directory."""
+    with open("/proc/net/unix") as file:
+        names = [line.split()[-1] for line in file if " @" in line]
+    ours = [name for name in names if re.search("trainshed|ts-|shim|agent", name)]
+    return first(lambda name: connected("\0" + name[1:]), ours)
+
+
+def as_agent():
+    """To speak to the service as its agent, with no certificate or one of one's own."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
+    def heard(place):
+        with (
+            socket.create_connection(tuple(place), timeout=5) as plain,
+            context.wrap_socket(plain) as one,
+        ):
+            one.settimeout(5)
+            one.sendall(b"\x00" * 64 + b"\n")
+            return one.recv(1)
+
+    return first(heard, [TARGET["hub"]])
+
+
+# --- the node's ---
+
+
+def kernel():
+    """Settings of the node's kernel, and ways to run something as its root."""
+    places = [
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/kernel/modprobe",
+        "/proc/sys/vm/drop_caches",
+        "/proc/sysrq-trigger",
+        "/sys/kernel/uevent_helper",
+        "/dev/kmsg",
+        "/dev/mem",
+        "/dev/fuse",
+        "/dev/kvm",
+        *glob.glob("/sys/kernel/debug/*")[:3],
+        *glob.glob("/sys/fs/cgroup/*/release_agent"),
+    ]
+    return first(can_write, places) or first(call, sorted(CALLS))
+
+
+CALLS = {
+    "init_module": (175, b"", 0, b""),
+    "kexec_load": (246, 0, 0, None, 0xF000),
+    "reboot": (169, 0, 0, 0, None),
+    "swapon": (167, b"/nowhere", 0),
+}
+"""Numbers of x86-64, with arguments by which nothing is done if the caller may."""
+
+
+def call(name):
+    """EINVAL, ENOENT and the like come after the question who asks."""
+    if os.uname().machine != "x86_64":
+        return ""
+    if libc.syscall(*CALLS[name]) >= 0:
+        return "done"
+    code = ctypes.get_errno()
+    return "" if code in (1, 13, 38) else os.strerror(code)
+
+
+def groups():
+    """To leave the control groups of its replica, agent or allocation, or to have one's own."""
+    with open("/proc/self/cgroup") as file:
+        paths = [line.strip().split(":", 2)[1:] for line in file]
+    places = [
+        f"/sys/fs/cgroup/{name}{above}/cgroup.procs"
+        for name, path in paths
+        for above in ("", path, os.path.dirname(path), "/slurm")
+    ]
+
+    def written(place):
+        with open(place, "w") as file:
+            file.write("0")
+        return "moved"
+
+    def mounted():
+        own = os.path.join(HOME, "work", "groups")
+        os.makedirs(own, exist_ok=True)
+        for flags in (0, NEWUSER | NEWNS | NEWCGROUP):
+            if flags and libc.unshare(flags):
+                continue
+            for kind, options in ((b"cgroup", b"memory"), (b"cgroup2", None)):
+                if libc.mount(b"none", own.encode(), kind, 0, options) == 0:
+                    names = ("release_agent", "tasks", "cgroup.procs", "memory.limit_in_bytes")
+                    if found := first(can_write, [f"{own}/{name}" for name in names]):
+                        return found
+        return ""
+
+    return first(lambda place: in_child(lambda: written(place)), places) or in_child(mounted)
+
+
+def wire():
+    """To read what others send, or to send as another machine."""
+
+    def opened():
+        for flags in (0, NEWUSER):
+            if flags and libc.unshare(flags):
+                continue
+            with contextlib.suppress(OSError), socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 8):
+                return "a packet socket"
+            with (
+                contextlib.suppress(OSError),
+                socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP),
+            ):
+                return "a raw socket"
+        return ""
+
+    return in_child(opened)
+
+
+def namespaces():
+    """To enter those of the node's own processes."""
+
+    def entered(path):
+        kind = os.open(path, os.O_RDONLY)
+        return libc.setns(kind, 0) == 0 and "entered"
+
+    kinds = ("mnt", "net", "pid", "user", "uts", "ipc")
+    places = [f"/proc/{pid}/ns/{kind}" for pid in TARGET["daemon_pids"] for kind in kinds]
+    own = [place for place in places if not is_ours(place)]
+    return in_child(lambda: first(entered, own))
+
+
+def is_ours(place):
+    with contextlib.suppress(OSError):
+        return os.readlink(place) == os.readlink(f"/proc/self/ns/{place.rpartition('/')[2]}")
+    return True
+
+
+def daemon_memory():
+    """Of slurmd, munged and the agent."""
+    kinds = ("environ", "mem", "fd/0", "maps")
+    paths = [f"/proc/{pid}/{kind}" for pid in TARGET["daemon_pids"] for kind in kinds]
+    return first(lambda path: is_theirs(path) and read(path)[:9], paths)
+
+
+def is_theirs(path):
+    """By the name of the process: here its number may be another one's."""
+    with open(f"/proc/{path.split('/')[2]}/comm") as file:
+        return file.read().strip() in TARGET["daemon_names"]
+
+
+ATTEMPTS = {
+    "munge": munge,
+    "Slurm's commands": commands,
+    "Slurm's ports": ports,
+    "unsigned messages": daemons,
+    "steps": steps,
+    "steps, asked": obeyed,
+    "agent's files": agent_files,
+    "agent's sockets": agent_sockets,
+    "agent's abstract sockets": abstract_sockets,
+    "as its agent": as_agent,
+    "kernel": kernel,
+    "control groups": groups,
+    "wire": wire,
+    "namespaces": namespaces,
+    "daemons' memory": daemon_memory,
+}
+
+
+def main():
+    found, why = {}, {}
+    for name, attempt in ATTEMPTS.items():
+        try:
+            found[name] = str(attempt() or "")
+        except (OSError, subprocess.SubprocessError) as error:
+            found[name], why[name] = "", str(error)
+    print("WHY " + json.dumps(why))
+    print("VERDICTS " + json.dumps(found), flush=True)
+
+
+main()

@@ -1,0 +1,232 @@
+"""A service on a cluster of the lab whose jobs are attacked on their node: by what attacks everywhere
+(`tests.e2e.hostile`), and by what there is on Slurm's nodes besides."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.contract.ordinary_user import NOBODY
+from tests.e2e.hostile.attacks import Attack, attack
+from tests.e2e.hostile.yard import LIMITS, OTHER, OWN, Yard, common_ground, furnished, parent_of
+from tests.e2e.processes import commands
+from tests.e2e.running import cache_of
+from tests.slurm.lab import SPOOL, USERS, SlurmLab
+from tests.slurm.nodes import HUB
+from tests.slurm.whole import (
+    cache_for_users,
+    configure,
+    give_environments,
+    service_on_login_node,
+)
+from trainshed.replica.system import trees
+
+_DAEMONS = ("slurmd", "slurmstepd", "munged")
+_SLURMCTLD, _SLURMD = 6817, 6818
+"""Ports of Slurm's, unless somebody has chosen others."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """As whom a service runs, and as whom its jobs. `users`: of the attacker's and of the victim's project;
+    None = the service's own. `level`: that is demanded."""
+
+    title: str
+    uid: int
+    level: str
+    users: tuple[str, str] | None = None
+
+    @property
+    def attacker(self) -> int:
+        """User number that the agents of its jobs have."""
+        return USERS[self.users[0]] if self.users else self.uid
+
+    def settings(self) -> str:
+        if not self.users:
+            return ""
+        own, other = self.users
+        return f'[engines.slurm.users]\n{OWN} = "{own}"\n{OTHER} = "{other}"\n'
+
+
+IDENTITIES = (
+    Identity("the service is root", 0, "own-user"),
+    Identity("`users`: another user's job", 0, "user", ("lab-bob", "lab-ada")),
+    Identity("`users`: the same user's", 0, "user", ("lab-ada", "lab-ada")),
+    Identity("the service is an ordinary user", NOBODY, "user"),
+    Identity("the same at `session`", NOBODY, "session"),
+)
+
+
+@dataclass
+class SlurmYard(Yard):
+    """All jobs run on `node`."""
+
+    lab: SlurmLab = field(kw_only=True)
+    node: str = field(kw_only=True)
+    identity: Identity = field(kw_only=True)
+
+    @property
+    def cache(self) -> Path:
+        return cache_of(self.identity.uid) if self.identity.uid else cache_for_users()
+
+    def directory(self, uid: int) -> str:
+        """On the node: where agents of that user write."""
+        return f"/tmp/trainshed-{uid}"
+
+    def target(
+        self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
+    ) -> dict[str, Any]:
+        told = super().target(victim, other, endpoint, abstract, at_home)
+        # Nodes do not reach the service's loopback.
+        return told | {"storage_port": told["rest"]}
+
+    def others_files(self) -> list[str]:
+        victim = USERS[self.identity.users[1]] if self.identity.users else self.identity.uid
+        place = self.directory(victim)
+        on_node = self.lab.on_disk(self.node, place)
+        there = [*on_node.glob("*/slots/*/*/*/files/*/secret"), *on_node.glob("*/logs/*/*/*/*")]
+        assert there, "there is nothing to be attacked"
+        here = [*self.service.data.glob("logs/*/*/*/*.jsonl")]
+        here += self.service.data.glob("engines/slurm/here/autopsies/*/*/*")
+        assert here
+        return [*(f"{place}/{path.relative_to(on_node)}" for path in there), *map(str, here)]
+
+    def numbers(self, pids: list[int]) -> list[int]:
+        return [number for pid in pids if (number := self._number(pid))]
+
+    def _number(self, pid: int) -> int:
+        """As the node numbers it; 0 = it is none of the node's."""
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                numbers = line.split()[1:]
+                return int(numbers[1]) if len(numbers) > 1 else 0
+        return 0
+
+    @contextlib.contextmanager
+    def listening(self, name: str) -> Generator[None]:
+        code = (
+            "import socket, sys; one = socket.socket(socket.AF_UNIX); one.bind(chr(0) + sys.argv[1]); "
+            "one.listen(); print('up', flush=True); sys.stdin.read()"
+        )
+        process = self.lab.popen(
+            self.node,
+            [sys.executable, "-c", code, name],
+            stdin=subprocess.PIPE,
+            output=subprocess.PIPE,
+        )
+        assert process.stdout and process.stdout.readline() == b"up\n"
+        try:
+            yield
+        finally:
+            self.lab.kill(process)
+
+    def on_slurm(self, other: str) -> dict[str, Any]:
+        """What the program is told that attacks what there is on Slurm's nodes alone. `other`: the victim."""
+        lab = self.lab
+        lines = lab.slurm("squeue", "-h", "-t", "RUNNING", "-o", "%i %j").splitlines()
+        [allocation] = [line.split() for line in lines if f"-{other}-" in line]
+        own, theirs = self.directory(self.identity.attacker), self.directory(self.victim)
+        sockets, files = (self._found(kind, *dict.fromkeys((own, theirs))) for kind in "sf")
+        daemons = [pid for name in _DAEMONS for pid in lab.processes(self.node, name)]
+        agents = [pid for pid in commands("trainshed-agent") if self._number(pid)]
+        assert sockets and files and daemons and agents
+        names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in (*daemons, *agents)}
+        return {
+            "munge_key": str(lab.directory / "munge.key"),
+            "others_allocation": allocation,
+            "node": self.node,
+            "daemons": [(lab.address(HUB), _SLURMCTLD), (lab.address(self.node), _SLURMD)],
+            "spool_files": self._found("f", SPOOL),
+            "step_sockets": self._found("s", SPOOL),
+            "agents": own,
+            "agent_files": [*([theirs] if theirs != own else []), *files],
+            "agent_sockets": sockets,
+            "hub": (lab.outside, int((self.service.data / "engines/slurm/port").read_text())),
+            "daemon_pids": self.numbers([*daemons, *agents]),
+            "daemon_names": sorted(names),
+        }
+
+    def _found(self, kind: str, *places: str) -> list[str]:
+        """Files ("f") or sockets ("s") there on the node; not those of programs, which lie deeper."""
+        look = ["find", *places, "-maxdepth", "3", "-type", kind]
+        return self.lab.run(self.node, look).split()
+
+    @property
+    def victim(self) -> int:
+        users = self.identity.users
+        return USERS[users[1]] if users else self.identity.uid
+
+
+@dataclass(frozen=True)
+class Siege:
+    """What came of everything."""
+
+    identity: Identity
+    attack: Attack
+    #: By attempt of `on_slurm.py`.
+    verdicts: dict[str, str]
+    why: dict[str, str]
+    #: Directories of agents that are there when all of them have ended.
+    left: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def besieged(lab: SlurmLab, identity: Identity) -> Generator[Siege]:
+    """A service of that identity, attacked."""
+    place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=common_ground()))
+    place.chmod(0o755)
+    name = f"hostile-{IDENTITIES.index(identity)}"
+    top = f'host = "{lab.outside}"\ninsecure = true\nisolation = "{identity.level}"\n{LIMITS}'
+    # The table of images ends what belongs to the top.
+    directory = configure(lab, name, top, identity.settings(), place=place, wrapped=False)
+    os.chown(directory, identity.uid, identity.uid)
+    if identity.uid:
+        give_environments(identity.uid)
+    try:
+        with service_on_login_node(lab, directory, identity.uid) as service:
+            node, *others = [
+                one["name"] for one in service.call("GET", "/trainshed/v1/nodes")["nodes"]
+            ]
+            for one in others:
+                service.call("POST", f"/trainshed/v1/nodes/{one}:drain", {})
+            yard = furnished(
+                SlurmYard(
+                    identity.level,
+                    identity.uid,
+                    place,
+                    service,
+                    lab=lab,
+                    node=node,
+                    identity=identity,
+                )
+            )
+            found = attack(yard)
+            listed = service.call("GET", "/trainshed/v1/jobs?project=" + OTHER)["jobs"]
+            [other] = [job["jobId"] for job in listed if job["state"] == "RUNNING"]
+            target = json.dumps(yard.on_slurm(other))
+            job = yard.submit(OWN, "on_slurm", TARGET=target)
+            service.finish(job, 120)
+            told = {word: rest for word, _, rest in (x.partition(" ") for x in service.lines(job))}
+            service.call("POST", f"{parent_of(OTHER)}/{other}:cancel", {})
+            service.finish(other, 60)
+        # All agents have ended by now.
+        left = [
+            str(path)
+            for uid in {identity.attacker, yard.victim}
+            for path in lab.on_disk(node, yard.directory(uid)).glob("*trainshed-*")
+        ]
+        for path in left:
+            trees.delete(path)
+        yield Siege(
+            identity, found, json.loads(told["VERDICTS"]), json.loads(told["WHY"]), tuple(left)
+        )
+    finally:
+        trees.delete(str(place))
+        shutil.rmtree(place, ignore_errors=True)
