@@ -50,6 +50,7 @@ TOGETHER = {
         "slurm/test_cluster.py",
         "slurm/test_demo.py",
         "slurm/test_doctor.py",
+        "slurm/test_hostile.py",
         "slurm/test_lab.py",
         "slurm/test_leaving.py",
         "slurm/test_same_job.py",
