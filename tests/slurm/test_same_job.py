@@ -5,13 +5,14 @@ import json
 import re
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import torch_runtime
 from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
@@ -22,7 +23,7 @@ from tests.e2e.running import (
     running,
 )
 from tests.e2e.running import submit as submit_container
-from tests.e2e.stories import timeline
+from tests.e2e.stories import PRIMARY, timeline
 
 SUMS = """
 import json, os, pathlib, signal, socket, sys
@@ -83,18 +84,41 @@ ML_JOB = {
         "jobDir": "gs://trainshed/same-ml",
     },
 }
+WHOLE_NODE = "n1-standard-16"
+"""A machine type of which a node of the lab has room for one."""
+
+
+def spread(name: str, image: str, program: Path, *counts: int) -> dict[str, Any]:
+    """A custom job of pools of so many replicas of that program, each replica on a node of its own."""
+    container = {"imageUri": image, "command": ["python3", "-c", program.read_text()]}
+    pool = {"machineSpec": {"machineType": WHOLE_NODE}, "containerSpec": container}
+    spec = {
+        "baseOutputDirectory": {"outputUriPrefix": f"gs://trainshed/same-{name}"},
+        "workerPoolSpecs": [pool | {"replicaCount": str(count)} for count in counts],
+    }
+    return {"displayName": name, "jobSpec": spec}
+
+
+_HERE = Path(__file__).parent
+AVERAGING = spread("averaging", SKLEARN, _HERE / "averaging.py", 1, 2)
+DDP = spread(
+    "ddp", torch_runtime.IMAGE, _HERE.parent / "programs/samples/torch_ddp_env/task.py", 1, 1
+)
 _ITS_OWN = {"createTime", "startTime", "endTime", "updateTime", "etag"}
 """Fields of a job that no two have in common."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a job was, without what no two runs have in common: numbers of jobs, ports, nodes, times."""
+    """What a job was, without what no two runs have in common: numbers of jobs, ports, nodes, times.
+    `nodes`: how many it had."""
 
     resource: dict[str, Any]
-    result: str
+    result: bytes
     specs: list[Any]
+    lines: list[str]
     story: list[str]
+    nodes: int = field(compare=False)
 
 
 def submit(service: Service, path: str, file: Path) -> dict[str, Any]:
@@ -107,18 +131,18 @@ def submit(service: Service, path: str, file: Path) -> dict[str, Any]:
         return json.load(response)
 
 
-def seen(service: Service, path: str, file: Path) -> Seen:
-    """Run the job of a file to its end."""
+def seen(service: Service, path: str, file: Path, result: str) -> Seen:
+    """Run the job of a file to its end. `result`: the object that it leaves."""
     created = submit(service, path, file)
     is_ml = "jobId" in created
     name = f"projects/{PROJECT}/jobs/{created['jobId']}" if is_ml else created["name"]
     job_id = urllib.parse.quote(name, safe="") if is_ml else name.rpartition("/")[2]
-    view = service.finish(job_id, 60)
+    view = service.finish(job_id, 600)
     resource = service.call("GET", f"/v1/{name}")
     lines = [service.lines(job_id, replica["id"]) for replica in view["replicas"]]
     return Seen(
         {key: bare(json.dumps(resource[key])) for key in resource if key not in _ITS_OWN},
-        written(service, "same-ml/sum.txt" if is_ml else "same/model/sum.txt"),
+        written(service, result),
         [
             json.loads(bare(line.removeprefix("spec ")))
             for each in lines
@@ -126,15 +150,29 @@ def seen(service: Service, path: str, file: Path) -> Seen:
             if line.startswith("spec ")
         ],
         sorted(
+            bare(line)
+            for each in lines
+            for line in each
+            # PyTorch warns of what it finds of the network: "[W socket.cpp:697] ...".
+            if not line.startswith(("spec ", "["))
+        ),
+        sorted(
             f"{entry['kind']}: {bare(entry['message'])}"
             for entry in timeline(service, job_id)
             # Only the first job of a runtime in the life of a service is told that.
-            if entry["kind"] != "preparing"
+            if entry["kind"] != "preparing" and not is_end_of_another(entry)
         ),
+        len({replica["node"] for replica in view["replicas"]}),
     )
 
 
-def written(service: Service, name: str) -> str:
+def is_end_of_another(entry: Mapping[str, Any]) -> bool:
+    """Workers that end by themselves do so before the primary's end is theirs, or are just about to."""
+    ends = ("verdict", "replica_exited", "replica_lost")
+    return entry["kind"] in ends and entry["details"].get("replica") != PRIMARY
+
+
+def written(service: Service, name: str) -> bytes:
     """What the program left in the bucket."""
     quoted = urllib.parse.quote(name, safe="")
     request = urllib.request.Request(
@@ -142,13 +180,14 @@ def written(service: Service, name: str) -> str:
         headers={"Authorization": f"Bearer {service.token}"},
     )
     with urllib.request.urlopen(request, timeout=60) as response:
-        return response.read().decode()
+        return response.read()
 
 
 def bare(text: str) -> str:
     """Without what no two runs have in common."""
     text = re.sub(r"\b\d{16,20}\b", "JOB", text)
-    text = re.sub(r"(cmle-training-[a-z0-9-]+?-)[0-9a-f]{6,}(-\d+):\d+", r"\1ID\2:PORT", text)
+    text = re.sub(r"(cmle-training-[a-z0-9-]+?-)[0-9a-f]{6,}(-\d+)(:\d+)?", r"\1ID\2:PORT", text)
+    text = re.sub(r"MASTER_PORT \d+", "MASTER_PORT PORT", text)
     text = re.sub(r"\bnode\d\b|\blocal\b", "NODE", text)
     return re.sub(r"\d+(\.\d+)? (ms|s|seconds?)\b", "SOME TIME", text)
 
@@ -164,18 +203,46 @@ def services(
         yield here, slurm_service
 
 
+def same(services: tuple[Service, Service], file: Path, job: Any, path: str, result: str) -> Seen:
+    """What the job of that file is on both; there."""
+    file.write_text(json.dumps(job, indent=1))
+    here, there = (seen(service, path, file, result) for service in services)
+    assert here.resource["state"] in ('"JOB_STATE_SUCCEEDED"', '"SUCCEEDED"')
+    assert here == there
+    return there
+
+
 @pytest.mark.parametrize(
-    ("path", "job"),
-    [(CUSTOM_JOBS, CUSTOM_JOB), (f"/v1/projects/{PROJECT}/jobs", ML_JOB)],
+    ("path", "job", "result"),
+    [
+        (CUSTOM_JOBS, CUSTOM_JOB, "same/model/sum.txt"),
+        (f"/v1/projects/{PROJECT}/jobs", ML_JOB, "same-ml/sum.txt"),
+    ],
     ids=["aiplatform", "ml"],
 )
 def test_the_same_file_is_the_same_job(
-    services: tuple[Service, Service], tmp_path: Path, path: str, job: dict[str, Any]
+    services: tuple[Service, Service], tmp_path: Path, path: str, job: dict[str, Any], result: str
 ) -> None:
-    file = tmp_path / "job.json"
-    file.write_text(json.dumps(job, indent=1))
-    here, there = (seen(service, path, file) for service in services)
-    assert here.resource["state"] in ('"JOB_STATE_SUCCEEDED"', '"SUCCEEDED"')
-    assert here.result == "21"
-    assert len(here.specs) == 3
-    assert here == there
+    there = same(services, tmp_path / "job.json", job, path, result)
+    assert there.result == b"21"
+    assert len(there.specs) == 3
+
+
+def test_a_program_that_finds_its_peers_by_tf_config_runs_across_nodes(
+    services: tuple[Service, Service], tmp_path: Path
+) -> None:
+    there = same(
+        services, tmp_path / "job.json", AVERAGING, CUSTOM_JOBS, "same-averaging/model/line.json"
+    )
+    assert there.nodes == 3
+    assert len(there.specs) == 3 and len(there.lines) == 3
+    assert len(set(there.lines)) == 1, "all have fitted the same line"
+
+
+@pytest.mark.soak  # An environment of PyTorch.
+def test_ddp_as_public_samples_have_it_runs_across_nodes(
+    services: tuple[Service, Service], tmp_path: Path
+) -> None:
+    there = same(services, tmp_path / "job.json", DDP, CUSTOM_JOBS, "same-ddp/model/model.pt")
+    assert there.nodes == 2
+    assert [line for line in there.lines if line.startswith("epoch 4 loss ")]
