@@ -127,13 +127,14 @@ class Clients:
         self.creating = tuple(replace(work, created=now, updated=now) for work in works)
         try:
             await intake.create_jobs([NewWork(work) for work in self.creating])
+            for work in self.creating:
+                service.submitted(work)
         except AlreadyExists:
-            pass  # the answer to the first try was lost
+            for work in works:  # the answer to the first try was lost
+                service.wake(work.uid)
         finally:
             self.creating = ()
-        for work in works:
-            self.accepted.submits.add(work.uid)
-            service.wake(work.uid)
+        self.accepted.submits.update(work.uid for work in works)
 
     async def _relabel(self, store: Store, uid: JobUid) -> None:
         """By two who have read the same: the second is refused."""

@@ -99,7 +99,7 @@ class World:
 
     async def create(self, subject: Job) -> JobUid:
         await self.store.intake.create_job(subject, ())
-        self.controller.wake(subject.uid)
+        self.controller.submitted(subject)
         return subject.uid
 
     async def cancel(self, subject: Job, at: int | None = None) -> None:

@@ -48,6 +48,7 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.works import Work
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
@@ -124,6 +125,11 @@ class Mailboxes:
     def wake(self, uid: JobUid) -> None:
         """The stored job was changed by somebody else, or is new."""
         self._mailboxes[uid].reload = True
+        self._ensure_busy(uid)
+
+    def look(self, uid: JobUid) -> None:
+        """What the controller has of a job is as it is stored, and was not looked at yet."""
+        self._mailboxes.setdefault(uid, Mailbox())
         self._ensure_busy(uid)
 
     def add(self, uid: JobUid, event: Event) -> None:
@@ -320,7 +326,9 @@ class Controller:
         self._watching = keep(self._watch, "hearing the engine")
         if self._curves is not None:
             self._curves.start()
-        for uid in (*self._tracked, *parents):
+        for uid in self._tracked:
+            self._mailboxes.look(uid)
+        for uid in parents:
             self.wake(uid)
 
     def _lose_slotless(
@@ -364,6 +372,14 @@ class Controller:
     def wake(self, uid: JobUid) -> None:
         """Look at a job: it is new, or a request appended an intent."""
         self._mailboxes.wake(uid)
+
+    def submitted(self, work: Work) -> None:
+        """A work was created: it is stored as it is given here, and need not be read again."""
+        if isinstance(work, Job) and work.uid not in self._tracked and not self._closing:
+            self._track(LiveJob(work, generation=1))
+            self._mailboxes.look(work.uid)
+        else:
+            self.wake(work.uid)
 
     def set_aside(self, record: RecordSetAside) -> None:
         """A record could not be read: if it is a job's, nobody commits to it any more."""

@@ -224,6 +224,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         now=clock.now,
         new_uid=new_uid,
         wake=controller.wake,
+        submitted=controller.submitted,
         suggest=suggesting.wake,
         operations=bootstrap.store.operations,
         exports=exports,

@@ -170,6 +170,10 @@ class Intake(Protocol):
         nothing if it was deleted."""
         ...
 
+    async def tell_all(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
+        """As `tell`, the same to many works at once: all of them or none."""
+        ...
+
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
     ) -> Work:

@@ -116,6 +116,7 @@ class House:
             now=self.now,
             new_uid=lambda: JobUid(next(self._uids)),
             wake=self.woken.append,
+            submitted=lambda work: self.woken.append(work.uid),
             suggest=self.asked.append,
             operations=self.store.operations,
             exports=self.exports,

@@ -169,12 +169,12 @@ async def test_a_call_that_is_given_up_is_carried_out_whole(
         await go_on.wait()
         return await create(*arguments, **named)
 
-    def wake(uid: Any) -> None:
-        house.woken.append(uid)
+    def submitted(work: Any) -> None:
+        house.woken.append(work.uid)
         woken.set()
 
     monkeypatch.setattr(type(house.store.intake), "create_job", staticmethod(slow))
-    object.__setattr__(house.services, "wake", wake)
+    object.__setattr__(house.services, "submitted", submitted)
     request = wire_json.from_public(
         "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation()
     ).SerializeToString()

@@ -28,3 +28,15 @@ async def test_a_story_is_told_on_in_any_state(store: Store) -> None:
     await store.intake.delete_job(job.name, operation(1))
     await store.intake.tell(job.uid, [entry("shell")])
     assert await store.reader.timeline(JobUid(7)) == ()
+
+
+async def test_many_stories_are_told_on_at_once(store: Store) -> None:
+    """Of those that are there: who was deleted meanwhile keeps nobody else from being told."""
+    jobs = [make_job(number, f"j{number}") for number in (1, 2)]
+    for job in jobs:
+        await store.intake.create_job(job, [entry("created")])
+    await store.intake.tell_all([JobUid(1), JobUid(9), JobUid(2)], entry("service_away"))
+    for job in jobs:
+        kinds = [each.kind for each in await store.reader.timeline(job.uid)]
+        assert kinds == ["created", "service_away"]
+    assert await store.reader.timeline(JobUid(9)) == ()

@@ -18,6 +18,7 @@ from trainshed.core.retention import LogCollection, Retention, RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.store.curves import Curves
@@ -304,6 +305,8 @@ class Services:
     new_uid: Callable[[], JobUid]
     #: Tells the controller that a job has something to do.
     wake: Callable[[JobUid], None]
+    #: Tells it of a work that was stored in this moment.
+    submitted: Callable[[Work], None]
     #: Tells the controller that an operation of a study waits; its end is a notice of `JobUid(study)`.
     suggest: Callable[[StudyUid], None]
     operations: Operations

@@ -146,8 +146,8 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
         await services.intake.create_job(made[0].job, made[0].timeline)
     else:
         await services.intake.create_jobs(made)
-    for work in works:
-        services.wake(work.uid)
+    for stored in made:
+        services.submitted(stored.job)
 
 
 def check_labels(services: Services, work: Work) -> None:

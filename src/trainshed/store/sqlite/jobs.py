@@ -87,12 +87,14 @@ class SqliteIntake:
         return await self._writer.run("order_drill", work)
 
     async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            # Somebody may have deleted it meanwhile, and its timeline with it.
-            if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
-                append_timeline(connection, uid, entries)
+        await self._writer.run("tell", lambda connection: _tell(connection, uid, entries))
 
-        await self._writer.run("tell", work)
+    async def tell_all(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            for uid in uids:
+                _tell(connection, uid, (entry,))
+
+        await self._writer.run("tell_all", work)
 
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
@@ -165,6 +167,12 @@ class SqliteIntake:
             statement,
             lambda connection: connection.execute(_SQL[statement], parameters).rowcount,
         )
+
+
+def _tell(connection: sqlite3.Connection, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
+    # Somebody may have deleted it meanwhile, and its timeline with it.
+    if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
+        append_timeline(connection, uid, entries)
 
 
 def _live(connection: sqlite3.Connection, name: JobName, advice: str) -> JobUid:
