@@ -2,6 +2,7 @@
 `planning`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from weakref import WeakValueDictionary
 
 from trainshed.core.capacity import QuotaKey
@@ -164,6 +165,10 @@ def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[Rep
     )
 
 
+_DEMAND = itemgetter(1)
+"""Of a replica and what it asks for."""
+
+
 class Shapes:
     """Gives equal gangs the same `Shape`, and equal replicas the same `Kind`, as long as somebody has one."""
 
@@ -171,12 +176,18 @@ class Shapes:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
         self._requests: WeakValueDictionary[Kinds, ResourceRequest] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[object, Shape] = WeakValueDictionary()
+        #: Of gangs of one demand, by that and what else makes a shape: most are, and need no more than this.
+        self._uniform: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         """The gang's shape, and the sort of each of its replicas."""
-        if len(gang.replicas) == 1:
-            # As most have.
-            shape = self._shape(gang, ((self._kind(gang.replicas[0][1]), 1),))
+        # Those of a pool share the object, so that no field has to be compared.
+        if len(gang.replicas) == 1 or len(set(map(id, map(_DEMAND, gang.replicas)))) == 1:
+            demand, count = gang.replicas[0][1], len(gang.replicas)
+            key = (demand, count, gang.quota, gang.region, gang.longest)
+            shape = self._uniform.get(key)
+            if shape is None:
+                shape = self._uniform[key] = self._shape(gang, ((self._kind(demand), count),))
             return shape, shape.request.in_order
         runs: list[tuple[Kind, int]] = []
         for demand, count in _runs(gang.replicas):

@@ -119,14 +119,16 @@ class _Planner:
     def _is_crowded_out(self, entry: Entry) -> bool:
         """Seen at a glance: nearly all that wait in relaxed mode do so for the number of replicas, and where
         quotas are tight, for a quota."""
-        if self._preemption.possible or self._transaction.reserves_quota:
+        if self._preemption.possible:
             return False
         for meter, amount in entry.meters:
-            if meter.limit is not None and not meter.allows(
-                amount, meter.limit - meter.used, meter.used
-            ):
+            if meter.limit is None:
+                continue
+            if not meter.allows(amount, meter.limit - meter.used, meter.used):
                 missing, _ = assess(self._snapshot, entry.shape.request)
                 return not missing  # else it is to be told
+            if self._transaction.reserves(meter):
+                return False  # what is reserved may let it start, or hold it back
         return False
 
     def _may_reserve(self, entry: Entry) -> bool:

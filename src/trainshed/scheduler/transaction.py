@@ -68,6 +68,8 @@ class PlanTransaction:
         self._origin: dict[str, tuple[Layout, Vector]] = {}
         self._guards: dict[str, list[NodeGuard]] = {}
         self._guarded: dict[str, tuple[Layout, Vector]] = {}
+        #: The most of each that is free on any guarded node of a layout; None = not known since one changed.
+        self._most_guarded: dict[Layout, Vector] | None = None
         self._claims: dict[str, Vector] = {}
         self._meter_guards: dict[Meter, list[MeterGuard]] = {}
         self._meter_claims: dict[Meter, int] = {}
@@ -105,10 +107,9 @@ class PlanTransaction:
             return ENDLESS
         return meter.limit - meter.used - self._meter_claims.get(meter, 0)
 
-    @property
-    def reserves_quota(self) -> bool:
+    def reserves(self, meter: Meter) -> bool:
         """Whether some of a quota is kept free for a gang."""
-        return bool(self._meter_guards)
+        return meter in self._meter_guards
 
     def allows(self, entry: Entry) -> bool:
         """Whether quotas and the number of replicas let it start now."""
@@ -148,6 +149,7 @@ class PlanTransaction:
         layout, vector = self._guarded[part.node]
         need = part.kind.vector(layout)
         self._guarded[part.node] = (layout, plus(vector, need, -part.count))
+        self._most_guarded = None
         for guard in self._guards[part.node]:
             if _outlasts(ends, guard.at):
                 guard.spare = plus(guard.spare, need, -part.count)
@@ -220,6 +222,7 @@ class PlanTransaction:
             self._claims[node] = plus(old, claim) if old else claim
             if node not in self._guarded:
                 self._guarded[node] = (layout, self._release(node))
+                self._most_guarded = None
         for meter, spare in spares:
             self._meter_guards.setdefault(meter, []).append(MeterGuard(at, spare))
         for meter, amount in entry.meters:
@@ -263,14 +266,19 @@ class PlanTransaction:
         return self._place_guarded(kind, count, ends, parts) if count and self._guarded else count
 
     def _place_guarded(self, kind: Kind, count: int, ends: int, parts: list[Placement]) -> int:
-        needs: dict[Layout, Vector] = {}
+        # Most of what is reserved is full: nearly all that ask are turned away by the few layouts there are.
+        needs = {
+            layout: kind.vector(layout)
+            for layout, most in self._largest_guarded().items()
+            if kind.suits(layout) and count_fitting(most, kind.vector(layout))
+        }
+        if not needs:
+            return count
         for node, (layout, vector) in list(self._guarded.items()):
             if not count:
                 break
             need = needs.get(layout)
-            if need is None:
-                need = needs[layout] = kind.vector(layout) if kind.suits(layout) else ()
-            if not need or node == self.avoid:
+            if need is None or node == self.avoid:
                 continue
             here = min(count, count_fitting(vector, need))
             for guard in self._guards[node]:
@@ -284,6 +292,15 @@ class PlanTransaction:
                 parts.append(part)
                 count -= here
         return count
+
+    def _largest_guarded(self) -> dict[Layout, Vector]:
+        if self._most_guarded is None:
+            most: dict[Layout, Vector] = {}
+            for layout, vector in self._guarded.values():
+                before = most.get(layout)
+                most[layout] = tuple(map(max, before, vector)) if before else vector
+            self._most_guarded = most
+        return self._most_guarded
 
     def _note(self, node: str) -> None:
         if node not in self._origin:
