@@ -8,6 +8,7 @@ name their logs.
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -111,8 +112,13 @@ def name_by_id(request: Message, ids: Iterable[str]) -> None:
     """Replace the numbers of projects in a request's names by their ids, for a project is one whichever it is
     named by: programs find the number in CLOUD_ML_PROJECT_ID. `ids`: the projects whose numbers are known
     here; "" is none."""
-    numbers = {f"projects/{project_number(each)}/": f"projects/{each}/" for each in ids if each}
-    _rename(request, numbers)
+    _rename(request, _by_number(tuple(ids)))
+
+
+@lru_cache(1024)
+def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
+    """What stands at the front of names, with a number and with the id."""
+    return {f"projects/{project_number(each)}/": f"projects/{each}/" for each in ids if each}
 
 
 def _rename(message: Message, numbers: Mapping[str, str]) -> None:
