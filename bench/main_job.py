@@ -21,12 +21,12 @@ def measure(rounds: int, jobs: int, seconds: int) -> list[Row]:
     """`rounds` of each start-up row, `jobs` of the throughput row, `seconds` of submit load."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
-        with running(Path(directory, "main")) as service:
+        with running(Path(directory, "main"), forked=False) as service:
             warm(service)
             rows.append(idle_memory(service))
             rows += start_up(service, rounds)
             rows.append(throughput(service, jobs))
-        with running(Path(directory, "queued"), "--max-replicas", "1") as service:
+        with running(Path(directory, "queued"), "--max-replicas", "1", forked=False) as service:
             rows += submit_cost(service, seconds)
     return rows
 

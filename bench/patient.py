@@ -50,7 +50,7 @@ class Patient:
         """Start it anew. Returns when that was (ns), the milliseconds until it answered, and the
         connection."""
         begun = time.perf_counter_ns()
-        again = start(self.service.data, *self.args)
+        again = start(self.service.data, *self.args, forked=False)
         # `running` takes down what it gave out.
         self.service.process, self.service.rest, self.service.pid = (
             again.process, again.rest, again.pid
