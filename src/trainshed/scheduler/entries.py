@@ -84,12 +84,18 @@ class ResourceRequest:
 class Shape:
     """Gangs of one shape have the same chances: if one does not fit, none of the same project does."""
 
-    __slots__ = ("__weakref__", "kinds", "longest", "request")
+    __slots__ = ("__weakref__", "amounts", "kinds", "longest", "replicas", "request")
 
-    def __init__(self, request: ResourceRequest, longest: int) -> None:
+    def __init__(
+        self, request: ResourceRequest, quota: Sequence[tuple[str, float]], longest: int
+    ) -> None:
         self.request = request
         self.kinds = request.kinds
         self.longest = longest
+        #: What it takes of each quota, by metric.
+        self.amounts = tuple([(metric, amount(value)) for metric, value in quota if value])
+        #: What it takes of the number of replicas.
+        self.replicas = amount(sum(count for _, count in request.kinds))
 
 
 class Entry:
@@ -207,7 +213,7 @@ class Shapes:
         key = (request, gang.quota, gang.region, gang.longest)
         shape = self._shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = Shape(request, gang.longest)
+            shape = self._shapes[key] = Shape(request, gang.quota, gang.longest)
         return shape
 
     def _kind(self, demand: Demand) -> Kind:

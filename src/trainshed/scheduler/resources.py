@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+from trainshed.core.capacity import NOBODY_ELSE
 from trainshed.core.routes import ANYBODY, Acceptance
 from trainshed.scheduler.model import Demand, NodeCapacity
 
@@ -101,7 +102,7 @@ def thousandths(amount: float) -> int:
 
 
 def layout_of(node: NodeCapacity) -> Layout:
-    types = tuple(sorted(t for t, count in node.accelerators if count > 0))
+    types = tuple(sorted([t for t, count in node.accelerators if count > 0]))
     key = types, node.accepts
     found = _layouts.get(key)
     if found is None:
@@ -118,6 +119,8 @@ def capacity_of(node: NodeCapacity) -> Vector:
 
 def others_of(node: NodeCapacity) -> Vector:
     """What others use of a node, in its layout."""
+    if node.others is NOBODY_ELSE:
+        return (0,) * layout_of(node).size
     devices = dict(node.others.accelerators)
     return (
         *(devices.get(t, 0) for t in layout_of(node).types),

@@ -46,13 +46,15 @@ _Sorted = TypeVar(
 class Node:
     """A node and what is on it."""
 
-    __slots__ = ("capacity", "holders", "layout", "name", "others", "replicas", "used")
+    __slots__ = ("capacity", "has", "holders", "layout", "name", "others", "replicas", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
         #: None = gangs name it, and the engine does not (any more).
         self.capacity: NodeCapacity | None = None
         self.layout: Layout = UNKNOWN_LAYOUT
+        #: All that it has.
+        self.has: Vector = (0, 0)
         #: By gangs.
         self.used: Vector = (0, 0)
         #: By work of others than this service.
@@ -67,8 +69,7 @@ class Node:
     @property
     def free(self) -> Vector:
         """What is left of a known node; below zero where others took what gangs have."""
-        assert self.capacity is not None
-        return plus(plus(capacity_of(self.capacity), self.used, -1), self.others, -1)
+        return plus(plus(self.has, self.used, -1), self.others, -1)
 
     def change(self, kinds: Sequence[Kind], times: int) -> None:
         """Replicas come (1) or go (-1)."""
@@ -337,11 +338,10 @@ class Snapshot:
         else:
             shape, kinds = self._shapes.of(gang)
         meters = [
-            (self._meter(gang.project_id, gang.region, metric), amount(value))
-            for metric, value in gang.quota
-            if value
+            (self._meter(gang.project_id, gang.region, metric), taken)
+            for metric, taken in shape.amounts
         ]
-        meters.append((self.replicas, amount(len(gang.replicas))))
+        meters.append((self.replicas, shape.replicas))
         project = self.projects.get(gang.project_id)
         if project is None:
             project = self.projects[gang.project_id] = Project(gang.project_id)
@@ -369,7 +369,7 @@ class Snapshot:
     def _attach(self, entry: Entry) -> None:
         uid = entry.gang.uid
         if not entry.is_placed:
-            if entry.waits:
+            if not entry.state.leaving:
                 self.queue.add(entry)
                 if entry.gang.alternatives:
                     insort(self.flexible, entry.age)
@@ -395,7 +395,7 @@ class Snapshot:
     def _detach(self, entry: Entry) -> None:
         uid = entry.gang.uid
         if not entry.is_placed:
-            if entry.waits:
+            if not entry.state.leaving:
                 self.queue.drop(entry)
                 if entry.gang.alternatives:
                     _remove(self.flexible, entry.age)
@@ -439,7 +439,7 @@ class Snapshot:
         self.version += 1
         node = self.nodes.setdefault(name, Node(name))
         if node.capacity is not None:
-            self._count(node.capacity, -1)
+            self._count(node, -1)
             if node.is_ready:
                 _remove(self.loads, (node.replicas, name))
             for rooms in (self.free, self.ready, self.known):
@@ -447,25 +447,26 @@ class Snapshot:
         node.capacity = capacity
         node.layout = UNKNOWN_LAYOUT if capacity is None else layout_of(capacity)
         node.used, node.replicas = (0,) * node.layout.size, 0
-        node.others = node.used if capacity is None else others_of(capacity)
+        node.has = node.others = node.used
+        if capacity is not None:
+            node.has, node.others = capacity_of(capacity), others_of(capacity)
         for entry in node.holders.values():
             node.change(entry.held[name], 1)
         if capacity is None:
             if not node.holders:
                 del self.nodes[name]
         else:
-            self._count(capacity, 1)
-            has = capacity_of(capacity)
-            self.known.add(name, node.layout, has)
+            self._count(node, 1)
+            self.known.add(name, node.layout, node.has)
             if node.is_ready:
                 insort(self.loads, (node.replicas, name))
-                self.ready.add(name, node.layout, has)
+                self.ready.add(name, node.layout, node.has)
                 self.free.add(name, node.layout, node.free)
         self._weigh()
 
-    def _count(self, capacity: NodeCapacity, times: int) -> None:
-        names = (*layout_of(capacity).types, CPUS, MEMORY)
-        for what, value in zip(names, capacity_of(capacity), strict=True):
+    def _count(self, node: Node, times: int) -> None:
+        names = (*node.layout.types, CPUS, MEMORY)
+        for what, value in zip(names, node.has, strict=True):
             self._all[what] = self._all.get(what, 0) + value * times
 
     def _weigh(self) -> None:
