@@ -39,7 +39,7 @@ async def settle_leftovers(
     while True:
         try:
             allocated = await engine.allocations()
-            lose_slotless(allocated)
+            lose_slotless(frozenset(allocated))
             for uid, attempt in allocated:
                 if stored(uid) is None:
                     await engine.stop(uid, attempt, 0)
