@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 import errno
 import sqlite3
 
+_NAMED = 10
+"""Jobs taken over that the person at the terminal is told by name."""
+
 
 @click.command(name="up", short_help="Start the service.")
 @click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
@@ -203,7 +206,9 @@ def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
     """What an operator is told at the start besides addresses."""
     if taken_over:
         many = "jobs" if len(taken_over) > 1 else "job"
-        yield f"Taken over: {len(taken_over)} {many} that ran on ({', '.join(taken_over)})."
+        more = len(taken_over) - _NAMED
+        named = ", ".join(taken_over[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        yield f"Taken over: {len(taken_over)} {many} that ran on ({named})."
     if settings.anonymous_storage:
         yield (
             "NOTE: anonymous_storage is on: every program, and whoever reaches the buckets, has all of"
