@@ -83,6 +83,7 @@ def _be_buckets(orders: int, reports: int, parent: int) -> NoReturn:
         kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)
         # Ctrl-C at a terminal is for the service, which then tells its children.
         os.setpgid(0, 0)
+        gc.enable()
         from trainshed.buckets.process import serve
 
         with os.fdopen(orders) as file:

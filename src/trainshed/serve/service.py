@@ -105,6 +105,7 @@ class Service:
             await self._app.controller.start()
         # What was loaded stays: it need not be looked through for garbage again and again.
         gc.freeze()
+        gc.enable()
         await self._take_over()
         if bad := await self._bootstrap.store.reader.set_aside():
             say(told_set_aside(bad))

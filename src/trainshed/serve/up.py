@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import os
 import sys
@@ -134,6 +135,9 @@ def command(
         return
     configure(settings.log_format, settings.log_level, plain)
 
+    # Nothing of what is loaded is garbage; to look through it again and again would take a part of the start.
+    # `Service` looks for garbage again once it has begun its work, the bucket process at once.
+    gc.disable()
     last_sign = last_written(settings.data)
     # The zygote gets ready in its own process while this one loads everything else.
     from trainshed.engines.local import spawner
