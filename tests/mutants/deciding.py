@@ -151,8 +151,8 @@ DECIDING: Final = (
     Mutant(
         "live jobs not looked at",
         _CONTROLLER + "controller.py",
-        "        for uid in (*self._tracked, *parents):\n",
-        "        for uid in parents:\n",
+        "            self._mailboxes.look(uid)\n        for uid in parents:\n",
+        "            pass\n        for uid in parents:\n",
         "What was asked just before a restart, a cancel say, is found by nobody.",
         SIMULATION,
     ),
