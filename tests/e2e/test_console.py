@@ -1,5 +1,5 @@
-"""The console in a real browser: what a newcomer does, on every page no error, nothing that keeps people out;
-with the long tests a picture of each in light, in dark and as a phone shows it (build/console)."""
+"""The console in a real browser: what a newcomer does, on every page no error, nothing that keeps people out,
+and a picture of each in light, in dark and as a phone shows it (build/console)."""
 
 import re
 import urllib.parse
@@ -328,42 +328,42 @@ def too_wide(page: Page) -> int:
     )
 
 
+def picture(page: Page, name: str, form: str) -> None:
+    """For people to look at. A JPEG: to pack a PNG of a whole page takes a multiple of the time."""
+    page.screenshot(path=PICTURES / f"{name}-{form}.jpeg", type="jpeg", full_page=True, quality=80)
+
+
 def test_every_page_lets_everybody_in(
     service: Service, enter: Callable[..., Page], pages: dict[str, str]
 ) -> None:
-    """WCAG 2 AA as far as axe can tell, in light and in dark, and no page wider than a screen or a phone.
-    Each is loaded once; every third is looked at in dark, and by `./dev test-all` each."""
+    """WCAG 2 AA as far as axe can tell, in light and in dark, no page wider than a screen or a phone, and a
+    picture of each of the three. Each page is loaded once; of every third axe looks at the dark form, and
+    with `./dev test-all` of each."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for old in PICTURES.iterdir():
+        old.unlink()
     page = enter()
     faults: list[str] = []
     for number, (name, path) in enumerate(pages.items()):
         arrive(page, service, name, path)
+        picture(page, name, "light")
         page.evaluate(AXE)
         found = page.evaluate(LOOK, RULES)
         wide = {"screen": too_wide(page)}
+        page.emulate_media(color_scheme="dark")
+        picture(page, name, "dark")
         if SOAKS or number % 3 == 0:
-            page.emulate_media(color_scheme="dark")
             found += [f"in dark, {each}" for each in page.evaluate(LOOK, ["color-contrast"])]
-            page.emulate_media(color_scheme="light")
+        page.emulate_media(color_scheme="light")
         page.set_viewport_size(FORMS["phone"]["viewport"])
         wide["phone"] = too_wide(page) + sum(page.evaluate(TABLES))
+        picture(page, name, "phone")
         page.set_viewport_size(FORMS["light"]["viewport"])
         faults += [f"{name}: {each}" for each in found]
         faults += [f"{name}: {n} pixels too wide ({form})" for form, n in wide.items() if n > 0]
     assert faults == []
-
-
-@pytest.mark.soak
-def test_pictures_of_every_page(
-    service: Service, enter: Callable[..., Page], pages: dict[str, str]
-) -> None:
-    """They are for people to look at (build/console)."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    for form in FORMS:
-        page = enter(form)
-        for name, path in pages.items():
-            arrive(page, service, name, path)
-            page.screenshot(path=PICTURES / f"{name}-{form}.png", full_page=True)
-    assert len(list(PICTURES.glob("*.png"))) >= len(FORMS) * len(pages)
+    taken = {each.name for each in PICTURES.iterdir()}
+    assert taken == {f"{name}-{form}.jpeg" for name in pages for form in FORMS}
 
 
 def test_the_keyboard_leads_everywhere(service: Service, enter: Callable[..., Page]) -> None:
