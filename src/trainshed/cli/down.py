@@ -3,7 +3,9 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import click
 
@@ -15,6 +17,10 @@ from trainshed.cli.jobs.views import JobView
 from trainshed.cli.processes import Process
 
 _SECOND = 10**9
+_AT_ONCE = 32
+"""Requests to the service. Where more jobs than this are to end, some are watched once others have ended."""
+_NAMED = 20
+"""Jobs that are named one by one."""
 
 
 @click.command()
@@ -65,8 +71,13 @@ def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
 
 
 def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
-    for job in jobs:
+    """Ask the service to cancel all of them, several at once: it stores together what comes together."""
+    for job in jobs[:_NAMED]:
         click.echo(f"Cancelling {job.id} {job.display_name}".rstrip())
+    if len(jobs) > _NAMED:
+        click.echo(f"Cancelling {len(jobs) - _NAMED} more")
+
+    def cancel(job: JobView) -> None:
         try:
             client.post(job_path(job.uid, ":cancel"), {})
         except Refused as refused:
@@ -74,23 +85,52 @@ def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
             if refused.status not in (400, 404):
                 raise
 
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for _ in threads.map(cancel, jobs):
+            pass
+
 
 def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[], float]) -> None:
+    """Wait for the end of each of them. Raises ClickException that names those that are not over in time."""
+    # What had not begun is over by now: asked in one list, not job by job.
+    live = _still_live(client, jobs)
     over: set[str] = set()
+    todo: SimpleQueue[JobView] = SimpleQueue()
+    for job in live:
+        todo.put(job)
+    # Not a pool's: whoever still watches a job that does not end is left behind.
     watchers = [
-        threading.Thread(target=_watch, args=(client, job, over), daemon=True) for job in jobs
+        threading.Thread(target=_watch_each, args=(client, todo, over), daemon=True)
+        for _ in range(min(_AT_ONCE, len(live)))
     ]
     for watcher in watchers:
         watcher.start()
     for watcher in watchers:
         watcher.join(left())
-    late = [job for job in jobs if job.uid not in over]
-    if late:
-        named = "".join(f"\n  {job.id}  {job.display_name or job.name}" for job in late)
+    late = [job for job in live if job.uid not in over]
+    # Nobody may have come to look at some of them.
+    if late and (late := _still_live(client, late)):
+        named = "".join(f"\n  {job.id}  {job.display_name or job.name}" for job in late[:_NAMED])
+        if len(late) > _NAMED:
+            named += f"\n  and {len(late) - _NAMED} more"
         raise click.ClickException(
             f"{len(late)} of {len(jobs)} jobs are not over yet, so the service was left running:{named}"
             "\nTheir programs may need longer to end; try again with a longer --timeout."
         )
+
+
+def _still_live(client: Client, jobs: Sequence[JobView]) -> list[JobView]:
+    live = {job.uid for job in live_jobs(client)}
+    return [job for job in jobs if job.uid in live]
+
+
+def _watch_each(client: Client, jobs: SimpleQueue[JobView], over: set[str]) -> None:
+    while True:
+        try:
+            job = jobs.get_nowait()
+        except Empty:
+            return
+        _watch(client, job, over)
 
 
 def _watch(client: Client, job: JobView, over: set[str]) -> None:

@@ -42,7 +42,7 @@ def test_it_cancels_waits_and_stops(
     assert {a.query.get("project") for a in service.asked} == {"-", None}
     asked = [(a.method, a.query.get("state")) for a in service.asked]
     live = "QUEUED,PREPARING,RUNNING,CANCELLING"
-    assert asked == [("GET", live), ("POST", None), ("GET", None)]
+    assert asked == [("GET", live), ("POST", None), ("GET", live), ("GET", None)]
 
 
 def test_a_job_that_changes_its_state_meanwhile_is_cancelled_once(
@@ -58,6 +58,21 @@ def test_a_job_that_changes_its_state_meanwhile_is_cancelled_once(
     result = trainshed("down")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("Cancelling 7") == 1
+
+
+def test_of_many_jobs_only_those_that_take_time_are_watched(
+    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
+) -> None:
+    jobs = [job(uid=str(number)) for number in range(1, 26)]
+    service.on("GET", JOBS, *({"jobs": live, "nextPageToken": ""} for live in (jobs, jobs[-1:])))
+    for number in range(1, 26):
+        service.on("POST", f"{JOBS}/{number}:cancel", {})
+    service.on("GET", f"{JOBS}/25/watch", Stream([job(uid="25", state="CANCELLED")]))
+    result = trainshed("down")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert (len(lines), lines[-2:]) == (22, ["Cancelling 5 more", "The service has ended."])
+    assert process.wait(10) == -15
 
 
 def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
