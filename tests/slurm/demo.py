@@ -40,14 +40,17 @@ def power_switch(lab: SlurmLab) -> Generator[Path]:
         switch.join()
 
 
-def write_config(lab: SlurmLab, directory: Path) -> Path:
+def write_config(lab: SlurmLab, directory: Path, slurm: str = "", *, wrapped: bool = True) -> Path:
     """Of a service whose replicas are on the lab's nodes, with its data in `directory`, which nodes see. It
-    may place more than the nodes, small as they are, would have room for."""
+    may place more than the nodes, small as they are, would have room for. `slurm`: more of
+    `[engines.slurm]`; several clusters take no more than they have room for. `wrapped`: its process is
+    outside of the lab, and Slurm's commands are the lab's."""
+    capacity = "" if "clusters" in slurm else 'capacity = "relaxed"\n'
+    own = f'commands = "{lab.commands}"\ndirectory = "/tmp/agents"\n' if wrapped else ""
     config = directory / "config.toml"
     config.write_text(
-        f'capacity = "relaxed"\nmemory_per_replica = 1000\ndata = "{directory}/data"\n'
-        f'[engines.slurm]\naddress = "{lab.outside}"\ncommands = "{lab.commands}"\n'
-        'directory = "/tmp/agents"\nlook_every = 5.0\nshared = true\n'
+        f'{capacity}memory_per_replica = 1000\ndata = "{directory}/data"\n'
+        f'[engines.slurm]\naddress = "{lab.outside}"\n{own}look_every = 5.0\nshared = true\n{slurm}'
     )
     return config
 

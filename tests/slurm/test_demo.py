@@ -1,14 +1,27 @@
 """`trainshed demo --engine slurm`: a node is lost in the middle of training, as a newcomer sees it."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import command, environment
+from tests.contract.ordinary_user import NOBODY
+from tests.e2e.running import command, common_place, environment
 from tests.slurm.demo import power_switch, write_config
 from tests.slurm.lab import SlurmLab
+from tests.slurm.whole import give_environments, on_login_node
+
+TWO_CLUSTERS = """
+[engines.slurm.clusters.east]
+regions = ["us-east1"]
+partition = "tiny"
+
+[engines.slurm.clusters.rest]
+conf = "/etc/slurm/slurm.conf"
+"""
+"""Two partitions of one Slurm stand for them; the demo's job runs in the second one."""
 
 
 def demonstrate(lab: SlurmLab, name: str, *arguments: str) -> str:
@@ -16,9 +29,17 @@ def demonstrate(lab: SlurmLab, name: str, *arguments: str) -> str:
     directory = lab.directory / name
     directory.mkdir()
     config = write_config(lab, directory)
+    words = ["demo", "--engine", "slurm", "--config", str(config), *arguments]
+    said = told(command(*words), environment(directory / "data"))
+    assert Path(directory / "data" / "trainshed.db").exists()
+    return said
+
+
+def told(argv: list[str], environment: dict[str, str]) -> str:
+    """What a demo prints; it succeeds."""
     done = subprocess.run(
-        command("demo", "--engine", "slurm", "--config", str(config), *arguments),
-        env=environment(directory / "data"),
+        argv,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -26,7 +47,6 @@ def demonstrate(lab: SlurmLab, name: str, *arguments: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert Path(directory / "data" / "trainshed.db").exists()
     return done.stdout
 
 
@@ -57,3 +77,19 @@ def test_on_a_cluster_whose_nodes_nobody_may_harm(slurm_lab: SlurmLab) -> None:
     lost, elsewhere = went_on(said)
     assert lost != elsewhere
     assert slurm_lab.states()[lost] in ("idle", "mixed", "allocated")
+
+
+@pytest.mark.soak  # Likewise.
+@pytest.mark.parametrize("clusters", ["", TWO_CLUSTERS], ids=["one cluster", "two clusters"])
+def test_by_an_ordinary_user_on_a_login_node(slurm_lab: SlurmLab, clusters: str) -> None:
+    """Who may end the steps of his own jobs, and no more."""
+    directory = common_place() / f"demo-{len(clusters)}"
+    directory.mkdir()
+    config = write_config(slurm_lab, directory, clusters, wrapped=False)
+    os.chown(directory, NOBODY, NOBODY)
+    give_environments(NOBODY)
+    words = ["trainshed", "demo", "--engine", "slurm", "--config", str(config)]
+    lost, elsewhere = went_on(told(*on_login_node(slurm_lab, words, NOBODY)))
+    assert lost != elsewhere
+    names = {name for node in (lost, elsewhere) for name in node.split(".")[:-1]}
+    assert names == ({"rest"} if clusters else set())

@@ -6,12 +6,13 @@ step of the service's agent there gets SIGKILL, with all programs, and that the 
 more.
 """
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
@@ -34,39 +35,63 @@ _SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """What the demo needs to know of the service's configuration."""
+class Cluster:
+    """A Slurm cluster, as its commands are run for it."""
 
-    config: Path | None
-    #: Where its data lies; None = nothing is said of it.
-    data: Path | None
     #: Directory of Slurm's commands; "" = on the PATH.
-    commands: str
-
-    @staticmethod
-    def read(config: Path | None) -> "Site":
-        """The service itself says what is wrong with it. Raises click.ClickException: it cannot be read."""
-        if config is None:
-            return Site(None, None, "")
-        try:
-            document: dict[str, Any] = tomllib.loads(config.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise click.ClickException(f"{config} cannot be read: {error}") from None
-        commands = _table(_table(document, "engines"), "slurm").get("commands", "")
-        data = document.get("data")
-        return Site(config, Path(str(data)) if data else None, str(commands))
-
-    def arguments(self) -> tuple[str, ...]:
-        """Of `trainshed up`."""
-        config = ("--config", str(self.config)) if self.config else ()
-        return ("--engine", "slurm", *config)
+    commands: str = ""
+    #: File of Slurm's configuration; "" = where the commands look for it.
+    conf: str = ""
 
     def run(self, *command: str) -> str:
         """What one of Slurm's commands prints. Raises click.ClickException."""
         found = shutil.which(command[0], path=self.commands or None)
         if found is None:
             raise click.ClickException(f"There is no command {command[0]} to lose a node with.")
-        return _run([found, *command[1:]])
+        return _run([found, *command[1:]], {"SLURM_CONF": self.conf} if self.conf else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the demo needs to know of the service's configuration."""
+
+    config: Path | None = None
+    #: Where its data lies; None = nothing is said of it.
+    data: Path | None = None
+    #: The only cluster, or what several have in common.
+    common: Cluster = Cluster()
+    #: Several clusters by their names; {} = there is only one.
+    clusters: Mapping[str, Cluster] = field(default_factory=dict[str, Cluster])
+
+    @staticmethod
+    def read(config: Path | None) -> "Site":
+        """The service itself says what is wrong with it. Raises click.ClickException: it cannot be read."""
+        if config is None:
+            return Site()
+        try:
+            document: dict[str, Any] = tomllib.loads(config.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise click.ClickException(f"{config} cannot be read: {error}") from None
+        slurm = _table(_table(document, "engines"), "slurm")
+        several = _table(slurm, "clusters")
+        clusters = {name: _cluster({**slurm, **_table(several, name)}) for name in several}
+        data = document.get("data")
+        return Site(config, Path(str(data)) if data else None, _cluster(slurm), clusters)
+
+    def arguments(self) -> tuple[str, ...]:
+        """Of `trainshed up`."""
+        config = ("--config", str(self.config)) if self.config else ()
+        return ("--engine", "slurm", *config)
+
+    def locate(self, node: str) -> tuple[Cluster, str]:
+        """The cluster of a node, and the node's name there. `node`: its name in the service, with several
+        clusters CLUSTER.NAME."""
+        name, _, own = node.partition(".")
+        return (self.clusters[name], own) if name in self.clusters else (self.common, node)
+
+
+def _cluster(settings: Mapping[str, Any]) -> Cluster:
+    return Cluster(str(settings.get("commands", "")), str(settings.get("conf", "")))
 
 
 def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -78,7 +103,7 @@ def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
 @dataclass(slots=True)
 class NodeLoss:
     """The loss of the primary's node, once it has done 12 epochs. `power_off`: a command that switches off
-    the node whose name it is given; "" = the node's agent is killed."""
+    the node whose name in Slurm it is given; "" = the node's agent is killed."""
 
     site: Site
     power_off: str
@@ -141,27 +166,14 @@ class NodeLoss:
         self.node = next((each.node for each in view.replicas if each.id == _PRIMARY), "")
         here = ", ".join(each.task for each in view.replicas if each.node == self.node)
         click.echo(click.style(f"Losing {self.node} now, on which are {here}.", bold=True))
+        cluster, node = self.site.locate(self.node)
         if self.power_off:
-            _run([*shlex.split(self.power_off), self.node])
+            _run([*shlex.split(self.power_off), node])
             return
-        for step in self._steps(job.uid):
-            self.site.run("scancel", "--signal=KILL", step)
+        for step in _steps(cluster, node, job.uid):
+            cluster.run("scancel", "--signal=KILL", step)
         # It would be tried again where it was: nothing is wrong with the node itself.
         self.client.post(f"/trainshed/v1/nodes/{self.node}:drain", {"reason": _REASON})
-
-    def _steps(self, uid: str) -> list[str]:
-        """Of the agents that the job has on the node."""
-        found: list[str] = []
-        for line in self.site.run(
-            "squeue", "-h", "-s", "-w", self.node, "-o", "%i %j"
-        ).splitlines():
-            step, _, name = line.strip().partition(" ")
-            words = name.split("-")
-            if words[0] == "trainshed" and uid in words:
-                found.append(step)
-        if not found:
-            raise click.ClickException(f"squeue shows no step of the job on {self.node}.")
-        return found
 
     def _note(self, job: JobView, entry: TimelineView) -> None:
         if entry.kind == "replica_lost" and not self.lost_at and _PRIMARY in entry.message:
@@ -172,10 +184,29 @@ class NodeLoss:
             self.elsewhere = next(each.node for each in view.replicas if each.id == _PRIMARY)
 
 
-def _run(command: list[str]) -> str:
+def _steps(cluster: Cluster, node: str, uid: str) -> list[str]:
+    """Of the agents that the job has on a node of the cluster."""
+    found: list[str] = []
+    for line in cluster.run("squeue", "-h", "-s", "-w", node, "-o", "%i %j").splitlines():
+        step, _, name = line.strip().partition(" ")
+        words = name.split("-")
+        if words[0] == "trainshed" and uid in words:
+            found.append(step)
+    if not found:
+        raise click.ClickException(f"squeue shows no step of the job on {node}.")
+    return found
+
+
+def _run(command: list[str], environment: Mapping[str, str] | None = None) -> str:
+    """What it prints. `environment`: what its own has besides. Raises click.ClickException."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+            command,
+            env={**os.environ, **(environment or {})},
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise click.ClickException(f"{shlex.join(command)}: {error}") from None
