@@ -102,8 +102,13 @@ class SlurmYard(Yard):
         return [number for pid in pids if (number := self._number(pid))]
 
     def _number(self, pid: int) -> int:
-        """As the node numbers it; 0 = it is none of the node's."""
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        """As the node numbers it; 0 = it is none of the node's, or has just ended (other labs have agents,
+        too)."""
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return 0
+        for line in status.splitlines():
             if line.startswith("NSpid:"):
                 numbers = line.split()[1:]
                 return int(numbers[1]) if len(numbers) > 1 else 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.engines.slurm.commands import parse_config, parse_limits
-from trainshed.serve.slurm_doctor import on_nodes, time_limit
+from trainshed.serve.slurm_doctor import lost_nodes, on_nodes, time_limit
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm" / "scontrol_config.txt"
 
@@ -33,7 +33,6 @@ def test_a_cluster_that_holds_jobs_apart_is_good() -> None:
         ({"constraindevices": "no"}, "GPUs on nodes", "ConstrainDevices=yes"),
         ({"selecttypeparameters": "CR_CORE"}, "memory counted", "CR_Core_Memory"),
         ({"proctracktype": "proctrack/linuxproc"}, "ends of steps", "proctrack/cgroup"),
-        ({"slurmdtimeout": "300 sec"}, "lost nodes", "SlurmdTimeout"),
     ],
 )
 def test_what_does_not_hold_is_told_with_how_to_mend_it(
@@ -42,6 +41,38 @@ def test_what_does_not_hold_is_told_with_how_to_mend_it(
     found = {finding.about: finding for finding in on_nodes(config(**more), has_gpus=True)}
     assert found[about].verdict == "less"
     assert advice in found[about].remedy
+
+
+@pytest.mark.parametrize(
+    ("slurm_waits", "lease", "told", "cause", "remedy"),
+    [
+        # docs/slurm.md, "What is lost when": at most half of it, or two lives may overlap.
+        ("300 sec", 150, "late", "155 s", "at most 55"),
+        ("300 sec", 300, "overlap", "300 s", "at most 150"),
+        ("300 sec", 151, "overlap", "151 s", "at most 150"),
+        ("90 sec", 60, "overlap", "90 s", "at most 45"),
+        ("9 sec", 20, "overlap", "9 s", "at least 40"),
+        # Slurm gives no node up.
+        ("0 sec", 300, "late", "305 s", "at most 55"),
+    ],
+)
+def test_what_a_silent_node_may_cost_is_told(
+    slurm_waits: str, lease: float, told: str, cause: str, remedy: str
+) -> None:
+    found = lost_nodes({"slurmdtimeout": slurm_waits}, lease)
+    assert found.verdict == "less" and told in found.told
+    assert cause in found.cause and remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("slurm_waits", "lease", "after"),
+    [("300 sec", 55, "60 s"), ("60 sec", 30, "35 s"), ("0 sec", 20, "25 s")],
+)
+def test_a_lease_that_suits_slurms_patience_is_good(
+    slurm_waits: str, lease: float, after: str
+) -> None:
+    found = lost_nodes({"slurmdtimeout": slurm_waits}, lease)
+    assert found.verdict == "good" and after in found.told
 
 
 def test_a_cluster_without_gpus_is_told_nothing_of_them() -> None:

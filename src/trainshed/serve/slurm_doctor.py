@@ -4,6 +4,7 @@ can call this machine. Starts nothing there."""
 import asyncio
 import errno
 import ipaddress
+import math
 import os
 import socket
 import sys
@@ -15,11 +16,12 @@ from typing import Any
 
 import trainshed
 from trainshed.engines.port import NodeState
+from trainshed.engines.remote.agents import MARGIN
 from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import SlurmClient
 from trainshed.engines.slurm.routes import Routes
-from trainshed.engines.slurm.settings import SlurmSettings, parse
+from trainshed.engines.slurm.settings import SHORTEST_LEASE, SlurmSettings, parse
 from trainshed.engines.slurm.users import Users
 from trainshed.serve.findings import Finding, bad, good, less
 
@@ -129,6 +131,7 @@ async def _what_holds(
     has_limit = any(argument.startswith("--time=") for argument in asked)
     return [
         *on_nodes(config, has_gpus=has_gpus, has_users=bool(settings.users)),
+        lost_nodes(config, settings.lease),
         *(
             []
             if has_limit
@@ -249,14 +252,37 @@ def on_nodes(
             cause="Slurm finds them by their parents.",
             remedy="Set ProctrackType=proctrack/cgroup (slurm.conf).",
         )
-    seconds = _seconds(config.get("slurmdtimeout", ""))
-    if seconds > _LATE:
-        yield less(
+
+
+def lost_nodes(config: Mapping[str, str], lease: float) -> Finding:
+    """What a node that falls silent costs. `config`: as `commands.parse_config` has it. `lease`: of the
+    settings, in seconds. Pure."""
+    patience = _seconds(config.get("slurmdtimeout", ""))
+    longest = patience // 2
+    if patience and lease > patience / 2:
+        enough = f"SlurmdTimeout (slurm.conf) to at least {math.ceil(2 * lease)}"
+        return less(
             "lost nodes",
-            "are told late, unless the lease is over before.",
-            cause=f"Slurm says so after {seconds} s (SlurmdTimeout).",
-            remedy=f"A lower SlurmdTimeout (slurm.conf), such as {_LATE}, or lease in [engines.slurm].",
+            "lives of a replica may overlap: on a node that is cut off, and where it goes on.",
+            cause=f"Slurm gives a silent node up after {patience} s (SlurmdTimeout); programs there end "
+            f"after {lease:g} s (lease), which is more than half of that.",
+            remedy=f"Set [engines.slurm] lease to at most {longest}: no longer may the service be away then. "
+            f"Or set {enough}."
+            if longest >= SHORTEST_LEASE
+            else f"Set {enough}.",
         )
+    lost = lease + MARGIN
+    if lost > _LATE:
+        return less(
+            "lost nodes",
+            "are told late.",
+            cause=f"Nothing goes on elsewhere before {lost:g} s of silence (lease and {MARGIN:g} s).",
+            remedy=f"Set [engines.slurm] lease to at most {_LATE - MARGIN:g}: no longer may the service "
+            "be away then.",
+        )
+    return good(
+        "lost nodes", f"their replicas go on elsewhere after {lost:g} s of silence at most."
+    )
 
 
 def time_limit(limits: Mapping[str, str]) -> Finding:

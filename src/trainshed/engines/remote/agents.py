@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -50,7 +51,7 @@ _SETTLED = 1.0
 """Seconds by which a look at the cluster must be younger than an agent's silence, to tell about it."""
 _UNDECIDED = 30.0
 """Seconds of silence for which it is waited to be told who ended an agent's hold."""
-_MARGIN = 5.0
+MARGIN: Final = 5.0
 """Seconds after its lease until an agent counts as dead: its programs take their time to die."""
 _LEAVING = 10.0
 """Seconds that an agent has to clean up, before its node is given back."""
@@ -361,7 +362,7 @@ class Agents:
         if agent.is_starting:
             return None
         silent = now - agent.silent_since
-        if silent > self._lease + _MARGIN:
+        if silent > self._lease + MARGIN:
             return HoldEnd(
                 Loss.AGENT_LOST,
                 f"node {agent.node} has not been heard of for {self._lease:g} s; its agent has ended "

@@ -8,7 +8,7 @@ import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 
@@ -38,6 +38,8 @@ _OURS = (
 )
 """Options of salloc that the engine gives itself, or that would break what it promises."""
 
+SHORTEST_LEASE: Final = 5
+"""Seconds."""
 
 _Constraint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,@+&|()\[\]*:-]{0,500}$")]
 _Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{0,253}$")]
@@ -130,7 +132,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
     #: Seconds of silence after which an agent ends its programs, and its node is lost unless Slurm says so
     #: before. As long as the service may be away.
-    lease: Annotated[float, msgspec.Meta(ge=5, le=86400)] = 300.0
+    lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 300.0
     #: Seconds between two looks at the cluster.
     look_every: Annotated[float, msgspec.Meta(ge=5, le=600)] = 8.0
     #: Seconds for which an attempt's nodes are kept, once it is over, for one that needs the same; 0 = they
