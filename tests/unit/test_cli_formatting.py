@@ -1,6 +1,8 @@
 """Moments, durations, tables, references, the progress board: what the command line shows."""
 
 import io
+import queue
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC
 
@@ -8,7 +10,9 @@ import click
 import pytest
 from rich.console import Console
 
+from trainshed.cli.jobs import watch
 from trainshed.cli.jobs.describe import timeline_lines
+from trainshed.cli.jobs.follow import Update
 from trainshed.cli.jobs.references import meant
 from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView, WaitingView
 from trainshed.cli.jobs.watch import Board, live, plain
@@ -201,3 +205,30 @@ def test_the_live_table_ends_with_what_is_true() -> None:
     assert first.split()[:6] == ["workerpool0-0", "RUNNING", "9.0s", "[bold]", "epoch", "1"]
     assert first.endswith("x…")
     assert second.split() == ["workerpool1-0", "WAITING"]
+
+
+def test_the_live_table_says_how_far_a_job_is_after_the_last_line_of_a_burst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "_ASK_EVERY", 0.3)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, color_system=None, width=60)
+    asked: queue.Queue[None] = queue.Queue()
+    printed = ["epoch 1 of 3"]
+
+    def progress() -> str:
+        asked.put(None)
+        return printed[-1]
+
+    def updates() -> Iterator[Update]:
+        yield view()
+        yield LogLine(NOON, "workerpool0-0", "INFO", printed[-1])
+        asked.get(timeout=10)
+        printed.append("epoch 3 of 3")
+        yield LogLine(NOON, "workerpool0-0", "INFO", printed[-1])
+        # Nothing more comes while the program saves its model.
+        asked.get(timeout=10)
+        yield replace(view(state=JobState.SUCCEEDED), ended=NOON + SECOND)
+
+    live(updates(), lambda: NOON, console, lines=False, progress=progress)
+    assert asked.empty()

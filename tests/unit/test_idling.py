@@ -78,3 +78,5 @@ def test_a_warning_says_what_will_follow() -> None:
         "The job is stopped in 5 minutes unless it goes to work."
     )
     assert warning(found, IdlePolicy(gpus=MINUTE)).endswith("for 12 minutes.")
+    soon = IdlePolicy(gpus=MINUTE, stop=MINUTE)
+    assert warning(found, soon).endswith("stopped in 1 minute unless it goes to work.")

@@ -1,5 +1,6 @@
 """Settings from file, environment and command line: which wins, and what is refused."""
 
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -34,6 +35,20 @@ def test_later_sources_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (settings.port, settings.grace, settings.project) == (4, 2.0, "environment")
     assert settings.exact_runtimes
     assert settings.data == tmp_path / "data"
+
+
+@pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.exporter.otlp"])
+def test_traces_without_their_library_are_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('traces_endpoint = "http://127.0.0.1:4318/v1/traces"\n')
+    for loaded in [name for name in sys.modules if name.split(".")[0] == "opentelemetry"]:
+        monkeypatch.delitem(sys.modules, loaded)
+    # As Python remembers a module that cannot be had.
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SettingsError, match=r"traces_endpoint.*install trainshed\[otel\]"):
+        load(config, {})
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import live_jobs
 from trainshed.cli.output_format import output_format, print_data
+from trainshed.cli.reduction_table import size
 from trainshed.cli.text.moments import counted, duration, local_moment, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.wire.trainshed_v1.jobs import Outbox, Retention, Status
@@ -81,7 +82,7 @@ def _kept(retention: Retention) -> str:
     text = ", ".join(filter(None, kept))
     if retention.deleted_jobs or retention.deleted_logs:
         jobs, logs = counted(retention.deleted_jobs, "job"), counted(retention.deleted_logs, "log")
-        text += f"; deleted since the start: {jobs}, {logs}, {retention.freed_bytes / 1e9:.1f} GB"
+        text += f"; deleted since the start: {jobs}, {logs}, {size(retention.freed_bytes)}"
     return text
 
 

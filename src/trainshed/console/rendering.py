@@ -37,7 +37,6 @@ _TONES: Final = {
     "CANCELLED": "off",
     "READY": "good",
     "DRAINED": "wait",
-    "QUARANTINED": "bad",
     "GONE": "bad",
     "LOST": "bad",
     "EXITED": "off",

@@ -126,5 +126,6 @@ def warning(found: Verdict, policy: IdlePolicy) -> str:
 
 
 def _span(length: int) -> str:
-    minutes = length // (60 * 10**9)
-    return f"{minutes} minutes" if minutes else f"{length // 10**9} seconds"
+    seconds = length // 10**9
+    count, word = (seconds // 60, "minute") if seconds >= 60 else (seconds, "second")
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -40,8 +40,6 @@ from trainshed.scheduler.resources import (
 from trainshed.scheduler.snapshot import Snapshot
 
 _NAMED = 5
-_KEPT_OUT = {NodeCondition.DRAINED: "drained", NodeCondition.QUARANTINED: "quarantined"}
-"""Conditions that an operator can end."""
 """So many blockers are named."""
 SECOND = 10**9
 
@@ -158,8 +156,8 @@ def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
 
 
 def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
-    """How drained and quarantined nodes are given back, "" if none of those that would do is one."""
-    drained = [name for name in _away(snapshot, kinds) if _kept_out(snapshot, name)]
+    """How drained nodes are given back, "" if none of those that would do is drained."""
+    drained = [name for name in _away(snapshot, kinds) if _is_drained(snapshot, name)]
     if len(drained) > 1:
         return "a drained node is given back with: trainshed nodes undrain NAME"
     return (
@@ -167,15 +165,13 @@ def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
     )
 
 
-def _kept_out(snapshot: Snapshot, name: str) -> str:
-    """Which way it is kept out of use, that an operator can end; "" = none."""
+def _is_drained(snapshot: Snapshot, name: str) -> bool:
     capacity = snapshot.nodes[name].capacity
-    return _KEPT_OUT.get(capacity.condition, "") if capacity is not None else ""
+    return capacity is not None and capacity.condition is NodeCondition.DRAINED
 
 
 def _condition(snapshot: Snapshot, name: str) -> str:
-    said = _kept_out(snapshot, name)
-    return f"is {said}" if said else "does not answer"
+    return "is drained" if _is_drained(snapshot, name) else "does not answer"
 
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
@@ -193,14 +189,7 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
             what += f", and the project's quota is {limit / 1000:g}"
         else:
             what += f", {used} are used by {_jobs(snapshot, holders)}"
-    fewer = hint(snapshot, entry)
-    if not fewer and not meter.alone:
-        key, enough = meter.key, (meter.used + amount) / 1000
-        fewer = (
-            f"has room after: trainshed quotas set {key.metric} {enough:g} "
-            f"--project {key.project_id} --region {key.region}"
-        )
-    return Waiting(reason, what, fewer, _names(snapshot, holders))
+    return Waiting(reason, what, hint(snapshot, entry), _names(snapshot, holders))
 
 
 def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:

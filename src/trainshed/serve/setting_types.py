@@ -183,8 +183,6 @@ def _bucket_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[BucketTable, ..
 
 def _check_tuning_engine(name: str) -> None:
     """An engine that is not installed is reported at the start, not to each job."""
-    from importlib.util import find_spec
-
     needed = {
         "optuna-tpe": ("optuna", "optuna"),
         "optuna-gp": ("optuna", "torch"),
@@ -192,7 +190,7 @@ def _check_tuning_engine(name: str) -> None:
     }
     if name in needed:
         extra, module = needed[name]
-        if find_spec(module) is None:
+        if not _is_installed(module):
             raise ValueError(
                 f"the engine {name} needs a library that is not installed; install trainshed[{extra}], or "
                 "choose gp-bandit"
@@ -213,18 +211,27 @@ def _check_size(text: str) -> None:
 
 def _check_traces(url: str) -> None:
     """A library that is not installed is reported at the start."""
-    from importlib.util import find_spec
-
     if not url:
         return
     if not url.startswith(("http://", "https://")):
         raise ValueError(
             f"{url!r} is no address of a collector, such as http://127.0.0.1:4318/v1/traces"
         )
-    if find_spec("opentelemetry.exporter") is None or find_spec("opentelemetry.sdk") is None:
+    needed = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+    if not all(_is_installed(module) for module in needed):
         raise ValueError(
             "traces need a library that is not installed; install trainshed[otel], or leave this out"
         )
+
+
+def _is_installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        # A package that it would lie in is not there either.
+        return False
 
 
 def _check_web_url(url: str) -> None:

@@ -187,22 +187,30 @@ def _row(replica: ReplicaView, newest: LogLine | None, now: int) -> Row:
 
 
 class HowFar:
-    """How far a job is, in words: asked for beside the stream, when it has printed something, and never
+    """How far a job is, in words: asked for beside the stream, after it has printed something, and never
     oftener than every other second. `asked`: asks the service; None = nobody does."""
 
     def __init__(self, asked: Callable[[], str] | None) -> None:
         self._asked = asked
         self._since = 0.0
         self._asking: threading.Thread | None = None
+        #: Lines came since it was asked last.
+        self._is_old = False
         #: As it was last; "" = not known.
         self.text = ""
 
-    def ask(self) -> None:
+    def printed(self) -> None:
         """The job has printed something."""
+        self._is_old = True
+
+    def refresh(self) -> None:
+        """Ask if it is time to: called again and again, so that the last lines of a burst count as well."""
         is_asking = self._asking is not None and self._asking.is_alive()
-        if self._asked is None or is_asking or time.monotonic() - self._since < _ASK_EVERY:
+        if self._asked is None or not self._is_old or is_asking:
             return
-        self._since = time.monotonic()
+        if time.monotonic() - self._since < _ASK_EVERY:
+            return
+        self._since, self._is_old = time.monotonic(), False
         self._asking = threading.Thread(target=self._look, args=(self._asked,), daemon=True)
         self._asking.start()
 
@@ -233,13 +241,15 @@ def live(
 
     def drawn() -> "RenderableType":
         running = board.job is not None and board.job.state is JobState.RUNNING
+        if running:
+            far.refresh()
         return _table(board, now(), spinner, console, far.text if running else "")
 
     with Live(get_renderable=drawn, console=console, refresh_per_second=_REFRESHES):
         for update in updates:
             board = board.after(update)
             if isinstance(update, LogLine):
-                far.ask()
+                far.printed()
             if isinstance(update, TimelineView) and update.kind in _SHOWN_IN_THE_TABLE:
                 continue
             for text in plain(update, board, lines=lines):
