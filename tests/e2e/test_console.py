@@ -74,7 +74,7 @@ def test_a_newcomer_submits_a_job_and_watches_it(
     )
     page.locator("[name=script]").fill(script)
     expect(page.get_by_role("heading", name="Would start now")).to_be_visible(timeout=10_000)
-    page.get_by_role("button", name="Submit").click()
+    page.get_by_role("button", name="Submit").dblclick()
     expect(page.get_by_role("heading", name="my-first")).to_be_visible()
     expect(page.locator("#tail")).to_contain_text("loss <b>0.5</b>", timeout=120_000)
     page.get_by_role("link", name="Specification").click()
@@ -84,6 +84,7 @@ def test_a_newcomer_submits_a_job_and_watches_it(
     page.keyboard.press("g")
     page.keyboard.press("j")
     row = page.get_by_role("row").filter(has_text="my-first")
+    expect(row).to_have_count(1)  # The double click was meant once.
     expect(row).to_contain_text("Running")
     expect(row).to_contain_text("epoch 3 of 10")
     gate.write_text("")
@@ -128,6 +129,10 @@ def test_a_pipeline_that_failed_shows_why_its_job_did(
     expect(page.locator("#facts")).to_contain_text("n1-standard-4")
     page.get_by_role("link", name="broken pipeline-custom-job").click()
     expect(page.get_by_role("link", name="Log", exact=True)).to_be_visible()
+    page.goto(f"{service.rest}/jobs/{uid}")
+    page.get_by_role("button", name="Retry").click()
+    page.wait_for_url(lambda address: "/jobs/" in address and not address.endswith(uid))
+    expect(page.get_by_role("heading", name="broken pipeline")).to_be_visible()
 
 
 def test_a_healthy_job_is_drilled(
@@ -257,6 +262,7 @@ def pages(service: Service) -> dict[str, str]:
         "tuning": f"/jobs/{tuning}",
         "trials": f"/jobs/{tuning}/trials?trial=2",
         "submit": f"/submit?from={whole}",
+        "json": f"/submit/json?from={tuning}",
         "queue": f"/queue{here}",
         "nodes": "/nodes",
         "experiments": f"/experiments{here}",
@@ -322,6 +328,11 @@ def arrive(page: Page, service: Service, name: str, path: str) -> None:
         expect(page.locator(".log-line").first).to_be_visible()
 
 
+DRAWN = """() => [...document.querySelectorAll(".uplot")].every(chart => !chart.offsetWidth ||
+  Math.abs(chart.offsetWidth - Math.max(chart.parentElement.clientWidth, 200)) < 2)"""
+"""Charts follow the width of the page a moment later."""
+
+
 def too_wide(page: Page) -> int:
     return page.evaluate(
         "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -356,6 +367,7 @@ def test_every_page_lets_everybody_in(
             found += [f"in dark, {each}" for each in page.evaluate(LOOK, ["color-contrast"])]
         page.emulate_media(color_scheme="light")
         page.set_viewport_size(FORMS["phone"]["viewport"])
+        page.wait_for_function(DRAWN)
         wide["phone"] = too_wide(page) + sum(page.evaluate(TABLES))
         picture(page, name, "phone")
         page.set_viewport_size(FORMS["light"]["viewport"])

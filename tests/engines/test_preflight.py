@@ -44,7 +44,7 @@ async def test_a_quarantine_ends_by_itself(tmp_path: Path, port: int) -> None:
     try:
         with pytest.raises(EngineUnavailable, match="its clock is 60 s ahead of the service's"):
             await engine.allocate(JobUid(1), 1, [request])
-        assert (await told(engine)).state is NodeState.DRAINING
+        assert (await told(engine)).state is NodeState.QUARANTINED
         seen = await told(engine)
         assert (seen.node, seen.state) == (NODES[0], NodeState.UP)
         await engine.stop(JobUid(1), 1, 0)
@@ -69,7 +69,7 @@ async def test_an_unfit_node_is_left_alone_until_it_is_readmitted(
         with pytest.raises(EngineUnavailable, match="its clock is 60 s behind the service's"):
             await engine.allocate(JobUid(1), 1, [request])
         seen = await told(engine)
-        assert (seen.node, seen.state) == (node, NodeState.DRAINING)
+        assert (seen.node, seen.state) == (node, NodeState.QUARANTINED)
         assert "quarantined until" in seen.cause and "its clock is 60 s behind" in seen.cause
     finally:
         await engine.close()
@@ -78,7 +78,7 @@ async def test_an_unfit_node_is_left_alone_until_it_is_readmitted(
     await engine.start()
     try:
         seen = await told(engine)
-        assert (seen.node, seen.state) == (node, NodeState.DRAINING), "it outlives the service"
+        assert (seen.node, seen.state) == (node, NodeState.QUARANTINED), "it outlives the service"
         await engine.readmit(node)
         seen = await told(engine)
         assert (seen.node, seen.state, seen.cause) == (node, NodeState.UP, "")

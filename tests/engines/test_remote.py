@@ -116,7 +116,7 @@ class TestRemote(Conformance):
             if isinstance(event, NodeChanged)
             or (isinstance(event, ReplicaReport) and event.job_uid == uid)
         ]
-        assert found == [ReplicaStarted, NodeState.DRAINING, ReplicaLost]
+        assert found == [ReplicaStarted, NodeState.QUARANTINED, ReplicaLost]
         [cause] = [event.cause for event in stage.events if isinstance(event, NodeChanged)]
         assert (
             "nothing was heard from there for 4 s, though the cluster says that it is up" in cause

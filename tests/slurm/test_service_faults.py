@@ -277,6 +277,7 @@ def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
         for _ in site.service.watch(job_id):
             if "quarantined" in site.condition("node2"):
                 break
+        assert site.condition("node2").startswith("QUARANTINED node2 is quarantined until ")
         assert "it is not reached from node1 (no answer within 3 s)" in site.condition("node2")
         site.service.call("POST", "/trainshed/v1/nodes/node3:undrain", {})
         # The end of the primary is the worker's.

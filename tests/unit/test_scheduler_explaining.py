@@ -116,7 +116,12 @@ def test_the_quota_is_used_up() -> None:
         "would start now with at most 1 replica in workerpool1",
         (gang(1).name,),
     )
-    assert said(world, 3).message == f"needs 9 {CPUS} in {REGION}, and the project's quota is 8"
+    assert said(world, 3) == Waiting(
+        WaitReason.QUOTA,
+        f"needs 9 {CPUS} in {REGION}, and the project's quota is 8",
+        f"has room after: trainshed quotas set {CPUS} 13 --project p --region {REGION}",
+        (gang(1).name,),
+    )
 
 
 def test_the_number_of_replicas_is_reached() -> None:

@@ -37,6 +37,7 @@ _TONES: Final = {
     "CANCELLED": "off",
     "READY": "good",
     "DRAINED": "wait",
+    "QUARANTINED": "bad",
     "GONE": "bad",
     "LOST": "bad",
     "EXITED": "off",

@@ -15,6 +15,7 @@ from trainshed.console.pages import (
     settings,
     studies,
     submit,
+    submit_json,
     tuning,
 )
 from trainshed.console.visits import Action, Page, Visit
@@ -30,6 +31,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/jobs/{job}/spec"): job.spec,
     ("GET", "/jobs/{job}/trials"): tuning.trials,
     ("GET", "/submit"): submit.page,
+    ("GET", "/submit/json"): submit_json.page,
     ("GET", "/queue"): capacity.queue,
     ("GET", "/nodes"): capacity.nodes,
     ("GET", "/experiments"): collections.experiments,
@@ -52,6 +54,8 @@ ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/jobs/{job}/drills"): drills.order,
     ("POST", "/submit"): submit.create,
     ("POST", "/submit/check"): submit.check,
+    ("POST", "/submit/json"): submit_json.create,
+    ("POST", "/submit/json/check"): submit_json.check,
     ("POST", "/nodes/{node}/drain"): capacity.drain,
     ("POST", "/nodes/{node}/undrain"): capacity.undrain,
     ("POST", "/quotas"): capacity.set_quota,

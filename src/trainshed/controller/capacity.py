@@ -197,6 +197,8 @@ class CapacityTracker:
                 return None
             case NodeState.DRAINING:
                 return NodeNews(NodeCondition.DRAINED, cause or f"{node} is to be left")
+            case NodeState.QUARANTINED:
+                return NodeNews(NodeCondition.QUARANTINED, cause or f"{node} was found unfit")
             case NodeState.GONE:
                 return NodeNews(NodeCondition.GONE, cause or f"{node} does not answer")
 

@@ -111,11 +111,12 @@ class Preflight:
 
 
 class NodeCondition(enum.StrEnum):
-    """READY: takes work. DRAINED: by an operator; nothing new, and what runs leaves. GONE: does not
-    answer."""
+    """READY: takes work. DRAINED: by an operator; nothing new, and what runs leaves. QUARANTINED: the same
+    for a while, since it was found unfit. GONE: does not answer."""
 
     READY = "READY"
     DRAINED = "DRAINED"
+    QUARANTINED = "QUARANTINED"
     GONE = "GONE"
 
 

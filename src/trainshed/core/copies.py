@@ -19,11 +19,24 @@ _TAKEN: Final[Mapping[Api, tuple[str, ...]]] = {
         "parallelTrialCount",
         "maxFailedTrialCount",
         "trialJobSpec",
+        "inputDataConfig",
+        "trainingTaskDefinition",
+        "trainingTaskInputs",
+        "modelToUpload",
+        "modelId",
+        "parentModel",
     ),
     Api.ML: ("trainingInput", "labels"),
 }
 """What of a job its create takes; all else the service writes."""
-_SEARCHES: Final = ("studySpec", "trialJobSpec")
+_SEARCHES: Final = ("studySpec", "trialJobSpec", "study_spec", "trial_job_spec")
+_PIPELINES: Final = (
+    *("trainingTaskDefinition", "trainingTaskInputs"),
+    *("training_task_definition", "training_task_inputs"),
+)
+_OF_ML: Final = ("trainingInput", "predictionInput", "training_input", "prediction_input")
+_OF_MADE_MODEL: Final = frozenset({"name", "versionId"})
+"""Of the model to upload: what a pipeline that made it says of it."""
 _COPY: Final = re.compile(r"_copy\d+$")
 
 
@@ -33,7 +46,24 @@ def copy_of(api: Api, job: Mapping[str, Any], now: int) -> dict[str, Any]:
     if api is Api.ML:
         stem = _COPY.sub("", str(job.get("jobId", "job")))
         return {"jobId": f"{stem}_copy{now // 10**6}", **fresh}
+    if model := fresh.get("modelToUpload"):
+        fresh["modelToUpload"] = {k: v for k, v in model.items() if k not in _OF_MADE_MODEL}
     return fresh
+
+
+def api_of(job: Mapping[str, Any]) -> Api:
+    """The API whose create takes this JSON."""
+    return Api.ML if any(key in job for key in _OF_ML) else Api.VERTEX
+
+
+def is_pipeline(job: Mapping[str, Any]) -> bool:
+    """Whether JSON of Vertex is that of a training pipeline."""
+    return any(key in job for key in _PIPELINES)
+
+
+def is_search(job: Mapping[str, Any]) -> bool:
+    """Whether JSON of Vertex is that of a tuning job."""
+    return not is_pipeline(job) and any(key in job for key in _SEARCHES)
 
 
 def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -> str:
@@ -41,5 +71,9 @@ def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -
     place = f"/v1/projects/{quote(project, safe='')}"
     if api is Api.ML:
         return f"{place}/jobs"
-    kind = "hyperparameterTuningJobs" if any(key in job for key in _SEARCHES) else "customJobs"
+    kind = "customJobs"
+    if is_pipeline(job):
+        kind = "trainingPipelines"
+    elif is_search(job):
+        kind = "hyperparameterTuningJobs"
     return f"{place}/locations/{quote(region, safe='')}/{kind}"

@@ -91,10 +91,12 @@ class Node:
 
 
 class NodeState(enum.StrEnum):
-    """UP: takes work. DRAINING: the engine wants it left. GONE: it stopped answering, or is no more."""
+    """UP: takes work. DRAINING: the engine wants it left. QUARANTINED: the engine found it unfit, and wants
+    it left for a while. GONE: it stopped answering, or is no more."""
 
     UP = "UP"
     DRAINING = "DRAINING"
+    QUARANTINED = "QUARANTINED"
     GONE = "GONE"
 
 
@@ -292,7 +294,7 @@ class LogWriter(Protocol):
 
 @runtime_checkable
 class KeepsQuarantine(Protocol):
-    """What an engine may offer besides: nodes that it found unfit are DRAINING for a while."""
+    """What an engine may offer besides: nodes that it found unfit are QUARANTINED."""
 
     async def readmit(self, node: str) -> None:
         """Let such a node take work again before its time is over; others are left as they are. Raises

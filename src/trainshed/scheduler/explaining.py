@@ -40,6 +40,8 @@ from trainshed.scheduler.resources import (
 from trainshed.scheduler.snapshot import Snapshot
 
 _NAMED = 5
+_KEPT_OUT = {NodeCondition.DRAINED: "drained", NodeCondition.QUARANTINED: "quarantined"}
+"""Conditions that an operator can end."""
 """So many blockers are named."""
 SECOND = 10**9
 
@@ -156,8 +158,8 @@ def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
 
 
 def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
-    """How drained nodes are given back, "" if none of those that would do is drained."""
-    drained = [name for name in _away(snapshot, kinds) if _is_drained(snapshot, name)]
+    """How drained and quarantined nodes are given back, "" if none of those that would do is one."""
+    drained = [name for name in _away(snapshot, kinds) if _kept_out(snapshot, name)]
     if len(drained) > 1:
         return "a drained node is given back with: trainshed nodes undrain NAME"
     return (
@@ -165,13 +167,15 @@ def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
     )
 
 
-def _is_drained(snapshot: Snapshot, name: str) -> bool:
+def _kept_out(snapshot: Snapshot, name: str) -> str:
+    """Which way it is kept out of use, that an operator can end; "" = none."""
     capacity = snapshot.nodes[name].capacity
-    return capacity is not None and capacity.condition is NodeCondition.DRAINED
+    return _KEPT_OUT.get(capacity.condition, "") if capacity is not None else ""
 
 
 def _condition(snapshot: Snapshot, name: str) -> str:
-    return "is drained" if _is_drained(snapshot, name) else "does not answer"
+    said = _kept_out(snapshot, name)
+    return f"is {said}" if said else "does not answer"
 
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
@@ -189,7 +193,14 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
             what += f", and the project's quota is {limit / 1000:g}"
         else:
             what += f", {used} are used by {_jobs(snapshot, holders)}"
-    return Waiting(reason, what, hint(snapshot, entry), _names(snapshot, holders))
+    fewer = hint(snapshot, entry)
+    if not fewer and not meter.alone:
+        key, enough = meter.key, (meter.used + amount) / 1000
+        fewer = (
+            f"has room after: trainshed quotas set {key.metric} {enough:g} "
+            f"--project {key.project_id} --region {key.region}"
+        )
+    return Waiting(reason, what, fewer, _names(snapshot, holders))
 
 
 def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:

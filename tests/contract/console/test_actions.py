@@ -35,7 +35,7 @@ async def test_a_job_is_cancelled_by_its_button(house: ConsoleHouse, browser: Br
 async def test_a_job_that_failed_is_tried_again_as_it_was(
     house: ConsoleHouse, browser: Browser
 ) -> None:
-    """Of either API, and tuning jobs; not one that runs, nor twice by a double answer."""
+    """Of either API; not one that runs."""
     await house.call("POST", "/v1/projects/p1/jobs", ML)
     found = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"]
     uids = [await submit(house, labels={"team": "vision"}), found[0]["uid"]]

@@ -1,12 +1,14 @@
 """Jobs from a form: what is wrong stands beside its field, and what is right becomes the API's own job."""
 
 import copy
+import html
 import json
 import re
 from typing import Any
 
 import pytest
 
+from tests.contract.api.house import Answer
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from trainshed.console.pages.drafts import draft_of, form_of
 
@@ -25,9 +27,9 @@ FORM = {
 }
 
 
-def fault(html: str, name: str) -> str:
+def fault(page: str, name: str) -> str:
     """What is said beside a field."""
-    found = re.search(rf'id="fault-{name}"[^>]*>([^<]*)<', html)
+    found = re.search(rf'id="fault-{name}"[^>]*>([^<]*)<', page)
     assert found is not None, name
     return found[1].strip()
 
@@ -132,15 +134,134 @@ async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browse
 async def test_everything_wrong_is_told_at_its_field(house: ConsoleHouse, browser: Browser) -> None:
     wrong = {**FORM, "machine": "n1-standard-5", "labels": "Team", "replicas": "none"}
     answer = await browser.post("/submit/check", **wrong)
-    html = answer.body.decode()
-    assert "Team" in fault(html, "labels")
-    assert "whole number" in fault(html, "replicas")
-    assert fault(html, "image") == ""
+    page = answer.body.decode()
+    assert "Team" in fault(page, "labels")
+    assert "whole number" in fault(page, "replicas")
+    assert fault(page, "image") == ""
     answer = await browser.post("/submit/check", **{**FORM, "machine": "n1-standard-5"})
     assert "n1-standard-5" in fault(answer.body.decode(), "machine")
     stored = await browser.post("/submit", **wrong)
     assert stored.status == 400
     assert "No jobs yet" in text_of(await browser.get("/"))
+
+
+SPEC: dict[str, Any] = copy.deepcopy(draft_of(FORM).body["jobSpec"])
+for given in SPEC["workerPoolSpecs"]:
+    given["replicaCount"] = str(given["replicaCount"])  # As answers have whole numbers of 64 bits.
+SEARCH: dict[str, Any] = {
+    "displayName": "search",
+    "maxTrialCount": 4,
+    "parallelTrialCount": 1,
+    "studySpec": {
+        "metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}],
+        "parameters": [
+            {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
+        ],
+    },
+    "trialJobSpec": SPEC,
+}
+PIPELINE: dict[str, Any] = {
+    "displayName": "pipe",
+    "trainingTaskDefinition": "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
+    "custom_task_1.0.0.yaml",
+    "trainingTaskInputs": SPEC,
+}
+OF_ML: dict[str, Any] = {
+    "jobId": "first",
+    "labels": {"a_b": "c_d"},
+    "trainingInput": {
+        "scaleTier": "CUSTOM",
+        "masterType": "n1-standard-4",
+        "masterConfig": {"imageUri": FORM["image"], "containerCommand": ["true"]},
+        "region": "us-central1",
+    },
+}
+KINDS = {
+    "hyperparameterTuningJobs": SEARCH,
+    "trainingPipelines": PIPELINE,
+    "jobs": OF_ML,
+    "customJobs": {"displayName": "own", "jobSpec": SPEC},
+}
+
+
+def edited(answer: Answer) -> dict[str, Any]:
+    """The JSON that the page has to be edited."""
+    found = re.search(
+        r'<textarea name="job"[^>]*>(.*?)</textarea>', answer.body.decode(), re.DOTALL
+    )
+    assert found is not None
+    return json.loads(html.unescape(found[1]))
+
+
+@pytest.mark.parametrize("collection", KINDS)
+async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
+    house: ConsoleHouse, browser: Browser, collection: str
+) -> None:
+    place = "/v1/projects/p1" + ("" if collection == "jobs" else "/locations/us-central1")
+    made = (await house.call("POST", f"{place}/{collection}", KINDS[collection])).json
+    old = made.get("jobId") or made["name"].rpartition("/")[2]
+    page = await browser.get(f"/jobs/{old}")
+    uid = re.search(r"/submit(?:/json)?\?from=(\d+)", page.body.decode())
+    assert uid is not None, "its page leads there"
+    body = edited(await browser.get(f"/submit/json?from={uid[1]}"))
+    assert {**body, "jobId": 0} == {**KINDS[collection], "jobId": 0}, "all of it and no more"
+    assert body.get("jobId") != OF_ML["jobId"], "an id of `ml` is used once"
+    body["labels"] = {"edited": "yes"}
+    form = {"job": json.dumps(body), "project": "p1", "region": "us-central1"}
+    text = text_of(await browser.post("/submit/json/check", **form))
+    assert "Would start now" in text
+    assert ("gcloud" in text) is (collection != "trainingPipelines")
+    answer = await browser.post("/submit/json", **form)
+    assert answer.status == 303, text_of(answer)
+    page = await browser.get(answer.headers["location"] + "/spec")
+    assert '"edited": "yes"' in html.unescape(page.body.decode())
+    listed = (await house.call("GET", f"{place}/{collection}")).json
+    assert len(listed[collection]) == 2
+
+
+@pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline", "ml", "nothing"])
+async def test_examples_of_every_kind_would_start(browser: Browser, kind: str) -> None:
+    assert "Would start now" in text_of(await browser.get(f"/submit/json?kind={kind}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Line 1, column 1"),
+        ('{"a": 1,\n}', "Line 2, column 1"),
+        ("[]", "begins with {"),
+        ("[" * 100_000, "cannot be read"),
+        (json.dumps({**SEARCH, "maxTrialCount": 0, "displayName": ""}), "max_trial_count"),
+        (
+            json.dumps({**PIPELINE, "trainingTaskInputs": {"workerPoolSpecs": 1}}),
+            "training_task_inputs",
+        ),
+        (json.dumps({**OF_ML, "trainingInput": {"nothing": 1}}), "nothing"),
+        (json.dumps({"labels": 1, "jobSpec": [2]}), "job_spec"),
+    ],
+)
+async def test_what_is_wrong_with_a_job_of_json_is_told(
+    browser: Browser, text: str, said: str
+) -> None:
+    form = {"job": text, "project": "p1", "region": "us-central1"}
+    for path in ("/submit/json/check", "/submit/json"):
+        answer = await browser.post(path, **form)
+        assert answer.status == (200 if path.endswith("check") else 400)
+        told = text_of(answer).partition("Not ready yet")[2]
+        assert said in told, told
+    assert "No jobs yet" in text_of(await browser.get("/"))
+
+
+async def test_what_only_the_create_refuses_is_told(house: ConsoleHouse, browser: Browser) -> None:
+    """Nobody is told that a job would start now which was just refused."""
+    house.services.closing.set()
+    as_json = {"job": json.dumps(SEARCH), "project": "p1", "region": "us-central1"}
+    for path, form in (("/submit", FORM), ("/submit/json", as_json)):
+        answer = await browser.post(path, **form)
+        assert answer.status == 400
+        text = text_of(answer)
+        assert "Would start now" not in text
+        assert "stopping" in text.partition("Not ready yet")[2]
 
 
 async def test_the_same_job_is_shown_for_other_clients(browser: Browser) -> None:
@@ -164,20 +285,8 @@ async def test_other_pages_answer(house: ConsoleHouse, browser: Browser) -> None
 
 
 async def test_a_tuning_job_has_charts(house: ConsoleHouse, browser: Browser) -> None:
-    body = {
-        "displayName": "search",
-        "maxTrialCount": 4,
-        "parallelTrialCount": 1,
-        "studySpec": {
-            "metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}],
-            "parameters": [
-                {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
-            ],
-        },
-        "trialJobSpec": draft_of(FORM).body["jobSpec"],
-    }
     path = "/v1/projects/p1/locations/us-central1/hyperparameterTuningJobs"
-    made = (await house.call("POST", path, body)).json
+    made = (await house.call("POST", path, SEARCH)).json
     uid = made["name"].rpartition("/")[2]
     assert "0 of 4" in text_of(await browser.get(f"/jobs/{uid}"))
     assert "No trial has begun yet" in text_of(await browser.get(f"/jobs/{uid}/trials"))

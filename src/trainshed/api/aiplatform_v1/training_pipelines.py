@@ -101,7 +101,7 @@ class TaskInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Asked:
     """A pipeline to create: what it is, its public JSON, and its task's inputs."""
 
     parsed: ParsedPipeline
@@ -117,7 +117,7 @@ def check_create(
     uid: JobUid = JobUid(0),
     further: tuple[Violation, ...] = (),
     dataset: Dataset | None = None,
-) -> _Asked:
+) -> Asked:
     """The pipeline to create. `uid`: its own, which names its model unless it says how; `dataset`: what it
     reads. Raises InvalidRequest with all that is wrong, and with what was found `further`."""
     parent = known_location(request.parent)
@@ -149,22 +149,27 @@ def check_create(
     uses = (*_bucket_uses(public), *_input_uses(inputs.public))
     faults = (*inputs.unreadable, *further)
     parsed = checked(parse_readable, uses, services.buckets, faults, project=parent.project_id)
-    return _Asked(parsed, public, inputs, now)
+    return Asked(parsed, public, inputs, now)
+
+
+async def asked_for(call: Call, request: Any, uid: JobUid) -> Asked:
+    """The pipeline to create, after all that is checked of one. Raises InvalidRequest, AlreadyExists."""
+    dataset, missing = await _dataset(call.services, request)
+    further = (
+        *missing,
+        *await _not_there(call, request),
+        *await _unfit_parent_model(call.services, request.training_pipeline, request.parent),
+    )
+    asked = check_create(call, request, uid, further, dataset)
+    await _require_new_model(call.services, known_location(request.parent), asked.parsed)
+    return asked
 
 
 async def create(call: Call, request: Any) -> Message:
     services = call.services
     uid = services.new_uid()
-    dataset, missing = await _dataset(services, request)
-    further = (
-        *missing,
-        *await _not_there(call, request),
-        *await _unfit_parent_model(services, request.training_pipeline, request.parent),
-    )
-    asked = check_create(call, request, uid, further, dataset)
-    parent = known_location(request.parent)
-    await _require_new_model(services, parent, asked.parsed)
-    pipeline, job = _new(services, parent, uid, asked)
+    asked = await asked_for(call, request, uid)
+    pipeline, job = _new(services, known_location(request.parent), uid, asked)
     await store_works(services, call.principal.email, pipeline, job)
     return views.training_pipeline(pipeline)
 
@@ -209,7 +214,7 @@ def _inputs(call: Call, asked: Any) -> TaskInputs:
 
 
 def _new(
-    services: Services, parent: LocationName, uid: JobUid, asked: _Asked
+    services: Services, parent: LocationName, uid: JobUid, asked: Asked
 ) -> tuple[Pipeline, Job | TuningJob]:
     """The records of the pipeline and of the job that does its work; nothing is stored."""
     parsed, now, job_uid = asked.parsed, asked.at, services.new_uid()

@@ -2,10 +2,11 @@
 (spec/submit#preflight). Stores nothing."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, assert_never
 from urllib.parse import quote
 
-from trainshed.api.aiplatform_v1 import custom_jobs, tuning_jobs
+from trainshed.api.aiplatform_v1 import custom_jobs, training_pipelines, tuning_jobs
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.checks import completed
@@ -14,10 +15,13 @@ from trainshed.api.resources.submission import check_labels, new_job, with_plann
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.capacity import Preflight
+from trainshed.core.copies import is_pipeline, is_search
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
-from trainshed.core.job.spec import WorkerPool
+from trainshed.core.job.spec import JobSpec, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
+from trainshed.core.specs.tuning import ParsedTuningJob
+from trainshed.core.specs.vertex import ParsedCustomJob
 from trainshed.wire import json as wire_json
 from trainshed.wire.binding import bind
 from trainshed.wire.routes import route_table
@@ -25,14 +29,16 @@ from trainshed.wire.status import WireError
 from trainshed.wire.trainshed_v1 import capacity as records
 
 _TRIAL: Final = "It is a tuning job; this is what the job of one of its trials asks for."
+_PIPELINE: Final = "It is a training pipeline; this is what the job that it runs asks for."
 _TRAINING: Final = ("trainingInput", "training_input")
-_SEARCHES: Final = ("trialJobSpec", "trial_job_spec")
+_TASK_INPUTS: Final = ("trainingTaskInputs", "training_task_inputs")
 
 
 async def explain(call: JsonCall) -> records.Explanation:
     """`POST /trainshed/v1/jobs:explain`: whether a job would be admitted now, and on what. Stores nothing.
 
-    `job` is checked as the API's own create checks it. Of a tuning job one trial's job is explained."""
+    `job` is checked as the API's own create checks it. Of a tuning job one trial's job is explained, of a
+    training pipeline the job that it runs."""
     fields = call.fields()
     settings = call.services.settings
     api = fields.choice("api", tuple(api.value for api in Api))
@@ -46,20 +52,25 @@ async def explain(call: JsonCall) -> records.Explanation:
     fields.refuse()
     job = await _read(call, Api(api), project, location, given)
     check_labels(call.services, job)
-    if not _is_search(given):
+    notices = _notices(given)
+    if not notices:
         job = await with_planned_drills(call.services, job)
     await _require_new(call, job)
-    return _answer(call, job, (_TRIAL,) if _is_search(given) else ())
+    return _answer(call, job, notices)
 
 
-def _is_search(given: Mapping[str, Any]) -> bool:
-    """Whether it tunes hyperparameters."""
-    if any(key in given for key in _SEARCHES):
-        return True
-    return any(
-        isinstance(training := given.get(key), dict) and "hyperparameters" in training
-        for key in _TRAINING
-    )
+def _notices(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is explained in its place, if it is no job that runs itself."""
+    searches = is_search(given) or any(_has(given, key, "hyperparameters") for key in _TRAINING)
+    if not is_pipeline(given):
+        return (_TRIAL,) if searches else ()
+    tunes = any(_has(given, key, "trialJobSpec", "trial_job_spec") for key in _TASK_INPUTS)
+    return (_PIPELINE, _TRIAL) if tunes else (_PIPELINE,)
+
+
+def _has(given: Mapping[str, Any], key: str, *names: str) -> bool:
+    inner = given.get(key)
+    return isinstance(inner, dict) and any(name in inner for name in names)
 
 
 async def _read(
@@ -70,9 +81,12 @@ async def _read(
         case Api.VERTEX:
             parent = f"projects/{quote(project, safe='')}/locations/{quote(location, safe='')}"
             path, new, check = f"/v1/{parent}/customJobs", _custom, custom_jobs.check_create
-            if _is_search(given):
+            if is_search(given):
                 path = f"/v1/{parent}/hyperparameterTuningJobs"
                 new, check = _trial, tuning_jobs.check_create
+            if is_pipeline(given):
+                path = f"/v1/{parent}/trainingPipelines"
+                new, check = _pipeline, training_pipelines.check_create
         case Api.ML:
             path = f"/v1/projects/{quote(project, safe='')}/jobs"
             new, check = _ml, ml_jobs.check_create
@@ -84,10 +98,10 @@ async def _read(
     route, variables = matched
     asked = Call(call.principal, call.services, f"{route.service}.{route.method}")
     try:
-        message = bind(route, variables, (), wire_json.encode_text(given)).message
+        bound = bind(route, variables, (), wire_json.encode_text(given))
     except WireError as refused:
         raise completed(refused, check, asked) from None
-    return await new(asked, message)
+    return await new(replace(asked, value_texts=bound.value_texts), bound.message)
 
 
 async def _custom(call: Call, request: Any) -> Job:
@@ -101,17 +115,32 @@ async def _ml(call: Call, request: Any) -> Job:
 
 
 async def _trial(call: Call, request: Any) -> Job:
-    """What one trial of a Vertex tuning job asks for, as a job that nobody stores."""
+    """What one trial of a Vertex tuning job asks for."""
     not_there = await tuning_jobs.not_there(call.services, request)
     parsed, _ = tuning_jobs.check_create(call, request, not_there)
-    parent = known_location(request.parent)
+    return _imagined(call, request.parent, parsed, parsed.spec.trial)
+
+
+async def _pipeline(call: Call, request: Any) -> Job:
+    """What the job of a pipeline, or one trial of it, asks for."""
+    asked = await training_pipelines.asked_for(call, request, call.services.new_uid())
+    parsed = asked.parsed.job
+    spec = parsed.spec if isinstance(parsed, ParsedCustomJob) else parsed.spec.trial
+    return _imagined(call, request.parent, parsed, spec)
+
+
+def _imagined(
+    call: Call, place: str, parsed: ParsedCustomJob | ParsedTuningJob, spec: JobSpec
+) -> Job:
+    """A job of Vertex that nobody stores."""
+    parent = known_location(place)
     uid = call.services.new_uid()
     return new_job(
         call.services,
         uid,
         JobName(Api.VERTEX, parent.project_id, parent.location, str(uid)),
         display_name=parsed.display_name,
-        spec=parsed.spec.trial,
+        spec=spec,
         labels=parsed.labels,
         public={},
     )

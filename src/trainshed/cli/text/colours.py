@@ -71,7 +71,7 @@ def condition_colour(condition: NodeCondition) -> str:
     match condition:
         case NodeCondition.READY:
             return "green"
-        case NodeCondition.DRAINED:
+        case NodeCondition.DRAINED | NodeCondition.QUARANTINED:
             return "magenta"
         case NodeCondition.GONE:
             return "red"

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -11,7 +12,7 @@ from trainshed.console.pages.requested import requested
 from trainshed.console.pages.timelines import Chart, chart
 from trainshed.console.rendering import epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
-from trainshed.core.copies import collection_of, copy_of
+from trainshed.core.copies import api_of, collection_of, copy_of
 from trainshed.core.names import Api, JobUid
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
@@ -33,9 +34,9 @@ _GIVEN: Final = (
 """What clients give of a job; all else of its resource is the service's."""
 
 
-async def describe(visit: Visit) -> JobDescription:
-    """The job of the address. Raises Refused."""
-    return await visit.get(JobDescription, of_job(visit.variables["job"]))
+async def describe(visit: Visit, job: str = "") -> JobDescription:
+    """A job by its id or name; "" = that of the address. Raises Refused."""
+    return await visit.get(JobDescription, of_job(job or visit.variables["job"]))
 
 
 def head(visit: Visit, job: JobDescription, tab: str) -> Part:
@@ -47,7 +48,8 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "tab": tab,
             "title": job.display_name or job.job_id,
             "is_over": job.state in FINAL,
-            "may_retry": job.state in FINAL - {"SUCCEEDED"} and job.kind != "pipeline",
+            "may_retry": job.state in FINAL - {"SUCCEEDED"},
+            "clone": "/submit" if _has_form(job) else "/submit/json",
             "has_replicas": job.replicas is not UNSET,
             "is_tuning": job.tuning is not UNSET,
             "began": epoch(job.create_time),
@@ -55,6 +57,11 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "lasted": lasted(job),
         },
     )
+
+
+def _has_form(job: JobDescription) -> bool:
+    """Whether the form of a new job can hold it; of others there is their JSON."""
+    return job.api == Api.VERTEX and job.kind == "custom"
 
 
 async def overview(visit: Visit) -> View:
@@ -218,23 +225,35 @@ def _cluster(ran: Launch) -> str:
 async def retry(visit: Visit) -> Response:
     """`POST /jobs/J/retry`: the same once more, of a job that failed or was cancelled."""
     job = await describe(visit)
-    if job.state not in FINAL or job.state == "SUCCEEDED" or job.kind == "pipeline":
+    if job.state not in FINAL or job.state == "SUCCEEDED":
         raise Refused(
             StatusCode.FAILED_PRECONDITION,
             f"{job.name} is {job.state}, and only a job that failed or was cancelled is tried again. "
-            f"`trainshed jobs clone {job.job_id}` submits another one like it.",
+            "Clone submits another one like it.",
         )
     api, parts = Api(job.api), job.name.split("/")
     region = parts[3] if api is Api.VERTEX else ""
     body = copy_of(api, job.resource or {}, visit.now)
-    path = collection_of(api, body, job.project, region)
+    return await create_job(visit, body, job.project, region)
+
+
+async def create_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Response:
+    """Create a job of the JSON that its API's create takes, and go to its page. Raises Refused."""
+    api = api_of(body)
+    path = collection_of(api, body, project, region)
     made = await visit.backend.call(visit.principal, "POST", path, json.dumps(body).encode())
     if api is Api.ML:
-        found = await visit.get(
-            JobDescription, of_job(f"projects/{job.project}/jobs/{made['jobId']}")
-        )
+        found = await describe(visit, f"projects/{project}/jobs/{made['jobId']}")
         return redirect(job_path(found.uid))
     return redirect(job_path(id_of(str(made["name"]))))
+
+
+def place_of(visit: Visit, form: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """Project and region of a job that is submitted: as the form says, else the visitor's and the
+    service's."""
+    given = form or {}
+    project = given.get("project") or visit.principal.project or visit.facts.project
+    return project, given.get("region") or visit.facts.region
 
 
 async def cancel(visit: Visit) -> Response:

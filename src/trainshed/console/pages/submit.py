@@ -1,15 +1,12 @@
 """Submitting a job: what is typed is checked by the API's own validator as it is typed, and shown for other
 clients."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from trainshed.console.pages.drafts import Draft, draft_of, form_of
-from trainshed.console.pages.job import describe
-from trainshed.console.rendering import id_of
-from trainshed.console.visits import View, Visit, job_path, redirect
+from trainshed.console.pages.job import create_job, describe, place_of
+from trainshed.console.visits import View, Visit
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
@@ -63,7 +60,7 @@ async def page(visit: Visit) -> View:
     """`/submit[?from=JOB]`: an empty form, or one that is filled in as a job was."""
     form = default_form(visit)
     if visit.query("from"):
-        form |= _as_it_was(await describe(_of(visit, visit.query("from"))))
+        form |= _as_it_was(await describe(visit, visit.query("from")))
     return await _shown(visit, form)
 
 
@@ -73,8 +70,8 @@ def _as_it_was(job: JobDescription) -> dict[str, str]:
     if not found:
         raise Refused(
             StatusCode.FAILED_PRECONDITION,
-            f"The form is for custom jobs of Vertex AI, and {job.job_id} is none. In a terminal "
-            f"`trainshed jobs clone {job.job_id}` submits it again, with changes.",
+            f"The form is for custom jobs of Vertex AI, and {job.job_id} is none. Clone on its page opens "
+            f"its JSON to be edited (/submit/json?from={job.uid}).",
         )
     place = job.name.split("/")
     return {**found, "project": place[1], "region": place[3]}
@@ -90,31 +87,23 @@ async def create(visit: Visit) -> Response | View:
     draft = draft_of(visit.form)
     if draft.faults:
         return await _shown(visit, visit.form, status=400)
-    project, region = _place(visit, visit.form)
-    path = f"/v1/projects/{project}/locations/{region}/customJobs"
     try:
-        made = await visit.backend.call(
-            visit.principal, "POST", path, json.dumps(draft.body).encode()
-        )
-    except Refused:
-        return await _shown(visit, visit.form, status=400)
-    return redirect(job_path(id_of(str(made["name"]))))
-
-
-def _of(visit: Visit, job: str) -> Visit:
-    return replace(visit, variables={"job": job})
-
-
-def _place(visit: Visit, form: Mapping[str, str]) -> tuple[str, str]:
-    project = form.get("project") or visit.principal.project or visit.facts.project
-    return project, form.get("region") or visit.facts.region
+        return await create_job(visit, draft.body, *place_of(visit, visit.form))
+    except Refused as refused:
+        return await _shown(visit, visit.form, status=400, refused=refused)
 
 
 async def _shown(
-    visit: Visit, form: Mapping[str, str], template: str = "submit.html", *, status: int = 200
+    visit: Visit,
+    form: Mapping[str, str],
+    template: str = "submit.html",
+    *,
+    status: int = 200,
+    refused: Refused | None = None,
 ) -> View:
+    """`refused`: by the create, which knows more than what is asked before it."""
     draft = draft_of(form)
-    project, region = _place(visit, form)
+    project, region = place_of(visit, form)
     plan: Explanation | None = None
     if not draft.faults:
         asked = {"api": "vertex", "project": project, "location": region, "job": draft.body}
@@ -122,8 +111,11 @@ async def _shown(
             answer = await visit.do("POST", "jobs:explain", asked)
             assert isinstance(answer, Explanation)
             plan = answer
-        except Refused as refused:
-            _note(draft, refused)
+        except Refused as told:
+            refused = told
+    if refused is not None:
+        _note(draft, refused)
+        plan = None
     others = [
         (name, snippet(kind, Api.VERTEX, project, region, draft.body))
         for name, kind in (

@@ -74,6 +74,7 @@ const curves = () => {
 const everything = () => { usage(); curves(); };
 document.addEventListener("part", everything);
 addEventListener("theme", everything);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", everything);
 let resizing = 0;
 addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(everything, 150); });
 everything();

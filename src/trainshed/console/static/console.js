@@ -233,13 +233,18 @@ document.addEventListener("click", async (e) => {
     if (!menu.contains(e.target)) menu.open = false;
 });
 
+const sent = new Map();
+// Back from where it led.
+addEventListener("pageshow", () => sent.clear());
 document.addEventListener("submit", (e) => {
   const text = e.target.dataset.confirm;
   if (text && !confirm(text)) return e.preventDefault();
-  // A double click on what submits a job is meant once.
+  // A double click on what submits a job is meant once, also where the answer takes its time and the form was
+  // put anew meanwhile.
   if (e.target.method !== "post") return;
-  if (Date.now() - Number(e.target.dataset.sent || 0) < 2000) e.preventDefault();
-  else e.target.dataset.sent = Date.now();
+  const last = sent.get(e.target.action);
+  if (Date.now() - (last || 0) < 10000) e.preventDefault();
+  else sent.set(e.target.action, Date.now());
 });
 
 document.addEventListener("change", (e) => e.target.closest("form[data-now]")?.requestSubmit());

@@ -111,7 +111,7 @@ class ClusterNodes:
         self._attempts = attempts
         self._cluster = cluster
         self._options = options
-        #: By name, as the scheduler was told: a node in quarantine counts as draining.
+        #: By name, as the scheduler was told.
         self._states: dict[str, NodeState] = {}
         #: What is wrong with a node that takes work all the same, by who has said so.
         self._trouble: dict[str, dict[str, str]] = {}
@@ -221,10 +221,10 @@ class ClusterNodes:
             self._attempts.report_delay(gang, delay)
 
     def _judged(self, one: NodeReport) -> NodeReport:
-        """What the cluster says of a node; draining if it says up and the node is quarantined."""
+        """What the cluster says of a node; whether it is quarantined, if that is up."""
         cause = self._quarantine.cause(one.node.name)
         if one.state is NodeState.UP and cause:
-            return replace(one, state=NodeState.DRAINING, cause=f"{one.node.name} is {cause}")
+            return replace(one, state=NodeState.QUARANTINED, cause=f"{one.node.name} is {cause}")
         if one.state is NodeState.UP:
             return replace(one, cause=self._trouble_of(one.node.name))
         return one
