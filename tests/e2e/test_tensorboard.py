@@ -109,6 +109,10 @@ def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
     assert page.status == 200
     (script,) = re.findall(r'<script src="(index\.js[^"]*)"', page.body.decode())
     assert len(asked(service, path + script, cookie).body) > 100_000
+    fonts = re.findall(r"url\(\s*([^)]*\.woff2)\)", page.body.decode())
+    assert len(fonts) > 10
+    assert {font.partition("/")[0] for font in fonts} == {"font-roboto"}, "below its own path"
+    assert asked(service, path + fonts[0], cookie).body.startswith(b"wOF2")
     assert json.loads(asked(service, path + "data/runs", cookie).body) == ["train"]
     tag, points = next(iter(TORCH.scalars.items()))
     form = f"tag={tag}&runs=train".encode()

@@ -606,7 +606,7 @@ class Controller:
             return
         waiting = self._capacity.why(job.uid, self._now())
         if waiting is not None:
-            message = f"{waiting.message} {waiting.hint}".strip()
+            message = "; ".join(filter(None, (waiting.message, waiting.hint)))
             details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
             entries.append(TimelineEntry(self._now(), "waiting", message, details))
 

@@ -197,7 +197,7 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
     if not fewer and not meter.alone:
         key, enough = meter.key, (meter.used + amount) / 1000
         fewer = (
-            f"has room after: trainshed quotas set {key.metric} {enough:g} "
+            f"it is let through by: trainshed quotas set {key.metric} {enough:g} "
             f"--project {key.project_id} --region {key.region}"
         )
     return Waiting(reason, what, fewer, _names(snapshot, holders))

@@ -9,6 +9,25 @@ import sys
 from typing import Any
 
 
+def with_its_fonts(application: Any, prefix: str) -> Any:
+    """The WSGI application with a page that looks for its fonts below its own path: TensorBoard's asks for
+    them at the root of the host, whatever its `path_prefix` is (tensorflow/tensorboard#1885)."""
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        is_page = environ["PATH_INFO"] == f"{prefix}/"  # Which it changes.
+        parts = application(environ, start_response)
+        if not is_page:
+            return parts
+        try:
+            # As long as it was, for the length is told already.
+            return [part.replace(b"url(/font-", b"url( font-") for part in parts]
+        finally:
+            if hasattr(parts, "close"):
+                parts.close()
+
+    return answer
+
+
 def main(listener: int, directory: str, prefix: str) -> None:
     """Serve until it is ended."""
     default: Any = importlib.import_module("tensorboard.default")
@@ -23,7 +42,7 @@ def main(listener: int, directory: str, prefix: str) -> None:
         def __init__(self, application: Any, flags: Any) -> None:
             # The name is not looked at: the socket is there.
             self._server = serving.make_server(
-                *("unix://viewer", 0, application),
+                *("unix://viewer", 0, with_its_fonts(application, prefix)),
                 threaded=True,
                 request_handler=Quiet,
                 fd=listener,
