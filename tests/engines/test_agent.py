@@ -2,14 +2,19 @@
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from trainshed.core.names import JobUid
+from trainshed.core.launch import LaunchPlan, Limits
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.remote import agent, node_directory
+from trainshed.engines.port import EngineUnavailable, SlotRequest
+from trainshed.engines.remote import agent, messages, node_directory
+from trainshed.engines.remote.agent_handle import AgentHandle
+from trainshed.engines.remote.channel import ChannelClosed
 from trainshed.engines.remote.credentials import Credential
 from trainshed.engines.remote.greeting import NotAdmitted
 from trainshed.engines.remote.messages import AgentDocument
@@ -39,6 +44,93 @@ async def test_an_agent_that_the_service_knows_no_more_ends_at_once(tmp_path: Pa
     )
     async with asyncio.timeout(30):
         await ran.run()
+
+
+class _LateService:
+    """One that has a slot made, is silent until that is given back, and then has a program begun in it."""
+
+    def __init__(self) -> None:
+        self.released, self.answered = asyncio.Event(), asyncio.Event()
+        self.answers: dict[int, Any] = {}
+        self._orders = self._talk()
+
+    async def dial(self) -> Any:
+        return self
+
+    async def _talk(self) -> AsyncIterator[messages.Order]:
+        replica = ReplicaId(0, 0)
+        yield messages.Welcome({})
+        yield messages.Allocate(number=1, requests=(SlotRequest(replica, "r0", "a"),))
+        await self.released.wait()
+        plan = LaunchPlan(
+            JobUid(1),
+            1,
+            replica,
+            1,
+            argv=("true",),
+            environ=(),
+            hostname="r0",
+            address="127.0.0.1",
+            hosts=(("r0", "127.0.0.1"),),
+            limits=Limits(memory=0, cpu_weight=100),
+        )
+        yield messages.Launch(number=2, plans=(plan,), masked=((),), lines=(0,))
+        await asyncio.Event().wait()
+
+    async def receive(self) -> messages.Order:
+        return await anext(self._orders)
+
+    async def send(self, news: messages.News) -> None:
+        if isinstance(news, messages.Answer | messages.Slots):
+            self.answers[news.number] = news
+            if news.number == 2:
+                self.answered.set()
+
+    def post(self, news: messages.News) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.anyio
+async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(tmp_path: Path) -> None:
+    """The service is told that nothing is begun here any more, not that the order is wrong: it would fail the
+    job for good."""
+    service = _LateService()
+
+    class Engine(LocalEngine):
+        async def release(self, job_uid: JobUid, attempt: int) -> None:
+            await super().release(job_uid, attempt)
+            service.released.set()
+            await service.answered.wait()
+
+    document = AgentDocument(
+        credential=Credential("labs-1-1-0/a", "", 0, "", "", "", ""),
+        job_uid=JobUid(1),
+        attempt=1,
+        node="a",
+        address="127.0.0.1",
+        directory=str(tmp_path),
+        lease=1.0,
+    )
+    ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", service), "127.0.0.1")
+    async with asyncio.timeout(30):
+        await ran.run()
+    assert isinstance(service.answers[1], messages.Slots), service.answers
+    assert service.answers[2].failure == EngineUnavailable.__name__, service.answers
+    assert "its agent ends" in service.answers[2].message
+
+
+def test_a_connection_that_has_just_ended_keeps_nobody_from_looking_after_the_others() -> None:
+    class Ended:
+        def post(self, order: messages.Order) -> None:
+            raise ChannelClosed("The connection has ended.")
+
+    handle = AgentHandle("labs-1-1-0/a", JobUid(1), 1, 0, "a")
+    handle.connect(cast("Any", Ended()))
+    assert handle.is_connected
+    handle.post_alive()
 
 
 @pytest.mark.parametrize("trap", ["link", "open"])

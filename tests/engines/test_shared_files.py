@@ -16,7 +16,14 @@ from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.notes import FILES_BACK, FILES_STALLED
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, ReplicaReport, SlotRequest
+from trainshed.engines.port import (
+    EngineEvent,
+    EngineUnavailable,
+    NodeChanged,
+    NodeState,
+    ReplicaReport,
+    SlotRequest,
+)
 from trainshed.engines.remote import shared_files
 
 __all__ = ["port"]
@@ -49,8 +56,8 @@ def freeze(place: Path, how: str) -> None:
 async def test_a_stall_is_told_of_the_node_and_of_what_runs_there(
     shared: Path, tmp_path: Path, port: int
 ) -> None:
-    engine = new_engine(tmp_path, port, shared=(str(shared),))
-    uid, replica = JobUid(1), ReplicaId(0, 0)
+    engine = new_engine(tmp_path, port, shared=(str(shared),), keep=60.0)
+    replica = ReplicaId(0, 0)
     seen: asyncio.Queue[EngineEvent] = asyncio.Queue()
 
     async def hear() -> None:
@@ -70,9 +77,15 @@ async def test_a_stall_is_told_of_the_node_and_of_what_runs_there(
         assert isinstance(noted, ReplicaNoted) and isinstance(changed, NodeChanged)
         return noted, changed
 
-    await engine.start()
-    hearing = asyncio.create_task(hear())
-    try:
+    async def note_of(uid: JobUid) -> ReplicaNoted:
+        while True:
+            event = await seen.get()
+            if not isinstance(event, ReplicaReport) or event.job_uid != uid:
+                continue
+            if isinstance(event.event, ReplicaNoted):
+                return event.event
+
+    async def begin(uid: JobUid) -> None:
         [slot] = await engine.allocate(uid, 1, [SlotRequest(replica, "r0", NODES[0])])
         plan = LaunchPlan(
             uid,
@@ -87,9 +100,28 @@ async def test_a_stall_is_told_of_the_node_and_of_what_runs_there(
             limits=Limits(memory=0, cpu_weight=100),
         )
         await engine.launch([plan])
+
+    async def end(uid: JobUid) -> None:
+        await engine.stop(uid, 1, 0)
+        while (uid, 1) in await engine.allocations():
+            try:
+                await engine.release(uid, 1)
+            except EngineUnavailable:  # It still runs.
+                await asyncio.sleep(0.05)
+
+    await engine.start()
+    hearing = asyncio.create_task(hear())
+    try:
+        await begin(JobUid(1))
         await asyncio.to_thread(freeze, shared, "--freeze")
         try:
             noted, changed = await both()
+            # What begins there meanwhile is told as well, by the agent that goes on for it.
+            await end(JobUid(1))
+            await begin(JobUid(2))
+            async with asyncio.timeout(20):
+                later = await note_of(JobUid(2))
+            assert (later.name, later.text) == (FILES_STALLED, noted.text)
         finally:
             await asyncio.to_thread(freeze, shared, "--unfreeze")
         assert (noted.name, noted.replica, noted.severity) == (FILES_STALLED, replica, "WARNING")
@@ -99,13 +131,7 @@ async def test_a_stall_is_told_of_the_node_and_of_what_runs_there(
         assert (noted.name, noted.severity) == (FILES_BACK, "INFO")
         assert "answer again, after" in noted.text
         assert (changed.state, changed.cause) == (NodeState.UP, "")
-        await engine.stop(uid, 1, 0)
-        while await engine.allocations():
-            try:
-                await engine.release(uid, 1)
-            except Exception as failure:
-                assert "still run" in str(failure)
-                await asyncio.sleep(0.05)
+        await end(JobUid(2))
     finally:
         await engine.close()
         await hearing

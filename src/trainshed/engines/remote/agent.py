@@ -74,6 +74,10 @@ _MIRROR_EVERY = 2.0
 """Seconds between two looks at files that nothing is told of, such as what replicas use."""
 _LAST_GRACE = 5 * 10**9
 """ns that programs have when the lease is over."""
+_OVER = (
+    "its agent ends: the service was silent for longer than the lease, or has let it go; what ran there "
+    "begins elsewhere once it counts as lost"
+)
 
 Connection = Channel[News, Order]
 
@@ -119,6 +123,8 @@ class Agent:
         #: The first call of the service; None = it was taken.
         self._dialled: asyncio.Task[Connection] | None = None
         self._leaving = asyncio.Event()
+        #: Its programs are ended, and nothing is begun any more.
+        self._is_over = False
 
     async def run(self) -> None:
         """Until the service lets it go, or its lease is over."""
@@ -144,6 +150,7 @@ class Agent:
                     )
                     break
                 await asyncio.wait([leaving], timeout=left)
+            self._is_over = True
             await self._end_programs()
         finally:
             for task in (*tasks, leaving):
@@ -255,6 +262,9 @@ class Agent:
             answer = await self._obey(order)
         except (EngineUnavailable, LaunchRejected, TerminalRefused) as failure:
             answer = messages.Answer(order.number, type(failure).__name__, str(failure))
+            if self._is_over and isinstance(failure, LaunchRejected):
+                # Nothing is wrong with the order, and the service must not conclude that.
+                answer = messages.Answer(order.number, EngineUnavailable.__name__, _OVER)
         except Exception as failure:  # The service has to learn of it, and others go on.
             log.exception("%s failed", type(order).__name__)
             answer = messages.Answer(order.number, EngineUnavailable.__name__, repr(failure))
@@ -271,10 +281,8 @@ class Agent:
                 return messages.Slots(order.number, slots)
             case messages.Provide(content=content):
                 await self._fetch(content)
-            case messages.Launch(plans=plans, masked=masked, lines=lines):
-                await asyncio.to_thread(_require_software, plans, self._document.node)
-                await asyncio.to_thread(self._begin_logs, plans, lines)
-                await engine.launch_by(plans, _as_given(plans, masked))
+            case messages.Launch():
+                await self._launch(order)
             case messages.Stop(grace=grace):
                 await engine.stop(uid, attempt, grace)
             case messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace):
@@ -294,6 +302,14 @@ class Agent:
             case _:
                 return await self._change(order)
         return messages.Answer(order.number)
+
+    async def _launch(self, order: messages.Launch) -> None:
+        await asyncio.to_thread(_require_software, order.plans, self._document.node)
+        await asyncio.to_thread(self._begin_logs, order.plans, order.lines)
+        if self._files and not self._files[-1].until:
+            # A stall that is under way was told, if at all, to what ran here before.
+            self._untold.add(None, self._files[-1])
+        await self._engine.launch_by(order.plans, _as_given(order.plans, order.masked))
 
     async def _fetch(self, content: "Manifest") -> None:
         if self._cache is None:

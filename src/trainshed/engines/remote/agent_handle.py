@@ -122,7 +122,9 @@ class AgentHandle:
     def post_alive(self) -> None:
         """Tell it that the service lives, and have it answer."""
         if self._connection is not None:
-            self._connection.post(messages.Alive())
+            # It may just have ended, which whoever hears the agent out is about to learn.
+            with contextlib.suppress(ChannelClosed):
+                self._connection.post(messages.Alive())
 
     def cut(self) -> None:
         """End a connection on which nothing is heard."""
