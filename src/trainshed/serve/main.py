@@ -1,10 +1,10 @@
 """The `trainshed` command: what builds services, and all others from the cli package."""
 
-import select
-import signal
+import os
 
 import click
 
+from trainshed.cli import reader
 from trainshed.cli.commands import register
 from trainshed.cli.groups import Group
 from trainshed.serve import clock
@@ -31,10 +31,9 @@ _COMMANDS = (
 )
 """As in `cli.commands`: loaded when they are used, since what they need takes longer to load than help
 takes."""
-
-
-_PIPE_CLOSED = 128 + signal.SIGPIPE
-"""As a shell says of a command that its reader has left."""
+_NAME = "trainshed"
+_COMPLETE = "_TRAINSHED_COMPLETE"
+"""By which a shell asks what it may offer."""
 
 
 @click.group(
@@ -53,17 +52,16 @@ register(group, clock.now, _COMMANDS)
 
 def main() -> None:
     """Run the command line. Raises SystemExit."""
+    if _COMPLETE in os.environ:
+        # Only somebody who completes a word needs it.
+        from trainshed.cli import fixed_values
+
+        if fixed_values.answer(group, _NAME, _COMPLETE):
+            return
     try:
-        group(prog_name="trainshed")
+        group(prog_name=_NAME)
     except SystemExit as end:
-        if end.code == 1 and _reader_has_left():
+        if end.code == 1 and reader.reader_has_left():
             # Who reads wants no more (`| head`), which says nothing of what was asked for.
-            raise SystemExit(_PIPE_CLOSED) from None
+            raise SystemExit(reader.STATUS) from None
         raise
-
-
-def _reader_has_left() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
-    looked = select.poll()
-    looked.register(1, 0)
-    return any(event & select.POLLERR for _, event in looked.poll(0))

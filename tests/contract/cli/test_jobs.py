@@ -447,6 +447,9 @@ def test_names_and_states_are_completed(trainshed: Invoke, service: FakeService)
     assert offered("jobs", "cancel", "3", "di") == ["digits"]
     assert offered("jobs", "list", "--state", "fai") == ["FAILED"]
     assert "drain" in offered("nodes", "")
+    assert offered("run", "--machine-type", "n1-highcpu-9") == ["n1-highcpu-96"]
+    assert offered("run", "--accelerator", "NVIDIA_L") == ["NVIDIA_L4"]
+    assert offered("jobs", "clone", "7", "--image", "scikit") == ["scikit-learn"]
     service.refuse("GET", JOBS, 500, "no")
     assert offered("jobs", "describe", "d") == [""], "nothing, and silently"
 

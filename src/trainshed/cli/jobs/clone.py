@@ -8,7 +8,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.job_files import JobFile
-from trainshed.cli.jobs.references import find_job, job_path, takes_job
+from trainshed.cli.jobs.references import completing, find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.run import request, sending
@@ -33,9 +33,18 @@ _form = output_format("text", "Output as text, or JSON or YAML for programs.")
 )
 @takes_job
 @click.option("--name", metavar="NAME", help="Name of the new job. Default: that of the old one.")
-@click.option("--image", metavar="IMAGE", help="Framework, such as pytorch, or image URI.")
+@click.option(
+    "--image",
+    metavar="IMAGE",
+    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    help="Framework, such as pytorch, or image URI.",
+)
 @click.option("--replicas", type=click.IntRange(1, 100_000), help="Number of replicas.")
-@click.option("--machine-type", help="Machine type of each replica.")
+@click.option(
+    "--machine-type",
+    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    help="Machine type of each replica.",
+)
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable to add or replace.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label to add.")
 @click.option("--output", metavar="gs://PATH", help="Directory for models and checkpoints.")

@@ -6,12 +6,12 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 
 import click
 
 from trainshed.cli.jobs.views import TimelineView
-from trainshed.cli.text.moments import parse_moment
+from trainshed.cli.text.moments import parse_moment, rfc3339
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 
 SEVERITIES = (
@@ -137,12 +137,6 @@ def moment(text: str, now: int, option: str, zone: tzinfo | None = None) -> int:
     # One without a zone is of this machine's.
     found = found.replace(tzinfo=zone) if found.tzinfo is None and zone else found.astimezone()
     return round(found.timestamp() * 10**6) * 1000
-
-
-def rfc3339(at: int) -> str:
-    """A moment as the service's API takes it."""
-    seconds, nanos = divmod(at, 10**9)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
 def pattern(text: str) -> re.Pattern[str] | None:

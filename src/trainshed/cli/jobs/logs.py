@@ -14,12 +14,13 @@ from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import Patience, SeenLines, log_stream
-from trainshed.cli.jobs.log_choice import SEVERITIES, Between, LogChoice, moment, pattern, rfc3339
+from trainshed.cli.jobs.log_choice import SEVERITIES, Between, LogChoice, moment, pattern
 from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output_format import output_format, print_data
-from trainshed.cli.text.moments import counted
+from trainshed.cli.reader import until_reader_leaves
+from trainshed.cli.text.moments import counted, rfc3339
 from trainshed.wire.trainshed_v1.record import plain, read
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 from trainshed.wire.trainshed_v1.timeline import Timeline
@@ -105,7 +106,8 @@ def command(
         if not follow or (told and view.state.is_final):
             return
         patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.id}")
-        _follow(client, view, patience, following, shown)
+        with until_reader_leaves():
+            _follow(client, view, patience, following, shown)
     except KeyboardInterrupt:
         # To look no longer is a good end; the job goes on.
         raise SystemExit(130) from None

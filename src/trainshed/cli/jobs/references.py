@@ -31,14 +31,15 @@ LAST = "@last"
 _NO_JOB = "No job was submitted yet. Submit one: trainshed run task.py, or trainshed demo"
 
 
-def completing(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """What a shell offers: `jobs` or `states` of `cli.completion`, which is loaded when somebody asks."""
+def completing(
+    what: str, module: str = "trainshed.cli.completion"
+) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """What a shell offers: `jobs`, `states` and the like of a module, which is loaded when somebody asks."""
 
     def complete(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
         import importlib
 
-        module = importlib.import_module("trainshed.cli.completion")
-        return getattr(module, what)(context, parameter, typed)
+        return getattr(importlib.import_module(module), what)(context, parameter, typed)
 
     return complete
 

@@ -14,6 +14,7 @@ from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output_format import print_data, takes_form
+from trainshed.cli.reader import until_reader_leaves
 from trainshed.cli.reduction_table import reduction_lines, size
 from trainshed.cli.text.colours import faint, replica_colour, state_colour
 from trainshed.cli.text.moments import duration, gibibytes, parse_moment
@@ -94,7 +95,8 @@ def _watch(look: Callable[[], Usage], now: Callable[[], int]) -> None:
         if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb"):
             _draw(look, now)
         else:
-            _print(look, now)
+            with until_reader_leaves():
+                _print(look, now)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

@@ -16,6 +16,7 @@ from trainshed.cli.jobs.follow import Update
 from trainshed.cli.jobs.log_text import labelled, line_text
 from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView, progress_text
 from trainshed.cli.output_format import output_format, print_data
+from trainshed.cli.reader import until_reader_leaves
 from trainshed.cli.text.colours import (
     entry_colour,
     faint,
@@ -350,7 +351,8 @@ def follow_to_end(client: Client, job: JobView, session: Session, *, lines: bool
 def _going_on(job: JobView) -> Generator[None]:
     """Whoever stops looking is told that the job goes on."""
     try:
-        yield
+        with until_reader_leaves():
+            yield
     except KeyboardInterrupt:
         click.echo(
             f"The job goes on. Its lines: trainshed jobs logs -f {job.id}; end it: trainshed jobs cancel"

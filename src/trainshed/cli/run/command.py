@@ -12,7 +12,7 @@ from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.explain import more_than_there_is
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
-from trainshed.cli.jobs.references import job_path
+from trainshed.cli.jobs.references import completing, job_path
 from trainshed.cli.jobs.submitted import SubmittedView
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output_format import output_format, print_data
@@ -62,6 +62,7 @@ class ProgramCommand(click.Command):
 @click.option(
     "--image",
     metavar="IMAGE",
+    shell_complete=completing("values", "trainshed.cli.fixed_values"),
     help="Framework (pytorch, tensorflow=2.11) or image URI. Default: scikit-learn.",
 )
 @click.option(
@@ -81,12 +82,19 @@ class ProgramCommand(click.Command):
 )
 @click.option(
     "--machine-type",
+    shell_complete=completing("values", "trainshed.cli.fixed_values"),
     default=request.DEFAULT_MACHINE,
     show_default=True,
     help="Machine type of each replica.",
 )
 @click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs of each replica.")
-@click.option("--accelerator", default="", metavar="TYPE", help="GPU type, such as NVIDIA_L4.")
+@click.option(
+    "--accelerator",
+    default="",
+    metavar="TYPE",
+    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    help="GPU type, such as NVIDIA_L4.",
+)
 @click.option(
     "--env",
     multiple=True,
@@ -119,7 +127,12 @@ class ProgramCommand(click.Command):
 @click.option("--shell", "web_access", is_flag=True, help="Ask for shells beside the program.")
 @click.option("--service-account", default="", help="Service account of the program's credentials.")
 @click.option("--project", metavar="PROJECT", help="Project of the job. Default: the service's.")
-@click.option("--region", metavar="REGION", help="Region of the job. Default: the service's.")
+@click.option(
+    "--region",
+    metavar="REGION",
+    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    help="Region of the job. Default: the service's.",
+)
 @click.option(
     "--api",
     type=click.Choice([api.value for api in Api]),

@@ -28,6 +28,12 @@ def parse_moment(text: str) -> int:
     return seconds * _SECOND + int((match[2] or "").ljust(9, "0"))
 
 
+def rfc3339(at: int) -> str:
+    """A moment as the service's API takes it."""
+    seconds, nanos = divmod(at, _SECOND)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
+
+
 def local_moment(at: int, zone: tzinfo | None = None) -> str:
     """`2026-11-20 06:05:12` in `zone` (None: the zone of this machine), "–" for a moment not come."""
     return f"{_local(at, zone):%Y-%m-%d %H:%M:%S}" if at else "–"

@@ -122,6 +122,11 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
     if not names:
         raise ValueError(f"{word} {wanted} has no image for GPUs; name another version")
     _, _, image = min(names)
+    return prebuilt_uri(image)
+
+
+def prebuilt_uri(image: str) -> str:
+    """The URI of one of `listed_images`."""
     return f"us-docker.pkg.dev/vertex-ai/training/{image}:latest"
 
 
