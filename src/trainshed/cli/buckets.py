@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import ListGroup
@@ -101,8 +102,9 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
 @click.argument("source")
 @click.argument("target")
 @click.option("-r", "--recursive", is_flag=True, help="Copy all below SOURCE, to below TARGET.")
+@takes_actions
 @takes_endpoint
-def cp(endpoint: Endpoint, *, source: str, target: str, recursive: bool) -> None:
+def cp(endpoint: Endpoint, *, actions: Actions, source: str, target: str, recursive: bool) -> None:
     """Copy between this machine and a bucket, or between buckets.
 
     A target that ends with / is a directory; - is standard input or output.
@@ -110,18 +112,25 @@ def cp(endpoint: Endpoint, *, source: str, target: str, recursive: bool) -> None
     storage = endpoint.storage_client()
     if not (source.startswith(_SCHEME) or target.startswith(_SCHEME)):
         raise click.UsageError("One of the two must be in a bucket: write gs://BUCKET/NAME.")
+    if target == "-" and actions.as_data:
+        raise click.UsageError("--format and the object itself cannot both go to standard output.")
     if source.startswith(_SCHEME):
-        copied = _from_bucket(storage, Place.parse(source), target, recursive=recursive)
+        copies = _from_bucket(storage, Place.parse(source), target, recursive=recursive)
     else:
-        copied = _to_bucket(storage, source, Place.parse(target), recursive=recursive)
+        copies = _to_bucket(storage, source, Place.parse(target), recursive=recursive)
+    copied = 0
+    for made_of, copy in copies:
+        actions.did("object", copy, "copied", record={"source": made_of})
+        copied += 1
     click.echo(f"{counted(copied, 'object')} copied", err=True)
 
 
 @command.command()
 @click.argument("places", nargs=-1, required=True, metavar="gs://BUCKET/NAME...")
 @click.option("-r", "--recursive", is_flag=True, help="Delete all that lies below.")
+@takes_actions
 @takes_endpoint
-def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
+def rm(endpoint: Endpoint, *, actions: Actions, places: tuple[str, ...], recursive: bool) -> None:
     """Delete objects, with -r all below a name. Buckets themselves stay."""
     storage = endpoint.storage_client()
     deleted = 0
@@ -135,7 +144,9 @@ def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
             if not names:
                 raise click.ClickException(f"There is nothing at {at}.")
         for name in names:
-            storage.delete(_object_path(Place(at.bucket, name)))
+            gone = Place(at.bucket, name)
+            storage.delete(_object_path(gone))
+            actions.did("object", str(gone), "deleted")
             deleted += 1
     click.echo(f"{counted(deleted, 'object')} deleted", err=True)
 
@@ -213,7 +224,10 @@ def _pages(storage: Client, path: str, **query: str | None) -> Iterator[dict[str
             return
 
 
-def _from_bucket(storage: Client, source: Place, target: str, *, recursive: bool) -> int:
+def _from_bucket(
+    storage: Client, source: Place, target: str, *, recursive: bool
+) -> Iterator[tuple[str, str]]:
+    """What is copied, and to where, as each is."""
     if recursive:
         names = [str(each["name"]) for each in _found(storage, source)]
     else:
@@ -225,20 +239,21 @@ def _from_bucket(storage: Client, source: Place, target: str, *, recursive: bool
     for name in names:
         inner = name.removeprefix(source.directory) if recursive else name.rpartition("/")[2]
         with storage.opened(source.bucket, name) as answer:
+            copy = target
             if target.startswith(_SCHEME):
                 to = Place.parse(target)
                 whole = recursive or not to.name or to.name.endswith("/")
-                _write(
-                    storage,
-                    Place(to.bucket, to.directory + inner if whole else to.name),
-                    answer.read(),
-                )
+                goal = Place(to.bucket, to.directory + inner if whole else to.name)
+                _write(storage, goal, answer.read())
+                copy = str(goal)
             elif target == "-":
                 for chunk in answer.chunks():
                     sys.stdout.buffer.write(chunk)
             else:
-                _save(answer.chunks(), _local(target, inner, recursive=recursive))
-    return len(names)
+                file = _local(target, inner, recursive=recursive)
+                _save(answer.chunks(), file)
+                copy = str(file)
+        yield str(Place(source.bucket, name)), copy
 
 
 def _local(target: str, inner: str, *, recursive: bool) -> Path:
@@ -267,10 +282,14 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _to_bucket(storage: Client, source: str, target: Place, *, recursive: bool) -> int:
+def _to_bucket(
+    storage: Client, source: str, target: Place, *, recursive: bool
+) -> Iterator[tuple[str, str]]:
+    """The same."""
     if source == "-":
         _write(storage, target, sys.stdin.buffer.read())
-        return 1
+        yield source, str(target)
+        return
     path = Path(source)
     if path.is_dir() and not recursive:
         raise click.UsageError(f"{path} is a directory; give -r to copy it.")
@@ -278,19 +297,17 @@ def _to_bucket(storage: Client, source: str, target: Place, *, recursive: bool) 
         raise click.ClickException(f"There is no file {path}.")
     if not path.is_dir():
         whole = not target.name or target.name.endswith("/")
-        _upload(
-            storage,
-            path,
-            Place(target.bucket, target.directory + path.name if whole else target.name),
-        )
-        return 1
-    copied = 0
+        copy = Place(target.bucket, target.directory + path.name if whole else target.name)
+        _upload(storage, path, copy)
+        yield source, str(copy)
+        return
     for parent, _, files in os.walk(path):
         for file in sorted(files):
-            inner = (Path(parent) / file).relative_to(path).as_posix()
-            _upload(storage, Path(parent) / file, Place(target.bucket, target.directory + inner))
-            copied += 1
-    return copied
+            each = Path(parent) / file
+            inner = each.relative_to(path).as_posix()
+            copy = Place(target.bucket, target.directory + inner)
+            _upload(storage, each, copy)
+            yield str(each), str(copy)
 
 
 def _upload(storage: Client, path: Path, at: Place) -> None:

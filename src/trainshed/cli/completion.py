@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trainshed.cli.client import Client
-from trainshed.cli.connection import Endpoint, find
+from trainshed.cli.connection import Endpoint, find, refuses_service
 from trainshed.cli.jobs.references import LAST, list_jobs
 from trainshed.core.lifecycle.states import JobState
 
@@ -26,9 +26,10 @@ _OFFERED = 100
     " fish: trainshed completion fish > ~/.config/fish/completions/trainshed.fish"
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@refuses_service("What is completed comes from the service that the completed command names.")
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands, options, names and states."""
+    """Print what makes a shell complete commands, options, names, states, images and machine types."""
     from click.shell_completion import get_completion_class
 
     complete = get_completion_class(shell)

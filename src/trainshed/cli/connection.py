@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -168,6 +169,43 @@ def takes_address(command: Callable[..., R]) -> Callable[..., R]:
         "--ca", metavar="FILE", help="PEM file to trust for https. Default: $TRAINSHED_CA."
     )
     return named(known(trusted(takes_data(command))))
+
+
+def on_this_machine(endpoint: Endpoint, url: str, command: str) -> None:
+    """Raises click.UsageError: the service of a data directory is not the one that --url names, and `command`
+    needs its files or its process."""
+    if _address(url) != _address(endpoint.rest):
+        raise click.UsageError(
+            f"The service with its data in {endpoint.data} is at {endpoint.rest}, not at {url}. This needs"
+            f" the service's own machine: there, trainshed {command} --data DIRECTORY."
+        )
+
+
+def _address(url: str) -> tuple[str, int | None]:
+    """Host and port; all names of this machine are one."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return ("127.0.0.1" if host in ("localhost", "::1") else host, parts.port)
+
+
+def refuses_service(instead: str, *options: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Has a command that speaks with no service say so where --url, --token, --ca or --data is given.
+    `instead`: what to do then, a sentence. `options`: those that are refused, if not all."""
+
+    def refused(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(
+                f"{parameter.opts[0]} is not for this command. {instead}", context
+            )
+
+    def take(command: Callable[..., R]) -> Callable[..., R]:
+        for name in options or ("--url", "--token", "--ca", "--data"):
+            command = click.option(
+                name, metavar="…", hidden=True, expose_value=False, callback=refused
+            )(command)
+        return command
+
+    return take
 
 
 def takes_data(command: Callable[..., R]) -> Callable[..., R]:

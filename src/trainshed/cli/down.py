@@ -9,9 +9,10 @@ from queue import Empty, SimpleQueue
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.commands import Session
-from trainshed.cli.connection import Endpoint, data_directory, local, takes_data
+from trainshed.cli.connection import Endpoint, data_directory, local, on_this_machine, takes_address
 from trainshed.cli.jobs.references import job_path, live_jobs
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.processes import Process
@@ -32,19 +33,33 @@ _NAMED = 20
     metavar="SECONDS",
     help="Time limit for cancelling jobs and stopping the service.",
 )
-@takes_data
+@takes_actions
+@takes_address
 @click.pass_obj
-def command(session: Session, data: Path | None, timeout: float) -> None:
-    """Cancel all jobs and stop the service.
+def command(
+    session: Session,
+    *,
+    actions: Actions,
+    url: str | None,
+    token: str | None,
+    data: Path | None,
+    ca: str | None,
+    timeout: float,
+) -> None:
+    """Cancel all jobs and stop the service of this machine.
 
     Nothing is stopped by force: if a job is not over in time, the service goes on.
     """
     try:
-        endpoint = local(data_directory(data))
+        endpoint = local(data_directory(data), token)
     except Unreachable as none_runs:
+        if url:
+            raise
         click.echo(none_runs.format_message().partition(". ")[0] + ".", err=True)
         return
-    _refuse_another(endpoint, chosen=data is not None or "TRAINSHED_DATA" in os.environ)
+    if url:
+        on_this_machine(endpoint, url, "down")
+    _refuse_another(endpoint, chosen=bool(url or data) or "TRAINSHED_DATA" in os.environ)
     deadline = session.now() + round(timeout * _SECOND)
 
     def left() -> float:
@@ -54,9 +69,9 @@ def command(session: Session, data: Path | None, timeout: float) -> None:
     with Process(endpoint.pid) as process:
         client = endpoint.client()
         jobs = live_jobs(client)
-        _cancel(client, jobs)
+        _cancel(client, jobs, actions)
         _wait_until_over(client, jobs, left)
-        _stop(endpoint, process, left())
+        _stop(endpoint, process, left(), actions)
 
 
 def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
@@ -70,12 +85,12 @@ def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
         )
 
 
-def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
+def _cancel(client: Client, jobs: Sequence[JobView], actions: Actions) -> None:
     """Ask the service to cancel all of them, several at once: it stores together what comes together."""
     for job in jobs[:_NAMED]:
-        click.echo(f"Cancelling {job.id} {job.display_name}".rstrip())
+        actions.say(f"Cancelling {job.id} {job.display_name}".rstrip())
     if len(jobs) > _NAMED:
-        click.echo(f"Cancelling {len(jobs) - _NAMED} more")
+        actions.say(f"Cancelling {len(jobs) - _NAMED} more")
 
     def cancel(job: JobView) -> None:
         try:
@@ -86,8 +101,8 @@ def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
                 raise
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for _ in threads.map(cancel, jobs):
-            pass
+        for job, _ in zip(jobs, threads.map(cancel, jobs), strict=True):
+            actions.did("job", job.id, "cancelling")
 
 
 def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[], float]) -> None:
@@ -148,11 +163,11 @@ def _watch(client: Client, job: JobView, over: set[str]) -> None:
         return
 
 
-def _stop(endpoint: Endpoint, process: Process, seconds: float) -> None:
+def _stop(endpoint: Endpoint, process: Process, seconds: float, actions: Actions) -> None:
     process.terminate()
     if not process.wait(seconds):
         raise click.ClickException(
             f"The service (process {endpoint.pid}) was asked to end and has not yet. Its log in"
             f" {endpoint.data} may say why; kill {endpoint.pid} ends it by force."
         )
-    click.echo("The service has ended.")
+    actions.did("service", endpoint.rest, "stopped", "The service has ended.")

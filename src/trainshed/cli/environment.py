@@ -22,6 +22,7 @@ from trainshed.cli.connection import (
     remote,
     takes_address,
 )
+from trainshed.cli.output_format import output_format, print_data
 
 
 class Shell(enum.StrEnum):
@@ -162,6 +163,7 @@ def unsetting(names: Iterable[str], shell: Shell) -> Iterator[str]:
     help="Shell syntax to print; sh suits bash and zsh.",
 )
 @click.option("--unset", is_flag=True, help="Print commands that remove the variables again.")
+@output_format("text", "Output as a shell's commands, or the variables as JSON or YAML.")
 @takes_address
 def command(
     *,
@@ -171,6 +173,7 @@ def command(
     ca: str | None,
     shell: str,
     unset: bool,
+    form: str,
 ) -> None:
     """Print variables that point gcloud and the SDKs at the service.
 
@@ -180,7 +183,10 @@ def command(
     chosen = Shell(shell)
     if unset:
         names = variables(Endpoint(rest="", token=""))
-        click.echo("\n".join(unsetting(names, chosen)))
+        if form == "json":
+            print_data(list(names))
+        else:
+            click.echo("\n".join(unsetting(names, chosen)))
         return
     # What this shell was given before is not asked: it may be of a service that has ended.
     endpoint = (
@@ -192,5 +198,8 @@ def command(
     if _LOUD_PROJECT in os.environ:
         # A shell that has it would else go on with the project of somewhere else.
         values[_LOUD_PROJECT] = endpoint.project
+    if form == "json":
+        print_data({name: value for name, value in values.items() if value})
+        return
     click.echo("\n".join(setting(values, chosen)))
     click.echo(_NOTES.format(use=_USE[chosen]), nl=False)

@@ -1,10 +1,14 @@
 """`trainshed machine-types`: the machine types with the memory that a replica really gets
-(spec/machines#memory)."""
+(spec/machines#memory), and how many nodes of a service are as large."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
+from trainshed.cli.connection import find, takes_address
+from trainshed.cli.nodes import NodeView, list_nodes
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Column, titled
@@ -24,11 +28,21 @@ _COLUMNS = (
 
 @click.command()
 @output_format("table", "Output as a table, or JSON for programs (bytes).")
+@takes_address
 @click.argument("name", required=False)
-def command(form: str, name: str | None) -> None:
+def command(
+    *,
+    form: str,
+    url: str | None,
+    token: str | None,
+    data: Path | None,
+    ca: str | None,
+    name: str | None,
+) -> None:
     """Show machine types and their memory. NAME: only those whose name begins with it.
 
-    A replica gets a machine's memory without what the platform keeps for itself.
+    A replica gets a machine's memory without what the platform keeps for itself. Needs no service; with --url
+    or --data, NODES is how many nodes of that service are as large.
     """
     machines = [
         machine for machine in machine_types().values() if machine.name.startswith(name or "")
@@ -37,11 +51,24 @@ def command(form: str, name: str | None) -> None:
         raise click.ClickException(
             f"No machine type's name begins with {name!r}. All of them: trainshed machine-types"
         )
+    nodes = list_nodes(find(url, token, data, ca).client()) if url or data else None
     if form == "json":
-        print_data([_document(machine) for machine in machines])
+        print_data([_document(machine, nodes) for machine in machines])
         return
-    for line in titled(_COLUMNS, [_row(machine) for machine in machines]):
+    columns = _COLUMNS if nodes is None else (*_COLUMNS, Column("NODES", right=True))
+    rows = [
+        _row(machine) if nodes is None else (*_row(machine), str(_as_large(machine, nodes)))
+        for machine in machines
+    ]
+    for line in titled(columns, rows):
         click.echo(line)
+
+
+def _as_large(machine: MachineType, nodes: Sequence[NodeView]) -> int:
+    """How many of the nodes have its processors and its memory, used or not."""
+    return sum(
+        node.vcpus >= machine.vcpus and node.memory_bytes >= machine.memory_bytes for node in nodes
+    )
 
 
 def _row(machine: MachineType) -> tuple[str, ...]:
@@ -58,8 +85,9 @@ def _row(machine: MachineType) -> tuple[str, ...]:
     )
 
 
-def _document(machine: MachineType) -> dict[str, Any]:
-    return {
+def _document(machine: MachineType, nodes: Sequence[NodeView] | None) -> dict[str, Any]:
+    about = {} if nodes is None else {"nodes": _as_large(machine, nodes)}
+    return about | {
         "name": machine.name,
         "vcpus": machine.vcpus or None,
         "memoryBytes": machine.memory_bytes or None,

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.groups import ListGroup
@@ -117,39 +118,50 @@ def list_(endpoint: Endpoint, form: str) -> None:
 @click.argument("node", shell_complete=completing("nodes"))
 @click.option("--reason", metavar="TEXT", default="", help="Reason shown to the jobs on the node.")
 @click.option("--wait", is_flag=True, help="Wait until nothing runs on the node.")
+@takes_actions
 @takes_endpoint
-def drain(endpoint: Endpoint, node: str, reason: str, *, wait: bool) -> None:
+def drain(endpoint: Endpoint, *, actions: Actions, node: str, reason: str, wait: bool) -> None:
     """Drain NODE for maintenance: it takes no more work, and what runs there is asked to leave.
 
     Its replicas get SIGTERM and their grace time, and are started again on other nodes.
     """
-    client = endpoint.client()
-    drained = NodeView.parse(client.post(_path(node, ":drain"), {"reason": reason}))
-    click.echo(f"{node}  takes no more work; {_running(drained)}")
+    client = endpoint.client(raw=actions.as_data)
+    answer = client.post(_path(node, ":drain"), {"reason": reason})
+    drained = NodeView.parse(answer)
+    actions.say(f"{node}  takes no more work; {_running(drained)}")
     if not wait:
+        actions.did("node", node, "drained", record=answer)
         return
     try:
         for line in leaving(client, drained):
-            click.echo(line)
+            actions.say(line)
     except KeyboardInterrupt:
         click.echo(
             f"{node} stays drained. It is given back with: trainshed nodes undrain {node}", err=True
         )
+        actions.did("node", node, "drained", record=answer)
         raise SystemExit(130) from None
-    click.echo(f"{node}  is free")
+
+    def now() -> dict[str, Any]:
+        nodes: list[dict[str, Any]] = client.get(_NODES)["nodes"]
+        return next((each for each in nodes if each["name"] == node), {"name": node})
+
+    actions.did("node", node, "free", f"{node}  is free", record=now)
 
 
 @command.command()
 @click.argument("node", shell_complete=completing("nodes"))
+@takes_actions
 @takes_endpoint
-def undrain(endpoint: Endpoint, node: str) -> None:
+def undrain(endpoint: Endpoint, *, actions: Actions, node: str) -> None:
     """Let NODE take work again."""
-    undrained = read(endpoint.client().post(_path(node, ":undrain"), {}), capacity.Node)
-    if undrained.condition == NodeCondition.READY:
-        click.echo(f"{node}  takes work again")
-    else:
+    answer = endpoint.client(raw=actions.as_data).post(_path(node, ":undrain"), {})
+    undrained = read(answer, capacity.Node)
+    why, told = "", f"{node}  takes work again"
+    if undrained.condition != NodeCondition.READY:
         why = undrained.cause or "it is not there now"
-        click.echo(f"{node}  is not drained any more, and takes no work yet: {why}")
+        told = f"{node}  is not drained any more, and takes no work yet: {why}"
+    actions.did("node", node, "undrained", told, record=answer, why=why)
 
 
 def leaving(client: Client, node: NodeView) -> Iterator[str]:
@@ -162,7 +174,7 @@ def leaving(client: Client, node: NodeView) -> Iterator[str]:
         yield f"  {replica} of {job}  is leaving"
     while replicas:
         time.sleep(_LOOK_AGAIN)
-        current = next((n for n in _nodes(client) if n.name == node.name), None)
+        current = next((n for n in list_nodes(client) if n.name == node.name), None)
         if current is not None and current.condition is NodeCondition.READY:
             raise click.ClickException(
                 f"{node.name} was let take work again meanwhile; what has not left stays there."
@@ -249,7 +261,8 @@ def _others(node: capacity.Node) -> str:
     return ", ".join(parts)
 
 
-def _nodes(client: Client) -> list[NodeView]:
+def list_nodes(client: Client) -> list[NodeView]:
+    """The nodes of the service. Raises Refused, Unreachable."""
     return [NodeView.parse(node) for node in client.get(_NODES)["nodes"]]
 
 

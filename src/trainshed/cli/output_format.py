@@ -12,9 +12,9 @@ import click
 _YAML = "trainshed.yaml"
 
 
-def output_format(first: str, help_text: str) -> Callable[[Any], Any]:
+def output_format(first: str, help_text: str, *, default: str = "") -> Callable[[Any], Any]:
     """The option --format of a command that takes `form`: "json", of which `print_data` knows whether YAML
-    was meant, or `first`, which is the default. "text" and "table" are one."""
+    was meant, or `first`. "text" and "table" are one. `default`: "" = `first`."""
 
     def chosen(context: click.Context, _: click.Parameter, value: str) -> str:
         context.meta[_YAML] = value == "yaml"
@@ -26,7 +26,7 @@ def output_format(first: str, help_text: str) -> Callable[[Any], Any]:
         "form",
         type=_Form([first, "json", "yaml", other]),
         metavar=f"[{first}|json|yaml]",
-        default=first,
+        default=default or first,
         show_default=True,
         callback=chosen,
         help=help_text,

@@ -1,9 +1,11 @@
 """`trainshed quotas`: what a project may use in a region, what of it is used; set and clear limits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.output_format import print_data, takes_form
@@ -83,10 +85,12 @@ def list_(
 @click.argument("limit", callback=_limit)
 @_project
 @_region
+@takes_actions
 @takes_endpoint
 def set_(
     endpoint: Endpoint,
     *,
+    actions: Actions,
     metric: str,
     limit: float | str,
     project: str | None,
@@ -94,18 +98,21 @@ def set_(
 ) -> None:
     """Let jobs use at most LIMIT of METRIC at a time: a number, or `unlimited`."""
     asked = {**place_of(endpoint, project, region), "metric": metric, "limit": limit}
-    _tell(read(endpoint.client().post(f"{_QUOTAS}:set", asked), PlacedQuota))
+    _change(endpoint, actions, "set", asked)
 
 
 @command.command()
 @click.argument("metric")
 @_project
 @_region
+@takes_actions
 @takes_endpoint
-def clear(endpoint: Endpoint, metric: str, project: str | None, region: str | None) -> None:
+def clear(
+    endpoint: Endpoint, *, actions: Actions, metric: str, project: str | None, region: str | None
+) -> None:
     """Go back to the default of METRIC."""
     asked = {**place_of(endpoint, project, region), "metric": metric}
-    _tell(read(endpoint.client().post(f"{_QUOTAS}:clear", asked), PlacedQuota))
+    _change(endpoint, actions, "clear", asked)
 
 
 def quota_table(quotas: Sequence[Quota]) -> list[str]:
@@ -138,12 +145,17 @@ def quota_table(quotas: Sequence[Quota]) -> list[str]:
     return lines
 
 
-def _tell(quota: PlacedQuota) -> None:
+def _change(endpoint: Endpoint, actions: Actions, verb: str, asked: Mapping[str, Any]) -> None:
+    """Set or clear, as `verb` says, a quota."""
+    answer = endpoint.client(raw=actions.as_data).post(f"{_QUOTAS}:{verb}", asked)
+    quota = read(answer, PlacedQuota)
     default = "" if quota.source == "set" else " (the default)"
-    click.echo(
+    told = (
         f"{quota.metric}  {_number(quota.limit)}{default} for {quota.project} in"
         f" {quota.region}, {_number(quota.used)} used"
     )
+    outcome = "set" if verb == "set" else "cleared"
+    actions.did("quota", quota.metric, outcome, told, record=answer)
 
 
 def _is_of_interest(quota: Quota) -> bool:

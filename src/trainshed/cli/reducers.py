@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
+from trainshed.cli.connection import refuses_service
 from trainshed.cli.groups import Group
 from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.reducer_plan import plan, plan_document, plan_lines
@@ -25,6 +27,9 @@ from trainshed.core.specs.machines import (
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _ACCELERATOR = "'--accelerator'"
+_needs_no_service = refuses_service(
+    "It follows from the machine table alone; what a service has for a job: trainshed explain."
+)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -91,6 +96,7 @@ def command() -> None:
     metavar="GBPS",
     help="Bandwidth of each reducer. Default: from the machine type.",
 )
+@_needs_no_service
 @takes_form
 def plan_(
     *,
@@ -145,6 +151,7 @@ def plan_(
 
 
 @command.command()
+@_needs_no_service
 @takes_form
 def support(form: str) -> None:
     """Show which frameworks can use reducers, and how."""
@@ -181,7 +188,9 @@ def support(form: str) -> None:
     metavar="DIRECTORY",
     help="Directory for the wheel. Default: the current one.",
 )
-def wheel(output: Path) -> None:
+@_needs_no_service
+@takes_actions
+def wheel(output: Path, actions: Actions) -> None:
     """Write the wheel for your own container images.
 
     Jobs in prebuilt images have it by themselves.
@@ -194,7 +203,7 @@ def wheel(output: Path) -> None:
         path.write_bytes(distribution.wheel())
     except OSError as failure:
         raise click.ClickException(f"{path} cannot be written: {failure.strerror}") from None
-    click.echo(path)
+    actions.did("file", str(path), "written", str(path))
 
 
 def _machine(name: str, flag: str) -> MachineType:

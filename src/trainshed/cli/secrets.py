@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.jobs.references import completing
@@ -72,10 +73,12 @@ def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
     help="Take the value from the environment variable VAR.",
 )
 @_project
+@takes_actions
 @takes_endpoint
 def set_(
     endpoint: Endpoint,
     *,
+    actions: Actions,
     name: str,
     rest: tuple[str, ...],
     file: Path | None,
@@ -100,19 +103,24 @@ def set_(
         "value": _without_line_end(_value(name, file, variable)),
         "project": _whose(endpoint, project),
     }
-    stored = read(endpoint.client().post(_SECRETS, asked), StoredSecret)
-    click.echo(
+    answer = endpoint.client(raw=actions.as_data).post(_SECRETS, asked)
+    stored = read(answer, StoredSecret)
+    told = (
         f"{name}  version {stored.version} is stored for {stored.project}. A job gets it by a "
         f"variable with the value $(secret:{name})"
     )
+    actions.did("secret", name, "stored", told, record=answer)
 
 
 @command.command(short_help="Delete a secret, or one version of it.")
 @click.argument("name", shell_complete=completing("secrets"))
 @click.option("--version", type=click.IntRange(1), metavar="N", help="Delete this version only.")
 @_project
+@takes_actions
 @takes_endpoint
-def delete(endpoint: Endpoint, *, name: str, version: int | None, project: str | None) -> None:
+def delete(
+    endpoint: Endpoint, *, actions: Actions, name: str, version: int | None, project: str | None
+) -> None:
     """Delete the secret NAME with all its versions, or one of them.
 
     Programs that run keep what they were given. Jobs that name it fail when they start.
@@ -120,20 +128,24 @@ def delete(endpoint: Endpoint, *, name: str, version: int | None, project: str |
     path = f"{_SECRETS}/{quote(name, safe='')}"
     endpoint.client().delete(path, project=_whose(endpoint, project), version=version)
     which = f"version {version} of {name}" if version else name
-    click.echo(f"{which}  is deleted")
+    named = f"{name}@{version}" if version else name
+    actions.did("secret", named, "deleted", f"{which}  is deleted")
 
 
 @command.command("rotate-key", short_help="Seal all secrets with a new key.")
+@takes_actions
 @takes_endpoint
-def rotate_key(endpoint: Endpoint) -> None:
+def rotate_key(endpoint: Endpoint, actions: Actions) -> None:
     """Seal the secrets of all projects with a new key, and forget the former one.
 
     Jobs notice nothing. If it breaks off, no secret is lost: call it again. A value that somebody may have
     read is not safe by that: set it anew as well.
     """
-    rotation = read(endpoint.client().post(f"{_SECRETS}:rotateKey", {}), KeyRotation)
+    answer = endpoint.client(raw=actions.as_data).post(f"{_SECRETS}:rotateKey", {})
+    rotation = read(answer, KeyRotation)
     values = "value is" if rotation.sealed == 1 else "values are"
-    click.echo(f"{rotation.sealed} {values} sealed with the new key {rotation.key}")
+    told = f"{rotation.sealed} {values} sealed with the new key {rotation.key}"
+    actions.did("key", rotation.key, "rotated", told, record=answer)
     if rotation.left:
         named = ", ".join(f"{left.name}@{left.version} of {left.project}" for left in rotation.left)
         click.echo(

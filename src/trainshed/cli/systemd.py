@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.connection import data_directory, takes_data
+from trainshed.cli.connection import data_directory, refuses_service, takes_data
 
 _UNIT = """\
 [Unit]
@@ -42,6 +42,10 @@ WantedBy={target}
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
 @takes_data
+@refuses_service(
+    "The unit starts a service on this machine: its address is host and port of --config.",
+    *("--url", "--token", "--ca"),
+)
 def command(*, data: Path | None, system: bool, user: str, config: Path | None) -> None:
     """Print a systemd unit that starts the service with the machine and after a failure."""
     if user and not system:

@@ -4,6 +4,7 @@ import webbrowser
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import completing, find_job, job_path
@@ -21,8 +22,11 @@ from trainshed.wire.trainshed_v1.viewers import ViewLink
 )
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
 @click.option("--wait", "waits", is_flag=True, help="Return when TensorBoard serves.")
+@takes_actions
 @takes_endpoint
-def command(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool, waits: bool) -> None:
+def command(
+    endpoint: Endpoint, jobs: tuple[str, ...], *, actions: Actions, opens: bool, waits: bool
+) -> None:
     """Print the link to TensorBoard for the event files of a job, or of several beside each other.
 
     TensorBoard is installed when it is first opened, started when the link is opened, and ended when nobody
@@ -35,7 +39,8 @@ def command(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool, waits: bo
         click.echo(f"There are no event files in {', '.join(link.directories)} yet.", err=True)
     if waits:
         _wait(client, link)
-    click.echo(link.uri)
+    found = {"directories": list(link.directories), "hasFiles": link.has_files}
+    actions.did("link", link.uri, "made", link.uri, record=found)
     if opens and not webbrowser.open(link.uri):
         raise Refused(0, "No browser was found on this machine; open the link above in one.")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from trainshed.cli.connection import refuses_service
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.printable import plain
 from trainshed.engines.port import Capabilities, Node
@@ -37,6 +38,11 @@ _MARKS = {
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
 @output_format("text", "Output as text, or as JSON or YAML for programs.")
+@refuses_service(
+    "The doctor looks at this machine: run it where the service runs. What one says of itself: trainshed"
+    " status.",
+    *("--url", "--token", "--ca"),
+)
 def command(data: Path | None, config: Path | None, form: str) -> None:
     """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with the
     engine slurm at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if

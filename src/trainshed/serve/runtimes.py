@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
+from trainshed.cli.connection import refuses_service
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.printable import coloured
@@ -35,7 +37,11 @@ def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Path(path_type=Path, dir_okay=False),
         help="TOML file of settings, as for `trainshed up`.",
     )
-    return cache(config(command))
+    unserved = refuses_service(
+        "Runtimes lie in a cache of this machine, which --cache or --config names; run this where the"
+        " service runs."
+    )
+    return cache(config(unserved(command)))
 
 
 @click.group(cls=ListGroup, short_help="List, build and clear runtimes.")
@@ -54,8 +60,7 @@ def list_(
     settings = _settings(config, cache)
     offers = _told(lambda: _inventory(settings).offers(family))
     if form == "json":
-        found = [asdict(offer) | {"built": str(offer.built or "")} for offer in offers]
-        print_data(found)
+        print_data([_record(offer) for offer in offers])
         return
     for line in _table(offers):
         click.echo(line)
@@ -75,25 +80,37 @@ def list_(
     "--python", default="", metavar="X.Y", help="Python version. Default: the one that jobs get."
 )
 @_takes_cache
-def build(family: str, version: str, python: str, cache: Path | None, config: Path | None) -> None:
+@takes_actions
+def build(
+    *,
+    actions: Actions,
+    family: str,
+    version: str,
+    python: str,
+    cache: Path | None,
+    config: Path | None,
+) -> None:
     """Build FAMILY, its newest version or VERSION, unless it is built; says what it does. FAMILY=VERSION is
     the same."""
     inventory = _inventory(_settings(config, cache))
     family, _, with_it = family.partition("=")
-    _build(inventory, family, version or with_it, python)
+    _build(inventory, actions, family, version or with_it, python)
 
 
 @command.command(short_help="Build the runtimes that jobs are likely to need.")
 @click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
 @_takes_cache
-def warm(families: tuple[str, ...], cache: Path | None, config: Path | None) -> None:
+@takes_actions
+def warm(
+    *, actions: Actions, families: tuple[str, ...], cache: Path | None, config: Path | None
+) -> None:
     """Build the runtimes of jobs that name none, or those named, so that no job has to wait for them."""
     from trainshed.runtimes.inventory import LIKELY
 
     inventory = _inventory(_settings(config, cache))
     for wanted in families or LIKELY:
         family, _, version = wanted.partition("=")
-        _build(inventory, family, version, "")
+        _build(inventory, actions, family, version)
 
 
 @command.command(short_help="Remove cached files that are no longer used.")
@@ -110,8 +127,15 @@ def warm(families: tuple[str, ...], cache: Path | None, config: Path | None) -> 
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @_takes_cache
+@takes_actions
 def gc(
-    age: str | None, *, downloads: bool, dry_run: bool, cache: Path | None, config: Path | None
+    *,
+    actions: Actions,
+    age: str | None,
+    downloads: bool,
+    dry_run: bool,
+    cache: Path | None,
+    config: Path | None,
 ) -> None:
     """Remove environments, layers, packages, downloads and unpacked images that were not used for a while.
 
@@ -136,9 +160,12 @@ def gc(
         if removed:
             gone += piece.bytes
             count += 1
-        click.echo(_said(piece, removed=removed, dry_run=dry_run))
+        outcome = "kept" if not removed else "due" if dry_run else "deleted"
+        why = "" if removed else piece.why or "it has come into use"
+        told = _said(piece, outcome, why)
+        actions.did(piece.kind, piece.name, outcome, told, record={"bytes": piece.bytes}, why=why)
     word = "would be removed" if dry_run else "removed"
-    click.echo(f"{count} {word}, {_size(gone)}; cache {root}.")
+    actions.say(f"{count} {word}, {_size(gone)}; cache {root}.")
 
 
 def _remove(piece: "Removal") -> bool:
@@ -151,21 +178,27 @@ def _remove(piece: "Removal") -> bool:
         ) from None
 
 
-def _said(piece: "Removal", *, removed: bool, dry_run: bool) -> str:
-    word = "stays" if not removed else "would go" if dry_run else "removed"
-    why = "" if removed else f"  ({piece.why or 'it has come into use'})"
-    return f"{word}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{why}"
+def _said(piece: "Removal", outcome: str, why: str) -> str:
+    word = {"kept": "stays", "due": "would go", "deleted": "removed"}[outcome]
+    because = f"  ({why})" if why else ""
+    return f"{word}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
 
 
-def _say(line: str) -> None:
-    """What those say who build it: setup scripts among them."""
-    click.echo(coloured(line))
+def _build(
+    inventory: "Inventory", actions: Actions, family: str, version: str, python: str = ""
+) -> None:
+    def say(line: str) -> None:
+        # What those say who build it: setup scripts among them.
+        actions.say(coloured(line))
 
-
-def _build(inventory: "Inventory", family: str, version: str, python: str) -> None:
-    offer = _told(lambda: inventory.build(family, _say, version, python))
+    offer = _told(lambda: inventory.build(family, say, version, python))
     name = f"{offer.family} {offer.version}".strip()
-    click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
+    told = f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}"
+    actions.did("runtime", name.replace(" ", "="), "built", told, record=_record(offer))
+
+
+def _record(offer: "InventoryEntry") -> dict[str, Any]:
+    return asdict(offer) | {"built": str(offer.built or "")}
 
 
 def _settings(config: Path | None, cache: Path | None) -> Settings:

@@ -6,12 +6,14 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
+from trainshed.cli.connection import local, refuses_service
 from trainshed.cli.text.printable import plain
 from trainshed.serve.settings import SettingsError, is_loopback, load_with_origins, speaks_tls
 from trainshed.telemetry.lines import configure
@@ -94,8 +96,15 @@ _NAMED = 10
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option("--detach", is_flag=True, help="Return when it serves; its output goes into up.log.")
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
+@takes_actions
+@refuses_service(
+    "This starts a service on this machine: --host and --port say where it listens, and trainshed env"
+    " points clients at one that runs.",
+    *("--url", "--token", "--ca"),
+)
 def command(
     *,
+    actions: Actions,
     ready_file: Path | None,
     ready_fd: int | None,
     stop_jobs_on_exit: bool,
@@ -110,6 +119,7 @@ def command(
     --stop-jobs-on-exit is given. Every setting can also stand in the TOML file of --config or in an
     environment variable such as TRAINSHED_PORT.
     """
+    _require_an_end(actions, detach=detach)
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
     try:
@@ -129,9 +139,8 @@ def command(
     if detach:
         from trainshed.cli.processes import started_by
 
-        words = [word for word in sys.argv[1:] if word != "--detach"]
-        started_by(words, settings.data)
-        say_started(settings)
+        started_by(_in_the_foreground(sys.argv[1:]), settings.data)
+        say_started(settings, actions)
         return
     configure(settings.log_format, settings.log_level, plain)
 
@@ -225,6 +234,26 @@ def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
         )
 
 
+def _require_an_end(actions: Actions, *, detach: bool) -> None:
+    if actions.as_data and not detach:
+        raise click.UsageError(
+            "--format goes with --detach: in the foreground there is no end to tell of. Addresses for"
+            " programs: --ready-file FILE."
+        )
+
+
+def _in_the_foreground(words: Sequence[str]) -> list[str]:
+    """The command line without what says how it is started."""
+    kept = list[str]()
+    rest = iter(words)
+    for word in rest:
+        if word == "--format":
+            next(rest, "")
+        elif word != "--detach" and not word.startswith("--format="):
+            kept.append(word)
+    return kept
+
+
 def last_written(data: Path) -> int:
     """When the last service of a data directory wrote to its database (ns since the epoch), 0 = there was
     none: it was there at that moment, and perhaps somewhat longer."""
@@ -235,10 +264,13 @@ def last_written(data: Path) -> int:
     return max(times, default=0)
 
 
-def say_started(settings: "Settings") -> None:
+def say_started(settings: "Settings", actions: Actions) -> None:
     """Tell what a service in the background has said, and where it says more."""
-    output = settings.data / "up.log"
-    click.echo(f"{output.read_text().rstrip()}\nWhat it says from now on: {output}")
+    service, output = local(settings.data), settings.data / "up.log"
+    told = f"{output.read_text().rstrip()}\nWhat it says from now on: {output}"
+    # Without what it said: the link to its console signs in.
+    record = {"pid": service.pid, "data": str(settings.data), "log": str(output)}
+    actions.did("service", service.rest, "started", told, record=record)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -3,6 +3,7 @@ too many. Nothing of a live job."""
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
@@ -12,7 +13,7 @@ from trainshed.cli.reduction_table import size
 from trainshed.cli.text.moments import counted, local_moment, parse_moment
 from trainshed.core.retention import jobs_due, parse_age, parse_size
 from trainshed.wire.trainshed_v1.jobs import DeletedLogs
-from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.record import plain, read
 
 _AGE = "30d"
 """Of jobs, where nothing else is asked for."""
@@ -64,12 +65,14 @@ def _size(_: click.Context, __: click.Parameter, text: str | None) -> str | None
     help="Project of the jobs, - for all. Default: the service's. Logs are those of all projects.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
+@takes_actions
 @takes_endpoint
 @click.pass_obj
 def command(
     session: Session,
     endpoint: Endpoint,
     *,
+    actions: Actions,
     older_than: str | None,
     keep: int,
     logs_older_than: str | None,
@@ -82,62 +85,73 @@ def command(
     What they wrote to buckets stays, and so do models. A service that does so by itself has settings:
     [retention].
     """
-    client = endpoint.client()
+    client = endpoint.client(raw=actions.as_data)
+    collecting = _Collecting(client, actions, dry_run=dry_run)
     if older_than or not (logs_older_than or logs_size):
         before = session.now() - parse_age(older_than or _AGE)
-        _collect_jobs(client, project or project_of(endpoint), before, keep, dry_run=dry_run)
+        collecting.jobs(project or project_of(endpoint), before, keep)
     elif keep:
         raise click.UsageError("--keep goes with --older-than: it keeps jobs, not logs.")
     if logs_older_than or logs_size:
-        _collect_logs(client, logs_older_than or "", logs_size or "", dry_run=dry_run)
+        collecting.logs(logs_older_than or "", logs_size or "")
 
 
-def _collect_jobs(client: Client, project: str, before: int, keep: int, *, dry_run: bool) -> None:
-    jobs = [JobView.parse(job) for job in list_jobs(client, project, limit=None)]
-    deleted = 0
-    for job in jobs_due(jobs, before, keep):
-        told = (
-            f"{job.id}  {job.state.value}  {local_moment(job.ended)}  {job.display_name}".rstrip()
-        )
-        if dry_run or _delete(client, job):
-            deleted += 1
-            click.echo(told)
-    _tell(counted(deleted, "job"), dry_run=dry_run)
+class _Collecting:
+    """Deletes, and tells what."""
 
+    def __init__(self, client: Client, actions: Actions, *, dry_run: bool) -> None:
+        self._client = client
+        self._actions = actions
+        self._dry_run = dry_run
+        self._outcome = "due" if dry_run else "deleted"
 
-def _collect_logs(client: Client, older_than: str, most: str, *, dry_run: bool) -> None:
-    """The service decides which, and takes a part of them at a time."""
-    body = {"olderThan": older_than, "size": most, "dryRun": dry_run}
-    deleted = freed = more = 0
-    while True:
-        answer = read(client.post("/trainshed/v1/logs:collect", body), DeletedLogs)
-        for log in answer.logs:
-            ended = local_moment(parse_moment(log.end_time))
-            click.echo(f"log of {log.job or log.uid}  {size(log.bytes)}  {ended}")
-        deleted += len(answer.logs)
-        freed += sum(log.bytes for log in answer.logs)
-        if dry_run or not answer.more or not answer.logs:
-            more = answer.more
-            break
-    rest = f", and {more} more" if more else ""
-    _tell(f"{counted(deleted, 'log')} ({size(freed)}){rest}", dry_run=dry_run)
+    def jobs(self, project: str, before: int, keep: int) -> None:
+        """Those that were over at `before` (ns), but for so many of the newest."""
+        summaries = list_jobs(self._client, project, limit=None)
+        records = {summary["uid"]: summary for summary in summaries}
+        deleted = 0
+        for job in jobs_due(map(JobView.parse, summaries), before, keep):
+            if self._dry_run or self._delete(job):
+                deleted += 1
+                ended = local_moment(job.ended)
+                told = f"{job.id}  {job.state.value}  {ended}  {job.display_name}".rstrip()
+                self._actions.did("job", job.id, self._outcome, told, record=records[job.uid])
+        self._sum_up(counted(deleted, "job"))
 
+    def logs(self, older_than: str, most: str) -> None:
+        """The service decides which, and takes a part of them at a time."""
+        body = {"olderThan": older_than, "size": most, "dryRun": self._dry_run}
+        deleted = freed = more = 0
+        while True:
+            answer = read(self._client.post("/trainshed/v1/logs:collect", body), DeletedLogs)
+            for log in answer.logs:
+                name, ended = log.job or log.uid, local_moment(parse_moment(log.end_time))
+                told = f"log of {name}  {size(log.bytes)}  {ended}"
+                self._actions.did("log", name, self._outcome, told, record=plain(log))
+            deleted += len(answer.logs)
+            freed += sum(log.bytes for log in answer.logs)
+            if self._dry_run or not answer.more or not answer.logs:
+                more = answer.more
+                break
+        rest = f", and {more} more" if more else ""
+        self._sum_up(f"{counted(deleted, 'log')} ({size(freed)}){rest}")
 
-def _tell(what: str, *, dry_run: bool) -> None:
-    click.echo(f"{what} {'would be deleted' if dry_run else 'deleted'}", err=True)
+    def _sum_up(self, what: str) -> None:
+        click.echo(f"{what} {'would be deleted' if self._dry_run else 'deleted'}", err=True)
 
-
-def _delete(client: Client, job: JobView) -> bool:
-    """Delete a job, first those that it has made. Whether it was deleted: what is in use stays."""
-    try:
-        if job.kind != "custom":
-            for child in list_jobs(client, "", parent=job.name, limit=None):
-                client.delete(job_path(JobView.parse(child).uid))
-        client.delete(job_path(job.uid))
-    except Refused as refused:
-        if refused.status == 404:
-            # Somebody else deletes as well.
+    def _delete(self, job: JobView) -> bool:
+        """Delete a job, first those that it has made. Whether it was deleted: what is in use stays."""
+        try:
+            if job.kind != "custom":
+                for child in list_jobs(self._client, "", parent=job.name, limit=None):
+                    self._client.delete(job_path(JobView.parse(child).uid))
+            self._client.delete(job_path(job.uid))
+        except Refused as refused:
+            if refused.status == 404:
+                # Somebody else deletes as well.
+                return False
+            why = refused.format_message()
+            click.echo(f"{job.id} stays: {why}", err=True)
+            self._actions.did("job", job.id, "kept", why=why)
             return False
-        click.echo(f"{job.id} stays: {refused.format_message()}", err=True)
-        return False
-    return True
+        return True

@@ -4,6 +4,7 @@ from datetime import tzinfo
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.commands import LazyCommand, Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.groups import Group
@@ -160,17 +161,21 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 
 @command.command()
 @takes_jobs
+@takes_actions
 @takes_endpoint
-def cancel(endpoint: Endpoint, job: tuple[str, ...]) -> None:
+def cancel(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> None:
     """Cancel one or more jobs. The others are cancelled even if one cannot be."""
-    client = endpoint.client()
+    client = endpoint.client(raw=actions.as_data)
 
     def cancel_one(reference: str) -> None:
         found = JobView.parse(find_job(client, reference, endpoint.project))
         client.post(job_path(found.uid, ":cancel"), {})
-        click.echo(f"{found.id}  is being cancelled")
+        actions.did(
+            *("job", found.id, "cancelling", f"{found.id}  is being cancelled"),
+            record=lambda: client.get(job_path(found.uid)),
+        )
 
-    if not wait.each(job, cancel_one):
+    if not wait.each(job, cancel_one, actions):
         raise SystemExit(1)
 
 

@@ -1,10 +1,12 @@
 """`trainshed drill`: orders a fault for a job and tells what happens; `trainshed jobs resume-report`: what
 drills did."""
 
+from collections.abc import Callable
 from datetime import tzinfo
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
@@ -14,6 +16,7 @@ from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.jobs.watch import timeline_line
 from trainshed.cli.output_format import output_format, print_data
+from trainshed.cli.reader import until_reader_leaves
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment
 from trainshed.cli.text.tables import pairs
@@ -26,7 +29,7 @@ from trainshed.wire.trainshed_v1.drills import (
     ResumeVerdict,
     Steps,
 )
-from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.record import plain, read
 
 _SHOWN = 20
 """So many lines of the program are shown after the restart."""
@@ -70,12 +73,14 @@ takes_step_pattern = click.option(
     help="Wait until the job recovered or failed.",
 )
 @takes_step_pattern
+@takes_actions
 @takes_endpoint
 @click.pass_obj
 def command(
     session: Session,
     endpoint: Endpoint,
     *,
+    actions: Actions,
     job: str,
     kind: str,
     replica: str | None,
@@ -99,22 +104,31 @@ def command(
     order = {"kind": kind, "replica": replica, "atLine": at_line, "after": after}
     body = {name: value for name, value in order.items() if value}
     drill = read(client.post(job_path(target.uid, ":drill"), body), Drill)
-    click.echo(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")
+    name = f"{target.id}/{drill.number or ''}".rstrip("/")
+    actions.say(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")
     if not wait:
-        click.echo(f"What comes of it: trainshed jobs resume-report {target.id}")
+        actions.say(f"What comes of it: trainshed jobs resume-report {target.id}")
+        actions.did("drill", name, "ordered", record={"drill": plain(drill)})
         return
-    watch = _Watch(client, target, drill, step_pattern, session)
+    watch = _Watch(
+        client, target, drill, step_pattern=step_pattern, session=session, say=actions.say
+    )
     try:
-        finding = watch.until_known()
+        with until_reader_leaves():
+            finding = watch.until_known()
     except KeyboardInterrupt:
+        actions.did("drill", name, "ordered", record={"drill": plain(drill)})
         click.echo(
             f"The drill stays ordered. What comes of it: trainshed jobs resume-report {target.id}",
             err=True,
         )
         raise SystemExit(130) from None
-    click.echo()
-    for line in drill_lines(finding):
-        click.echo(line)
+    if actions.as_data:
+        actions.did("drill", name, finding.outcome or "unknown", record=plain(finding))
+    else:
+        click.echo()
+        for line in drill_lines(finding):
+            click.echo(line)
     if finding.outcome == "started_over":
         raise SystemExit(1)
 
@@ -127,14 +141,17 @@ class _Watch:
         client: Client,
         job: JobView,
         drill: Drill,
+        *,
         step_pattern: str | None,
         session: Session,
+        say: Callable[[str], None],
     ) -> None:
         self._client = client
         self._job = job
         self._drill = drill
         self._step_pattern = step_pattern
         self._now = session.now
+        self._say = say
 
     def until_known(self) -> ResumeFinding:
         """The drill's part of the report, as soon as no more can be known or the job is over."""
@@ -150,7 +167,7 @@ class _Watch:
         finding = self._finding()
         for update in follow(self._client, self._job.uid, lines=False):
             if isinstance(update, TimelineView) and update.at >= ordered:
-                click.echo(timeline_line(update))
+                self._say(timeline_line(update))
             elif isinstance(update, JobView):
                 finding = self._finding()
                 if finding.restart:
@@ -167,7 +184,7 @@ class _Watch:
             for number, content in enumerate(lines):
                 line = LogLine.parse(content)
                 if number < _SHOWN:
-                    click.echo(line_text(line, tasks.get(line.replica, line.replica), width))
+                    self._say(line_text(line, tasks.get(line.replica, line.replica), width))
                 if number < _EAGER or self._now() - asked > _PAUSE:
                     asked = self._now()
                     if _is_known(self._finding()):

@@ -6,10 +6,11 @@ from urllib.parse import quote
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.jobs import job_files
-from trainshed.cli.output_format import print_data, takes_form
+from trainshed.cli.output_format import output_format, print_data, takes_form
 from trainshed.cli.text.tables import Column, titled
 from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan, DrillPlanList
@@ -55,20 +56,29 @@ def list_(endpoint: Endpoint, project: str | None, form: str) -> None:
 @command.command()
 @click.argument("name")
 @_project
+@output_format("table", "Output as JSON or YAML, which `put` takes, or as a table.", default="json")
 @takes_endpoint
-def show(endpoint: Endpoint, name: str, project: str | None) -> None:
+def show(endpoint: Endpoint, *, name: str, project: str | None, form: str) -> None:
     """Print a plan as `put` takes it."""
     path = f"{_PLANS}/{quote(name, safe='')}"
-    plan = endpoint.client(raw=True).get(path, project=_whose(endpoint, project))
-    print_data(plan)
+    client = endpoint.client(raw=form == "json")
+    plan = client.get(path, project=_whose(endpoint, project))
+    if form == "json":
+        print_data(plan)
+        return
+    for line in plan_table([read(plan, DrillPlan)]):
+        click.echo(line)
 
 
 @command.command(short_help="Store a plan from a file, replacing one of that name.")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
 @click.option("--name", metavar="NAME", help="Name of the plan. Default: from the file.")
 @_project
+@takes_actions
 @takes_endpoint
-def put(endpoint: Endpoint, file: Path, name: str | None, project: str | None) -> None:
+def put(
+    endpoint: Endpoint, *, actions: Actions, file: Path, name: str | None, project: str | None
+) -> None:
     """Store the plan in FILE (YAML or JSON, - for standard input), replacing one of that name.
 
     A plan: {name: worse, drills: [{kind: kill, replica: workerpool1-0, atLine: "step 12$"}, {kind:
@@ -86,19 +96,22 @@ def put(endpoint: Endpoint, file: Path, name: str | None, project: str | None) -
     if not plan["name"]:
         raise click.UsageError("A plan that comes in needs a name: give --name, or `name:` in it.")
     plan["project"] = project or plan.get("project") or _whose(endpoint, None)
-    stored = read(endpoint.client().post(_PLANS, plan), DrillPlan)
-    click.echo(f"Stored. A job orders it with the label {PLAN_LABEL}={stored.name}")
+    answer = endpoint.client(raw=actions.as_data).post(_PLANS, plan)
+    stored = read(answer, DrillPlan)
+    told = f"Stored. A job orders it with the label {PLAN_LABEL}={stored.name}"
+    actions.did("drillPlan", stored.name, "stored", told, record=answer)
 
 
 @command.command()
 @click.argument("name")
 @_project
+@takes_actions
 @takes_endpoint
-def delete(endpoint: Endpoint, name: str, project: str | None) -> None:
+def delete(endpoint: Endpoint, *, actions: Actions, name: str, project: str | None) -> None:
     """Delete a plan. Jobs that exist keep the drills that they have."""
     path = f"{_PLANS}/{quote(name, safe='')}"
     endpoint.client().delete(path, project=_whose(endpoint, project))
-    click.echo(f"{name}  is deleted")
+    actions.did("drillPlan", name, "deleted", f"{name}  is deleted")
 
 
 def plan_table(plans: Iterable[DrillPlan]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client, Unreachable
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import Patience
@@ -69,8 +70,9 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
 
 @click.command()
 @takes_jobs
+@takes_actions
 @takes_endpoint
-def delete(endpoint: Endpoint, job: tuple[str, ...]) -> None:
+def delete(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> None:
     """Delete jobs that are over, with their logs, curves and autopsies. What they wrote to buckets stays.
 
     The others are deleted even if one cannot be.
@@ -80,13 +82,13 @@ def delete(endpoint: Endpoint, job: tuple[str, ...]) -> None:
     def delete_one(reference: str) -> None:
         found = JobView.parse(find_job(client, reference, endpoint.project))
         client.delete(job_path(found.uid))
-        click.echo(f"{found.id}  is deleted")
+        actions.did("job", found.id, "deleted", f"{found.id}  is deleted")
 
-    if not each(job, delete_one):
+    if not each(job, delete_one, actions):
         raise SystemExit(1)
 
 
-def each(references: tuple[str, ...], act: Callable[[str], None]) -> bool:
+def each(references: tuple[str, ...], act: Callable[[str], None], actions: Actions) -> bool:
     """Do something to each job, and tell of those that refuse; whether all went well."""
     well = True
     for reference in references:
@@ -96,6 +98,7 @@ def each(references: tuple[str, ...], act: Callable[[str], None]) -> bool:
             text = failure.format_message()
             # Many a message names the job itself.
             click.echo(f"Error: {text if reference in text else f'{reference}: {text}'}", err=True)
+            actions.did("job", reference, "failed", why=text)
             well = False
     return well
 

@@ -7,8 +7,11 @@ and last the checksum of all lines before.
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+
+from trainshed.cli.text.moments import rfc3339
 
 FILE = "MANIFEST"
 UNFINISHED = ".restoring"
@@ -68,6 +71,22 @@ class Entry:
 class _Sealed:
     lines: int
     sha256: str
+
+
+def record_of(contents: Contents) -> dict[str, Any]:
+    """What a backup is of, for programs; moments as RFC 3339."""
+    return {
+        "version": contents.version,
+        "schema": contents.schema,
+        "createTime": rfc3339(contents.created),
+        "data": contents.data,
+        "jobs": contents.jobs,
+        "objects": contents.objects,
+        "running": [
+            {"uid": str(j.uid), "name": j.name, "state": j.state} for j in contents.running
+        ],
+        "leftOut": list(contents.left_out),
+    }
 
 
 def encode(contents: Contents, entries: Iterable[Entry]) -> Iterator[bytes]:

@@ -13,6 +13,8 @@ from typing import IO, Any, BinaryIO, cast
 
 import click
 
+from trainshed.cli.actions import Actions, takes_actions
+from trainshed.cli.connection import refuses_service
 from trainshed.cli.spelling import data_option, typed
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.replica.system import durable
@@ -23,6 +25,7 @@ from trainshed.serve.backup.manifest import (
     Contents,
     Entry,
     decode,
+    record_of,
     require_inside,
 )
 from trainshed.serve.settings import SettingsError, load
@@ -183,7 +186,12 @@ def _incomplete(why: str) -> BackupUnusable:
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
 )
-def command(source: str, data: Path | None) -> None:
+@refuses_service(
+    "A backup is put into a directory of this machine, in which no service runs yet: --data names it.",
+    *("--url", "--token", "--ca"),
+)
+@takes_actions
+def command(*, actions: Actions, source: str, data: Path | None) -> None:
     """Restore a backup from a directory, a tar file, or standard input (-) into a data directory that is
     empty or new.
 
@@ -205,7 +213,10 @@ def command(source: str, data: Path | None) -> None:
         raise click.ClickException(f"The backup cannot be used. {failure}") from None
     except OSError as failure:
         raise click.ClickException(f"Nothing was restored: {failure}") from None
-    _tell(contents, settings.data, (settings.data / "settings.toml").exists())
+    if actions.as_data:
+        actions.did("data", str(settings.data), "restored", record=record_of(contents))
+    else:
+        _tell(contents, settings.data, (settings.data / "settings.toml").exists())
 
 
 def _tell(contents: Contents, data: Path, has_settings: bool) -> None:

@@ -32,9 +32,11 @@ from trainshed.buckets.disk.tree import DIRECTORY_MODE
 from trainshed.buckets.errors import BucketsError, NotFound
 from trainshed.buckets.port import FileIdentity, ObjectRecord
 from trainshed.buckets.process import ACCESS_LOG
+from trainshed.cli.actions import Actions, takes_actions
+from trainshed.cli.connection import local, on_this_machine, refuses_service
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.serve import clock
-from trainshed.serve.backup.manifest import FORMAT, Contents, Entry, RunningJob, encode
+from trainshed.serve.backup.manifest import FORMAT, Contents, Entry, RunningJob, encode, record_of
 from trainshed.serve.backup.sinks import DirectorySink, Sink, TarSink
 from trainshed.serve.settings import SettingsError, load
 from trainshed.store.points import POINTS
@@ -262,7 +264,14 @@ def _files(top: Path, directory: str) -> Iterator[str]:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="TOML file of settings to include in the backup.",
 )
-def command(target: str, data: Path | None, config: Path | None) -> None:
+@click.option("--url", metavar="URL", help="Address of the service, which must be of this machine.")
+@refuses_service(
+    "A backup is made of files, which are read as the user that they belong to.", "--token", "--ca"
+)
+@takes_actions
+def command(
+    *, actions: Actions, target: str, data: Path | None, config: Path | None, url: str | None
+) -> None:
     """Write a backup into DIR, which must be empty or new, or as a tar stream to standard output (-).
 
     The service may run: jobs, logs and objects are as of one moment. The backup holds keys and tokens and is
@@ -275,11 +284,15 @@ def command(target: str, data: Path | None, config: Path | None) -> None:
     except SettingsError as failure:
         raise click.ClickException(str(failure)) from None
     place = settings.data.resolve()
+    if url:
+        on_this_machine(local(settings.data), url, "backup")
     _require_ours(place)
     os.umask(0o077)
     # So that a half of a backup is removed when this is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if target == _STDOUT:
+        if actions.as_data:
+            raise click.UsageError("--format and the archive cannot both go to standard output.")
         if sys.stdout.isatty():
             raise click.UsageError(
                 "The archive would go to the terminal. Send it to a file or a pipe."
@@ -295,6 +308,7 @@ def command(target: str, data: Path | None, config: Path | None) -> None:
         if isinstance(failure, StoreUnreadable | OSError):
             raise click.ClickException(f"No backup was made: {failure}.") from None
         raise
+    actions.did("backup", target, "made", record=record_of(contents))
     running = f", {len(contents.running)} of them not over" if contents.running else ""
     click.echo(
         f"Backed up {place} as of {local_moment(contents.created)}: "

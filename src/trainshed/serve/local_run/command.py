@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from trainshed.cli.connection import refuses_service
 from trainshed.cli.requirements import split_requirements
 from trainshed.serve.settings import SettingsError, load
 
@@ -111,6 +112,10 @@ from trainshed.serve.settings import SettingsError, load
 )
 @click.option("--keep", is_flag=True, help="Keep the program's files and print their directory.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
+@refuses_service(
+    "The program runs on this machine, without a service; as a job of one: trainshed run.",
+    *("--url", "--token", "--ca"),
+)
 def command(
     *,
     image: str,
