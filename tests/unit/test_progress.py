@@ -341,3 +341,12 @@ def test_a_program_that_says_it_is_through_is_through() -> None:
 )
 def test_the_rest_in_words(remaining: float | None, margin: float | None, text: str) -> None:
     assert remaining_text(remaining, margin) == text
+
+
+def test_the_pair_of_an_epoch_is_no_step_within_it() -> None:
+    tracker = Tracker(0.0)
+    for epoch in range(1, 5):
+        tracker.feed(10.0 * epoch, f"epoch {epoch}/8 loss {1 / epoch:.3f}")
+    estimate = tracker.estimate(40.0)
+    assert estimate is not None
+    assert (estimate.done, estimate.text) == (0.5, "epoch 4 of 8")

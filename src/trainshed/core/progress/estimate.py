@@ -207,7 +207,10 @@ class Tracker:
         if any(each.total and (each.level is Level.STEP) for each in found):
             return found
         is_within = any(each.level is Level.EPOCH for each in found)
-        return (*found, *(replace(each, is_within=is_within) for each in guesses(text)))
+        # The pair of `epoch 4/8` is known: it is no step within that epoch.
+        known = {(each.done, each.total) for each in found}
+        guessed = [each for each in guesses(text) if (each.done, each.total) not in known]
+        return (*found, *(replace(each, is_within=is_within) for each in guessed))
 
     def count(self, at: float, found: tuple[Count, ...]) -> None:
         """What a line counts (`lines.counts`)."""
