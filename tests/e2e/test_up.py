@@ -215,7 +215,7 @@ def test_wrong_settings_of_an_engine_are_named_without_a_traceback(
     """Those that only the engine knows."""
     config = tmp_path / "config.toml"
     config.write_text('engine = "slurm"\n[engines.slurm]\nquarantine_minutes = 0.5\n')
-    done = up(data, "--config", str(config))
+    done = up(data, "--port", "0", "--config", str(config))
     assert done.returncode == 1
     assert "[engines.slurm] quarantine_minutes: " in done.stderr
     assert "Traceback" not in done.stderr
