@@ -96,7 +96,7 @@ class Judge:
                 member = _member(replica)
                 if not self._is_news(attempt, member, incarnation):
                     return []
-                leaving = (attempt, member, incarnation) in self._asked and ended.stopped
+                leaving = ended.stopped
                 return [
                     spec.Ended(
                         member,

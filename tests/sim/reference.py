@@ -49,7 +49,7 @@ PRIMARY: Member = (0, 0)
 @dataclass(frozen=True, slots=True)
 class Ended:
     """One process of a replica ended at `ended` and left a record. `stopped`: it was asked to, before it did.
-    `leaving`: because its node was to be left. `stalled`: the watchdog ended it."""
+    `leaving`: because its node was to be left, or ended it. `stalled`: the watchdog ended it."""
 
     member: Member
     code: int | None

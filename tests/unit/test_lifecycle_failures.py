@@ -396,6 +396,15 @@ def test_a_replica_leaves_its_node_and_goes_on_on_another() -> None:
     assert (life.job.attempt, life.rules) == (1, ["replica_lost"])
 
 
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_a_replica_that_its_node_has_stopped_is_not_finished(code: int) -> None:
+    """spec/failures#maintenance: an agent that has lost the service ends its programs, and may still tell of
+    their ends."""
+    life = Life(job(1, 1)).up().exits(PRIMARY, code, stopped=True)
+    assert (life.job.state, life.rules) == (JobState.RUNNING, ["replica_lost"])
+    assert life.replica(PRIMARY).incarnation == 2
+
+
 def test_an_end_of_its_own_before_the_request_to_leave_decides() -> None:
     """spec/failures#maintenance: the program's own exit, seen after the node was drained."""
     for code, state in ((0, JobState.SUCCEEDED), (1, JobState.FAILED)):

@@ -12,7 +12,7 @@ class Cause(enum.StrEnum):
     """Why a replica, or a whole attempt, came to its end.
 
     EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did.
-    OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node.
+    OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node, or its node ended it.
     LOST: it is gone without a record, through no fault of ours; NODE_FAILED, AGENT_LOST, ALLOCATION_REVOKED,
     ALLOCATION_EXPIRED, CLUSTER_PREEMPTED: likewise, and it is known how (`Loss`). PACKAGE: the job's own
     package cannot be installed. DATA: its dataset cannot be split. REJECTED: the engine will never start it.
@@ -108,10 +108,11 @@ def published_status(exit_record: ExitRecord, *, is_package: bool) -> int:
     return number if is_package else 128 + number
 
 
-def cause_of_exit(exit_record: ExitRecord, *, leaving: bool) -> Cause:
-    """What an attempt record says. An end after a request to leave the node is that request's doing, whatever
-    the exit code: a program that saves its state and exits 0 then is not finished (docs/adr/0010)."""
-    if leaving and exit_record.stopped:
+def cause_of_exit(exit_record: ExitRecord) -> Cause:
+    """What an attempt record says. An end after a request to stop is that request's doing, whoever's it was
+    and whatever the exit code: a program that saves its state and exits 0 then is not finished
+    (docs/adr/0010)."""
+    if exit_record.stopped:
         return Cause.LEFT
     if exit_record.oom:
         return Cause.OUT_OF_MEMORY

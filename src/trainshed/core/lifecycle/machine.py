@@ -65,6 +65,8 @@ from trainshed.core.lifecycle.transition import FailurePolicy, Step, Transition
 from trainshed.core.names import ReplicaId
 
 _POLICY = FailurePolicy()
+_STOPPED_THERE = "it was stopped on its node, and not by the service"
+"""As the agent of a node does that has had no word of the service for a whole lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +268,6 @@ def _node_left(transition: Transition, event: NodeLeft) -> None:
 
 
 def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExited) -> None:
-    asked = replica.state is ReplicaState.STOPPING
     started = replica.started or event.exit.started
     ended = transition.fire_replica(
         replica.id, ReplicaTrigger.EXITED, started=started, exit=event.exit
@@ -274,9 +275,9 @@ def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExit
     if ended is None:
         return
     transition.record(*timeline.exited(transition.job, ended, event.exit))
-    cause = cause_of_exit(event.exit, leaving=asked)
+    cause = cause_of_exit(event.exit)
     text = (
-        replica.leaving
+        replica.leaving or _STOPPED_THERE
         if cause is Cause.LEFT
         else notes.disk_suspicion(transition.job, replica, event.exit, cause)
     )
