@@ -11,8 +11,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from trainshed.cli.client import Client
-from trainshed.cli.connection import Endpoint, find, refuses_service
+from trainshed.cli.connection import Endpoint, find
 from trainshed.cli.jobs.references import LAST, list_jobs
+from trainshed.cli.no_service import refuses_service
 from trainshed.core.lifecycle.states import JobState
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]

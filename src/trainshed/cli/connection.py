@@ -188,26 +188,6 @@ def _address(url: str) -> tuple[str, int | None]:
     return ("127.0.0.1" if host in ("localhost", "::1") else host, parts.port)
 
 
-def refuses_service(instead: str, *options: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Has a command that speaks with no service say so where --url, --token, --ca or --data is given.
-    `instead`: what to do then, a sentence. `options`: those that are refused, if not all."""
-
-    def refused(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(
-                f"{parameter.opts[0]} is not for this command. {instead}", context
-            )
-
-    def take(command: Callable[..., R]) -> Callable[..., R]:
-        for name in options or ("--url", "--token", "--ca", "--data"):
-            command = click.option(
-                name, metavar="…", hidden=True, expose_value=False, callback=refused
-            )(command)
-        return command
-
-    return take
-
-
 def takes_data(command: Callable[..., R]) -> Callable[..., R]:
     """Adds --data alone, for commands about the service of this machine."""
     return click.option(

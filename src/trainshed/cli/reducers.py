@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from trainshed.cli.actions import Actions, takes_actions
-from trainshed.cli.connection import refuses_service
 from trainshed.cli.groups import Group
+from trainshed.cli.no_service import refuses_service
 from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.reducer_plan import plan, plan_document, plan_lines
 from trainshed.cli.text.colours import faint

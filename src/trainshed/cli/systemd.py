@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.connection import data_directory, refuses_service, takes_data
+from trainshed.cli.connection import data_directory, takes_data
+from trainshed.cli.no_service import refuses_service
 
 _UNIT = """\
 [Unit]

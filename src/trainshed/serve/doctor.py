@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.connection import refuses_service
+from trainshed.cli.no_service import refuses_service
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.printable import plain
 from trainshed.engines.port import Capabilities, Node

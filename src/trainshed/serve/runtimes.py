@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainshed.cli.actions import Actions, takes_actions
-from trainshed.cli.connection import refuses_service
 from trainshed.cli.groups import ListGroup
+from trainshed.cli.no_service import refuses_service
 from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.printable import coloured
 from trainshed.serve import clock

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainshed.cli.actions import Actions, takes_actions
-from trainshed.cli.connection import local, refuses_service
+from trainshed.cli.no_service import refuses_service
 from trainshed.cli.text.printable import plain
 from trainshed.serve.settings import SettingsError, is_loopback, load_with_origins, speaks_tls
 from trainshed.telemetry.lines import configure
@@ -266,6 +266,8 @@ def last_written(data: Path) -> int:
 
 def say_started(settings: "Settings", actions: Actions) -> None:
     """Tell what a service in the background has said, and where it says more."""
+    from trainshed.cli.connection import local
+
     service, output = local(settings.data), settings.data / "up.log"
     told = f"{output.read_text().rstrip()}\nWhat it says from now on: {output}"
     # Without what it said: the link to its console signs in.

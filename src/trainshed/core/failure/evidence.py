@@ -11,13 +11,13 @@ from trainshed.core.names import JobName, ReplicaId, public_replica_name
 class Cause(enum.StrEnum):
     """Why a replica, or a whole attempt, came to its end.
 
-    EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit did.
-    OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its node, or its node ended it.
-    LOST: it is gone without a record, through no fault of ours; NODE_FAILED, AGENT_LOST, ALLOCATION_REVOKED,
-    ALLOCATION_EXPIRED, CLUSTER_PREEMPTED: likewise, and it is known how (`Loss`). PACKAGE: the job's own
-    package cannot be installed. DATA: its dataset cannot be split. REJECTED: the engine will never start it.
-    SERVICE: the service failed. STOCK_OUT: no node can take it. PREEMPTED: its capacity went to another job.
-    CANCELLED: a user or a time limit ended the job.
+    EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit
+    did. OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its
+    node, or its node ended it. LOST: it is gone without a record, through no fault of ours; NODE_FAILED,
+    AGENT_LOST, ALLOCATION_REVOKED, ALLOCATION_EXPIRED, CLUSTER_PREEMPTED: likewise, and it is known how
+    (`Loss`). PACKAGE: the job's own package cannot be installed. DATA: its dataset cannot be split.
+    REJECTED: the engine will never start it. SERVICE: the service failed. STOCK_OUT: no node can take it.
+    PREEMPTED: its capacity went to another job. CANCELLED: a user or a time limit ended the job.
     """
 
     EXITED = "exited"

@@ -14,7 +14,7 @@ from typing import IO, Any, BinaryIO, cast
 import click
 
 from trainshed.cli.actions import Actions, takes_actions
-from trainshed.cli.connection import refuses_service
+from trainshed.cli.no_service import refuses_service
 from trainshed.cli.spelling import data_option, typed
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.replica.system import durable

@@ -33,7 +33,8 @@ from trainshed.buckets.errors import BucketsError, NotFound
 from trainshed.buckets.port import FileIdentity, ObjectRecord
 from trainshed.buckets.process import ACCESS_LOG
 from trainshed.cli.actions import Actions, takes_actions
-from trainshed.cli.connection import local, on_this_machine, refuses_service
+from trainshed.cli.connection import local, on_this_machine
+from trainshed.cli.no_service import refuses_service
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.serve import clock
 from trainshed.serve.backup.manifest import FORMAT, Contents, Entry, RunningJob, encode, record_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.connection import refuses_service
+from trainshed.cli.no_service import refuses_service
 from trainshed.cli.requirements import split_requirements
 from trainshed.serve.settings import SettingsError, load
 
