@@ -17,6 +17,7 @@ from trainshed.core.names import Api, JobUid
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import JobDescription
 from trainshed.wire.trainshed_v1.launches import Launch
 from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
@@ -246,6 +247,14 @@ async def create_job(visit: Visit, body: dict[str, Any], project: str, region: s
         found = await describe(visit, f"projects/{project}/jobs/{made['jobId']}")
         return redirect(job_path(found.uid))
     return redirect(job_path(id_of(str(made["name"]))))
+
+
+async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Explanation:
+    """What would run where if a job were created of this JSON. Raises Refused."""
+    asked = {"api": api_of(body).value, "project": project, "location": region, "job": body}
+    answer = await visit.do("POST", "jobs:explain", asked)
+    assert isinstance(answer, Explanation)
+    return answer
 
 
 def place_of(visit: Visit, form: Mapping[str, str] | None = None) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trainshed.console.pages.drafts import Draft, draft_of, form_of
-from trainshed.console.pages.job import create_job, describe, place_of
+from trainshed.console.pages.job import create_job, describe, explain_job, place_of
 from trainshed.console.visits import View, Visit
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
@@ -106,11 +106,8 @@ async def _shown(
     project, region = place_of(visit, form)
     plan: Explanation | None = None
     if not draft.faults:
-        asked = {"api": "vertex", "project": project, "location": region, "job": draft.body}
         try:
-            answer = await visit.do("POST", "jobs:explain", asked)
-            assert isinstance(answer, Explanation)
-            plan = answer
+            plan = await explain_job(visit, draft.body, project, region)
         except Refused as told:
             refused = told
     if refused is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from trainshed.console.pages.drafts import draft_of
-from trainshed.console.pages.job import create_job, describe, place_of
+from trainshed.console.pages.job import create_job, describe, explain_job, place_of
 from trainshed.console.pages.submit import default_form
 from trainshed.console.visits import View, Visit
 from trainshed.core.copies import api_of, copy_of, is_pipeline
@@ -90,11 +90,8 @@ async def _shown(
     project, region = place_of(visit, form)
     plan: Explanation | None = None
     if body is not None:
-        asked = {"api": api_of(body).value, "project": project, "location": region, "job": body}
         try:
-            answer = await visit.do("POST", "jobs:explain", asked)
-            assert isinstance(answer, Explanation)
-            plan = answer
+            plan = await explain_job(visit, body, project, region)
         except Refused as told:
             refused = told
     if refused is not None:
