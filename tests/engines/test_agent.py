@@ -47,11 +47,12 @@ async def test_an_agent_that_the_service_knows_no_more_ends_at_once(tmp_path: Pa
 
 
 class _LateService:
-    """One that has a slot made, is silent until that is given back, and then has a program begun in it."""
+    """One that has a slot made, is silent until `late`, and then has a program begun in it."""
 
     def __init__(self) -> None:
-        self.released, self.answered = asyncio.Event(), asyncio.Event()
+        self.late, self.answered, self.warned = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.answers: dict[int, Any] = {}
+        self.told: list[messages.News] = []
         self._orders = self._talk()
 
     async def dial(self) -> Any:
@@ -61,7 +62,7 @@ class _LateService:
         replica = ReplicaId(0, 0)
         yield messages.Welcome({})
         yield messages.Allocate(number=1, requests=(SlotRequest(replica, "r0", "a"),))
-        await self.released.wait()
+        await self.late.wait()
         plan = LaunchPlan(
             JobUid(1),
             1,
@@ -85,6 +86,10 @@ class _LateService:
             self.answers[news.number] = news
             if news.number == 2:
                 self.answered.set()
+        else:
+            self.told.append(news)
+            if isinstance(news, messages.Ending):
+                self.warned.set()
 
     def post(self, news: messages.News) -> None:
         pass
@@ -94,16 +99,27 @@ class _LateService:
 
 
 @pytest.mark.anyio
-async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(tmp_path: Path) -> None:
-    """The service is told that nothing is begun here any more, not that the order is wrong: it would fail the
-    job for good."""
+@pytest.mark.parametrize("when", ["stopped", "released"])
+async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
+    tmp_path: Path, when: str
+) -> None:
+    """spec/failures#losses-on-a-cluster: what is lost with an agent is lost once. The service is told that
+    nothing is begun here any more, not that the order is wrong, for which it would fail the job for good, nor
+    that the program never started, for which it would spend one restart after the other."""
     service = _LateService()
 
     class Engine(LocalEngine):
+        async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+            await super().stop(job_uid, attempt, grace)
+            if when == "stopped":
+                service.late.set()
+                await service.answered.wait()
+
         async def release(self, job_uid: JobUid, attempt: int) -> None:
             await super().release(job_uid, attempt)
-            service.released.set()
+            service.late.set()
             await service.answered.wait()
+            await service.warned.wait()
 
     document = AgentDocument(
         credential=Credential("labs-1-1-0/a", "", 0, "", "", "", ""),
@@ -120,6 +136,8 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(tmp_p
     assert isinstance(service.answers[1], messages.Slots), service.answers
     assert service.answers[2].failure == EngineUnavailable.__name__, service.answers
     assert "its agent ends" in service.answers[2].message
+    kinds = [type(one) for one in service.told]
+    assert kinds == [messages.Hello, messages.Current, messages.Ending], service.told
 
 
 def test_a_connection_that_has_just_ended_keeps_nobody_from_looking_after_the_others() -> None:

@@ -11,7 +11,7 @@ from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.slurm.lab import why_not
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.conformance.lab import Lab, Program
+from trainshed.engines.conformance.lab import Lab, OnTerm, Program
 from trainshed.engines.conformance.stage import (
     PRIMARY,
     SECOND,
@@ -148,6 +148,26 @@ class TestRemote(Conformance):
         await stage.engine.stop(uid, 1, SECOND)
         await stage.engine.release(uid, 1)
         stage.forget(uid)
+
+    @staged
+    async def test_what_is_ended_as_a_lease_is_over_is_lost_once(self, stage: Stage) -> None:
+        """spec/failures#losses-on-a-cluster. The service is heard again while the agent still waits for the
+        last of its programs: what is launched there then waits for the next agent, and no start fails."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        slow = Program(prints=1, runs=None, on_term=OnTerm.IGNORE)
+        uid, (_, second) = await stage.run_together(slow, FOREVER)
+        await stage.printed(uid, 1)
+        [slot, _] = await stage.allocate(uid, PRIMARY, second)
+        lab.freeze(slot.node, frozen=True)
+        await asyncio.sleep(LEASE + 0.5)
+        lab.freeze(slot.node, frozen=False)
+        assert (await stage.exited(uid, second)).exit.stopped
+        assert not stage.ends(uid)
+        await stage.launch(stage.plan(uid, FOREVER, second, incarnation=2))
+        await stage.started(uid, second, incarnation=2)
+        assert (await stage.exited(uid)).exit.stopped
+        assert not stage.ends(uid, second, incarnation=2)
 
     @staged
     async def test_a_replica_keeps_its_port_wherever_it_goes_or_does_not_start(

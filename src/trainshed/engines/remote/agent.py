@@ -60,6 +60,7 @@ from trainshed.engines.remote.reachability import Beacon, reach
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, joined, keep
+from trainshed.replica.protocol import NEVER_STARTED
 
 if TYPE_CHECKING:
     from trainshed.engines.remote.content.cache import NodeCache
@@ -78,6 +79,8 @@ _OVER = (
     "its agent ends: the service was silent for longer than the lease, or has let it go; what ran there "
     "begins elsewhere once it counts as lost"
 )
+_BEGIN = messages.Allocate | messages.Launch | messages.Adopt
+"""What is to begin something."""
 
 Connection = Channel[News, Order]
 
@@ -151,6 +154,9 @@ class Agent:
                     break
                 await asyncio.wait([leaving], timeout=left)
             self._is_over = True
+            # Whoever has let it go knows.
+            if not self._leaving.is_set():
+                self._untold.add(None, messages.Ending())
             await self._end_programs()
         finally:
             for task in (*tasks, leaving):
@@ -208,6 +214,9 @@ class Agent:
         self._skew = time.time() - welcome.clock if welcome.clock else None
         self._sender.resume(welcome.sizes)
         self._untold = Untold()
+        if self._is_over:
+            # First of all: of what has ended something is to begin in its place.
+            self._untold.add(None, messages.Ending())
         for replica, news in self._known.all():
             self._untold.add(replica, news)
         for replica, news in self._known.latest():
@@ -259,6 +268,8 @@ class Agent:
         if not isinstance(order, messages.Call):
             return
         try:
+            if self._is_over and isinstance(order, _BEGIN):
+                raise EngineUnavailable(_OVER)
             answer = await self._obey(order)
         except (EngineUnavailable, LaunchRejected, TerminalRefused) as failure:
             answer = messages.Answer(order.number, type(failure).__name__, str(failure))
@@ -432,7 +443,7 @@ class Agent:
     def _see(self, event: EngineEvent) -> None:
         match event:
             case ReplicaReport(uid, told):
-                if self._is_mine(uid, told.attempt):
+                if self._is_mine(uid, told.attempt) and not self._is_own_doing(told):
                     news = _news(told)
                     self._known.add(told.replica, told.incarnation, news)
                     self._untold.add(told.replica, news)
@@ -446,6 +457,11 @@ class Agent:
                 pass  # The node is a matter of the cluster's.
             case _:
                 assert_never(event)
+
+    def _is_own_doing(self, told: ReplicaEvent) -> bool:
+        """It has not begun what it was asked to because it ends. Nobody asked for that, and what is lost with
+        an agent is lost once: by the service, when it counts as gone."""
+        return self._is_over and isinstance(told, ReplicaLost) and told.cause == NEVER_STARTED
 
     def _note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
         self._known.note(replica, news)

@@ -65,6 +65,8 @@ class AgentHandle:
         self.is_started = False
         #: It has no attempt now, and waits for another one.
         self.is_resting = False
+        #: It has said that it ends, and begins nothing more.
+        self.is_ending = False
         self._connection: Connection | None = None
         self._answers: dict[int, asyncio.Future[messages.AnyAnswer]] = {}
         self._number = 0
@@ -140,6 +142,14 @@ class AgentHandle:
                 raise kind(f"node {self.node}: {self.failure or 'its agent is gone'}")
             self._changed.clear()
             await self._changed.wait()
+
+    def require_staying(self) -> None:
+        """Raises EngineUnavailable: it ends, and what is to be begun there has to wait until it is gone."""
+        if self.is_ending:
+            raise EngineUnavailable(
+                f"the agent on node {self.node} ends, for the service was silent for longer than the lease; "
+                "another one is started when it is gone"
+            )
 
     async def tell_hosts(self, hosts: Hosts) -> None:
         """Have its replicas know where each of the gang is found now. Raises EngineUnavailable."""

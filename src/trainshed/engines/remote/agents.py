@@ -308,6 +308,8 @@ class Agents:
                 self._see_files(gang, agent, news)
             case messages.Current():
                 agent.caught_up()
+            case messages.Ending():
+                agent.is_ending = True
             case messages.Beat():
                 pass
             case _:

@@ -434,12 +434,15 @@ class RemoteEngine:
         await self._slots.provide(gang, starting)
         if self._autopsies is not None:
             await self._autopsies.note(starting)
-        await self._note_launched(gang, starting)
         by_agent: dict[str, list[Revealed]] = {}
         for one in shown:
             seat = gang.record.seat(one[0].replica)
             assert seat is not None
             by_agent.setdefault(place(seat.part, seat.request.node), []).append(one)
+        # What was launched is lost with its agent, and counts as a loss though it never began.
+        for where in by_agent:
+            gang.agents[where].require_staying()
+        await self._note_launched(gang, starting)
         calls = [
             gang.agents[where].call(partial(_launch_call, some, lines))
             for where, some in by_agent.items()

@@ -375,6 +375,11 @@ class Current(msgspec.Struct, frozen=True, tag=True):
     """All that was known before this connection has been told."""
 
 
+class Ending(msgspec.Struct, frozen=True, tag=True):
+    """The service was silent for a whole lease: what runs there is ended, nothing more is begun, and then the
+    agent ends as well."""
+
+
 class Beat(msgspec.Struct, frozen=True, tag=True):
     """It lives. Said as often as the service says `Alive`, and in answer to it."""
 
@@ -398,6 +403,7 @@ News = (
     | Lines
     | Metrics
     | Current
+    | Ending
     | Beat
 )
 """All that an agent says."""
