@@ -74,7 +74,7 @@ class Clients:
         now, intake = self._clock.wall, store.intake
         match request:
             case Submit() | SubmitParent():
-                await self._submit(intake, _works(request), service)
+                await self._submit(_works(request), service)
             case Cancel(_, uid):
                 await self._cancel(intake, uid, self._names[uid], service)
             case CancelTrial(_, uid, number):
@@ -122,13 +122,11 @@ class Clients:
             await store.intake.order_drill(job.name, drill)
             self.accepted.drills[job.uid] += 1
 
-    async def _submit(self, intake: Intake, works: tuple[Work, ...], service: Controller) -> None:
+    async def _submit(self, works: tuple[Work, ...], service: Controller) -> None:
         now = self._clock.wall
         self.creating = tuple(replace(work, created=now, updated=now) for work in works)
         try:
-            await intake.create_jobs([NewWork(work) for work in self.creating])
-            for work in self.creating:
-                service.submitted(work)
+            await service.create(*(NewWork(work) for work in self.creating))
         except AlreadyExists:
             for work in works:  # the answer to the first try was lost
                 service.wake(work.uid)

@@ -147,6 +147,7 @@ def controller(
         )
 
     return Controller(
+        intake=store.intake,
         ledger=ledger,
         reader=store.reader,
         logs=SimLogs(journals),

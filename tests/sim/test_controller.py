@@ -18,6 +18,7 @@ from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.ports import Ports
 from trainshed.core.datasets.plans import SplitPlan, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
+from trainshed.core.errors import AlreadyExists
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
@@ -31,7 +32,7 @@ from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
-from trainshed.store.port import Store, open_store
+from trainshed.store.port import NewWork, Store, open_store
 
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 
@@ -77,6 +78,7 @@ class World:
 
     def _controller(self) -> Controller:
         return Controller(
+            intake=self.store.intake,
             ledger=self.store.ledger,
             reader=self.store.reader,
             logs=self.logs,
@@ -98,8 +100,7 @@ class World:
         )
 
     async def create(self, subject: Job) -> JobUid:
-        await self.store.intake.create_job(subject, ())
-        self.controller.submitted(subject)
+        await self.controller.create(NewWork(subject))
         return subject.uid
 
     async def cancel(self, subject: Job, at: int | None = None) -> None:
@@ -174,6 +175,55 @@ def test_a_job_runs_to_its_end_and_its_slots_are_released(tmp_path: Path) -> Non
             kinds = [entry.kind for entry in await w.store.reader.timeline(uid)]
             assert kinds.index("admitted") < kinds.index("launching") < kinds.index("succeeded")
             assert await w.engine.released.get() == (uid, 1)
+
+    asyncio.run(story())
+
+
+def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, warm=False, limit=1) as w:
+            w.runtimes.gate.clear()
+            first, second = [await w.create(numbered(number, 1)) for number in (1, 2)]
+            placed, waits = await w.store.ledger.load(first), await w.store.ledger.load(second)
+            assert placed is not None and waits is not None
+            assert (placed.job.state, placed.generation) == (JobState.PREPARING, 1)
+            assert waits.job.state is JobState.QUEUED
+            kinds = [entry.kind for entry in await w.store.reader.timeline(first)]
+            assert kinds == ["admitted", "preparing"]
+            w.runtimes.gate.set()
+            await w.state(first, JobState.RUNNING)
+            w.engine.exit(first, 1, PRIMARY, 0)
+            await w.state(second, JobState.RUNNING)
+
+    asyncio.run(story())
+
+
+def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path, limit=2) as w:
+            first = numbered(1, 1)
+            await w.create(first)
+            with pytest.raises(AlreadyExists):
+                await w.create(replace(numbered(2, 1), name=first.name))
+            assert {one.uid for one in w.controller.running()} == {1}
+            await w.create(numbered(3, 1))
+            await w.state(JobUid(3), JobState.RUNNING)
+        assert {key[0] for key in w.engine.launches} == {1, 3}
+
+    asyncio.run(story())
+
+
+def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            asking = asyncio.create_task(w.create(job(1)))
+            await asyncio.sleep(0)
+            asking.cancel()
+            uid = job(1).uid
+            async with asyncio.timeout(10):
+                while w.notices.count(uid) == 0:
+                    await w.notices.wait_beyond(uid, 0, 10)
+            await w.state(uid, JobState.RUNNING)
 
     asyncio.run(story())
 

@@ -37,7 +37,7 @@ from trainshed.engines.port import (
     EngineUnavailable,
     ReplicaReport,
 )
-from trainshed.store.port import Commit, Ledger, LiveJob, Store
+from trainshed.store.port import Commit, Ledger, LiveJob, NewWork, Store
 from trainshed.store.sqlite.connections import open_reader
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.inline import InlineStore, open_inline
@@ -51,6 +51,12 @@ _TIDY = 2 * HOUR
 _LATENCY = 0.004
 _AMBUSHES = 0.2
 """How often the end of a program is met by a request."""
+
+
+_CREATING = ("create", "create_job", "create_jobs")
+"""What the store is asked for by the submit of a client: one of these at a time."""
+_STEPPING = ("commit", "create")
+"""What stores a step."""
 
 
 class Crash(SystemExit):
@@ -339,29 +345,28 @@ class Universe:
             raise Crash(f"before {what}")
 
     def _after_commit(self, what: str) -> None:
-        if self._commit is not None and what == "commit":
-            self._committed(self._commit)
-        if self._clients.creating and what == "create_jobs":
+        if self._clients.creating and what in _CREATING:
             self._created(*self._clients.creating)
+        if self._commit is not None and what in _STEPPING:
+            self._committed(self._commit)
         if (self.tally.commits, True) in self.scenario.crash_commits:
             raise Crash(f"after {what}")
         self._look_whether_finished()
 
     def _arrived(self, command: Command) -> None:
         """The writer is given something to store."""
-        making = self._clients.creating if command.what == "create_jobs" else ()
         self._under_way[id(command)] = (
-            self._commit if command.what == "commit" else None,
-            making,
+            self._commit if command.what in _STEPPING else None,
+            self._clients.creating if command.what in _CREATING else (),
         )
 
     def _group_committed(self, stored: list[Command]) -> None:
         """The writer has made all of these durable, and told nobody yet."""
         for command in stored:
             commit, made = self._under_way.pop(id(command))
+            self._created(*made)
             if commit is not None:
                 self._committed(commit)
-            self._created(*made)
         if (self.tally.commits, True) in self.scenario.crash_commits:
             raise Crash(f"after {', '.join(command.what for command in stored)}")
         self._look_whether_finished()
@@ -407,6 +412,13 @@ class _Watched:
 
     async def acquire(self, owner: str) -> int:
         return await self._ledger.acquire(owner)
+
+    async def create(self, epoch: int, made: NewWork) -> None:
+        self._committing(Commit(made.job, 0, made.timeline))
+        try:
+            await self._ledger.create(epoch, made)
+        finally:
+            self._committing(None)
 
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
         return await self._ledger.load(uid)

@@ -48,7 +48,6 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.works import Work
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
@@ -59,10 +58,10 @@ from trainshed.engines.port import (
     NodesChosen,
     StartWaits,
 )
-from trainshed.eventloop.background import keep
+from trainshed.eventloop.background import joined, keep
 from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
-from trainshed.store.port import Commit, Ledger, LiveJob, Reader, StaleCommit
+from trainshed.store.port import Commit, Intake, Ledger, LiveJob, NewWork, Reader, StaleCommit
 from trainshed.store.records import RecordSetAside
 from trainshed.telemetry.lines import about
 from trainshed.telemetry.meters import Meters
@@ -120,6 +119,7 @@ class Mailboxes:
         self._more_to_come = more_to_come
         self._mailboxes: defaultdict[JobUid, Mailbox] = defaultdict(Mailbox)
         self._busy: dict[JobUid, asyncio.Task[None]] = {}
+        self._held: set[JobUid] = set()
         self._closing = False
 
     def wake(self, uid: JobUid) -> None:
@@ -137,13 +137,28 @@ class Mailboxes:
         self._mailboxes[uid].events.append(event)
         self._ensure_busy(uid)
 
+    def hold(self, uid: JobUid) -> None:
+        """Keep what comes in for a job that is just being stored, until `release` or `drop`."""
+        self._held.add(uid)
+
+    def release(self, uid: JobUid) -> None:
+        """It is stored: take in what has come meanwhile."""
+        self._held.discard(uid)
+        if uid in self._mailboxes:
+            self._ensure_busy(uid)
+
+    def drop(self, uid: JobUid) -> None:
+        """It was not stored: there is nobody whom anything can have happened to."""
+        self._held.discard(uid)
+        self._mailboxes.pop(uid, None)
+
     def close(self) -> tuple[asyncio.Task[None], ...]:
         """Begin nothing more; returns what still works."""
         self._closing = True
         return tuple(self._busy.values())
 
     def _ensure_busy(self, uid: JobUid) -> None:
-        if uid not in self._busy and not self._closing:
+        if uid not in self._busy and uid not in self._held and not self._closing:
             self._busy[uid] = keep(partial(self._drain, uid), f"job {uid}: taking in its events")
 
     async def _drain(self, uid: JobUid) -> None:
@@ -245,6 +260,7 @@ class Controller:
     def __init__(
         self,
         *,
+        intake: Intake,
         ledger: Ledger,
         reader: Reader,
         logs: LogPages,
@@ -262,6 +278,7 @@ class Controller:
         """`ports`: makes the carrier's ports, given where they report events to. `now`: ns since the epoch.
         `owner`: names this service in the ledger. `outbox`: whom steps tell of, beside who follows the job;
         None = nobody."""
+        self._intake = intake
         self._ledger = ledger
         self._reader = reader
         self._ports = ports(self.report)
@@ -373,13 +390,13 @@ class Controller:
         """Look at a job: it is new, or a request appended an intent."""
         self._mailboxes.wake(uid)
 
-    def submitted(self, work: Work) -> None:
-        """A work was created: it is stored as it is given here, and need not be read again."""
-        if isinstance(work, Job) and work.uid not in self._tracked and not self._closing:
-            self._track(LiveJob(work, generation=1))
-            self._mailboxes.look(work.uid)
-        else:
-            self.wake(work.uid)
+    async def create(self, *made: NewWork) -> None:
+        """Store new works, all or none, and go on with them. Raises as `Intake.create_jobs`.
+
+        One job alone that there is room for is stored as admitted at once (docs/adr/0095). A caller that is
+        cancelled meanwhile changes nothing of it.
+        """
+        await asyncio.shield(joined(self._create(made)))
 
     def set_aside(self, record: RecordSetAside) -> None:
         """A record could not be read: if it is a job's, nobody commits to it any more."""
@@ -428,6 +445,76 @@ class Controller:
         await self._read_drains_and_quotas()
         self._leave_unfit_nodes()
         self._decide()
+
+    # --- new works ---
+
+    async def _create(self, made: Sequence[NewWork]) -> None:
+        if len(made) == 1 and isinstance(job := made[0].job, Job) and not self._closing:
+            await self._create_job(job, made[0])
+            return
+        await self._intake.create_jobs(made)
+        for new in made:
+            if isinstance(new.job, Job) and not self._closing:
+                self._track(LiveJob(new.job, generation=1))
+                self._mailboxes.look(new.job.uid)
+            else:
+                self.wake(new.job.uid)
+
+    async def _create_job(self, job: Job, made: NewWork) -> None:
+        """Nothing that is decided on the way is told before the job is stored: its name may be taken."""
+        uid = job.uid
+        self._mailboxes.hold(uid)
+        tracked = self._track(LiveJob(job, generation=0))
+        self._capacity.put(job)
+        decided = self._decided(job)
+        own = [event for about_whom, event in decided if about_whom == uid]
+        admitted = self._admitted(made, own)
+        try:
+            if admitted is None:
+                await self._intake.create_job(job, made.timeline)
+            else:
+                await self._ledger.create(self._epoch, admitted)
+        except Exception as failure:
+            self._mailboxes.drop(uid)
+            self._forget(uid)
+            self._capacity.forget(uid)
+            self._undo(decided)
+            self._decide()
+            if isinstance(failure, StaleCommit):
+                raise Unavailable(f"The job was not stored: {failure}") from failure
+            raise
+        for about_whom, event in decided:
+            if admitted is None or about_whom != uid:
+                self.report(about_whom, event)
+        if admitted is None:
+            tracked.live = LiveJob(job, generation=1)
+            self._mailboxes.look(uid)
+        else:
+            assert isinstance(admitted.job, Job)
+            tracked.live = LiveJob(admitted.job, generation=1)
+            self._notices.publish(uid)
+            self._count(job, admitted.job)
+            self._go_on(tracked)
+        self._mailboxes.release(uid)
+
+    def _admitted(self, made: NewWork, decided: Sequence[Event]) -> NewWork | None:
+        """The new job after the decision that admits it; None if it is not to be stored so: it waits, say."""
+        job, entries = made.job, list(made.timeline)
+        assert isinstance(job, Job)
+        before = job
+        for event in decided:
+            job = self._fold(job, event, entries)
+        if job.phase is AttemptState.PREPARING:
+            job = self._prepare(before, job, entries)
+        if job.phase in (AttemptState.PREPARING, AttemptState.STARTING):
+            return NewWork(job, tuple(entries))
+        return None
+
+    def _undo(self, decided: Sequence[tuple[JobUid, Event]]) -> None:
+        """What was decided beside a job that was not stored, for its sake perhaps, is decided anew."""
+        for uid, _ in decided:
+            if (stored := self._stored(uid)) is not None:
+                self._capacity.put(stored)
 
     # --- one job's mailbox ---
 
@@ -501,11 +588,20 @@ class Controller:
             commit = Commit(job, live.generation, entries, consumed)
             generation = await self._commit(commit)
             tracked.live = LiveJob(job, generation)
-            count_step(self._meters, live.job, job, self._now())
-            if self._traces is not None:
-                self._traces.step(live.job, job, self._now())
+            self._count(live.job, job)
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
+        self._go_on(tracked)
+
+    def _count(self, before: Job, after: Job) -> None:
+        """Take note of a step that was stored."""
+        count_step(self._meters, before, after, self._now())
+        if self._traces is not None:
+            self._traces.step(before, after, self._now())
+
+    def _go_on(self, tracked: _Tracked) -> None:
+        """Act on what is stored."""
+        job = tracked.live.job
         if self._curves is not None:
             self._curves.follow(job)
         self._capacity.put(job)
@@ -614,15 +710,19 @@ class Controller:
 
     def _decide(self) -> None:
         """Have the scheduler look at what changed. Whoever calls goes on, whatever becomes of it."""
-        if self._closing:
-            return
-        try:
-            for uid, event in self._decisions():
+        if not self._closing:
+            for uid, event in self._decided():
                 self.report(uid, event)
+
+    def _decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
+        """As `_decisions`; none if the scheduler fails."""
+        try:
+            return list(self._decisions(current))
         except Exception:
-            # As broad as this: the caller has just stored a job, and must act on it whatever another job's
-            # plan runs into.
+            # As broad as this: the caller stores a job, or has just stored it, and must act on it whatever
+            # another job's plan runs into.
             log.exception("the scheduler failed; it is asked again at the next change")
+            return []
 
     def _decisions(self, current: Job | None = None) -> Iterator[tuple[JobUid, Event]]:
         """New decisions as events of the jobs that they are about. `current`: a job as it is about to be

@@ -148,6 +148,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         page=_address(bootstrap),
     )
     controller = Controller(
+        intake=bootstrap.store.intake,
         ledger=bootstrap.store.ledger,
         reader=bootstrap.store.reader,
         logs=logs,
@@ -224,7 +225,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
         now=clock.now,
         new_uid=new_uid,
         wake=controller.wake,
-        submitted=controller.submitted,
+        create=controller.create,
         suggest=suggesting.wake,
         operations=bootstrap.store.operations,
         exports=exports,

@@ -220,6 +220,11 @@ class Ledger(Protocol):
         commit."""
         ...
 
+    async def create(self, epoch: int, made: NewWork) -> None:
+        """Store a new work, generation 1, that has gone on already: as `Intake.create_job` and a commit in
+        one. Raises as `Intake.create_job`; StaleCommit if a newer epoch was acquired."""
+        ...
+
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
         """The job if it is not over, with its unconsumed intents."""
         ...

@@ -34,7 +34,7 @@ from trainshed.httpd.hosts import Hosts
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
-from trainshed.store.port import Commit, Store, open_store
+from trainshed.store.port import Commit, NewWork, Store, open_store
 from trainshed.store.records import OperationKind
 
 SECOND = 10**9
@@ -116,7 +116,7 @@ class House:
             now=self.now,
             new_uid=lambda: JobUid(next(self._uids)),
             wake=self.woken.append,
-            submitted=lambda work: self.woken.append(work.uid),
+            create=self.create,
             suggest=self.asked.append,
             operations=self.store.operations,
             exports=self.exports,
@@ -140,6 +140,11 @@ class House:
 
     def now(self) -> int:
         return self.clock
+
+    async def create(self, *made: NewWork) -> None:
+        """As a controller that never decides anything."""
+        await self.store.intake.create_jobs(made)
+        self.woken += [new.job.uid for new in made]
 
     async def write(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]

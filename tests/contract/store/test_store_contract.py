@@ -29,7 +29,7 @@ from trainshed.core.lifecycle.events import DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid
-from trainshed.store.port import Commit, JobQuery, LiveJob, NodeDrain, StaleCommit, Store
+from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, NodeDrain, StaleCommit, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -447,6 +447,25 @@ async def test_of_many_steps_from_one_generation_exactly_one_wins(store: Store) 
     assert sum(isinstance(result, StaleCommit) for result in results) == 15
     kinds = [told.kind for told in await store.reader.timeline(JobUid(1))]
     assert kinds == ["created", f"try{won[0]}"]
+
+
+async def test_a_new_work_that_has_gone_on_already_is_stored_by_the_leader_alone(
+    store: Store,
+) -> None:
+    former = await store.ledger.acquire("a")
+    epoch = await store.ledger.acquire("b")
+    job = replace(make_job(1), state=JobState.PREPARING)
+    made = NewWork(job, (entry("created"), entry("admitted")))
+    with pytest.raises(StaleCommit, match=f"epoch {former} is over"):
+        await store.ledger.create(former, made)
+    await store.ledger.create(epoch, made)
+    live = await loaded(store, 1)
+    assert (live.job, live.generation) == (job, 1)
+    kinds = [told.kind for told in await store.reader.timeline(JobUid(1))]
+    assert kinds == ["created", "admitted"]
+    with pytest.raises(AlreadyExists):
+        await store.ledger.create(epoch, NewWork(replace(job, uid=JobUid(2))))
+    assert await store.ledger.commit(epoch, step(live, JobState.RUNNING, "running")) == 2
 
 
 async def test_the_reader_sees_what_was_acknowledged(store: Store) -> None:

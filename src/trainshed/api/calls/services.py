@@ -18,7 +18,6 @@ from trainshed.core.retention import LogCollection, Retention, RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.store.curves import Curves
@@ -32,7 +31,7 @@ from trainshed.store.notices import Notices
 from trainshed.store.notifications import Notifications
 from trainshed.store.operations import Operations
 from trainshed.store.points import PointFiles
-from trainshed.store.port import Intake, Reader
+from trainshed.store.port import Intake, NewWork, Reader
 from trainshed.store.records import Operation
 from trainshed.store.secrets import Secrets
 from trainshed.store.studies import Studies
@@ -40,6 +39,14 @@ from trainshed.store.tensorboards import Tensorboards
 from trainshed.summaries.places import LogDirectory
 from trainshed.telemetry.meters import Meters
 from trainshed.wire.trainshed_v1.settings import Setting
+
+
+class CreateWorks(Protocol):
+    """Stores new works and has the controller go on with them."""
+
+    async def __call__(self, *made: NewWork) -> None:
+        """All are stored, or none. Raises as `Intake.create_jobs`."""
+        ...
 
 
 class BucketProbe(Protocol):
@@ -305,8 +312,7 @@ class Services:
     new_uid: Callable[[], JobUid]
     #: Tells the controller that a job has something to do.
     wake: Callable[[JobUid], None]
-    #: Tells it of a work that was stored in this moment.
-    submitted: Callable[[Work], None]
+    create: CreateWorks
     #: Tells the controller that an operation of a study waits; its end is a notice of `JobUid(study)`.
     suggest: Callable[[StudyUid], None]
     operations: Operations

@@ -142,12 +142,7 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
             refuse_plan(work)
         planned = await with_planned_drills(services, work) if isinstance(work, Job) else work
         made.append(NewWork(planned, _first_entries(planned, principal)))
-    if len(made) == 1:
-        await services.intake.create_job(made[0].job, made[0].timeline)
-    else:
-        await services.intake.create_jobs(made)
-    for stored in made:
-        services.submitted(stored.job)
+    await services.create(*made)
 
 
 def check_labels(services: Services, work: Work) -> None:

@@ -226,6 +226,18 @@ class SqliteLedger:
 
         return await self._writer.run("acquire", work)
 
+    async def create(self, epoch: int, made: NewWork) -> None:
+        store = storing(made)
+
+        def work(connection: sqlite3.Connection) -> None:
+            if connection.execute(_SQL["is_leader"], {"epoch": epoch}).fetchone() is None:
+                raise StaleCommit(
+                    f"job {made.job.uid} is new: epoch {epoch} is over; this controller must stop"
+                )
+            store(connection)
+
+        await self._writer.run("create", work)
+
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
         def read(connection: sqlite3.Connection) -> LiveJob[Work] | None:
             row = connection.execute(_SQL["load_job"], {"uid": uid}).fetchone()

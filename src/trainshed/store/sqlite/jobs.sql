@@ -90,6 +90,9 @@ DELETE FROM drill_plans WHERE project_id = :project_id AND name = :name;
 -- name: acquire
 UPDATE leader SET epoch = epoch + 1, owner = :owner WHERE id = 1 RETURNING epoch;
 
+-- name: is_leader
+SELECT 1 FROM leader WHERE id = 1 AND epoch = :epoch;
+
 -- name: commit_job
 -- The whole guard stands in the WHERE: predecessor, lease, no way out of a final state, no intent left behind.
 UPDATE jobs
