@@ -107,7 +107,7 @@ def configure(lab: SlurmLab, directory: Path, counted: Path, slurm: str) -> Path
     config.write_text(
         f'engine = "slurm"\n'
         f'[engines.slurm]\naddress = "{lab.outside}"\ncommands = "{commands}"\n'
-        f'directory = "/tmp/agents"\nshared = true\n{slurm}\n'
+        f'directory = "/tmp/agents"\nshared = true\ndown_is_lost = true\n{slurm}\n'
     )
     return config
 

@@ -34,7 +34,8 @@ AUTOPSY_LIMIT = 90_000
 def new_engine(
     directory: Path, port: int, here: LocalEngine | None = None, **more: Any
 ) -> RemoteEngine:
-    """`more`: options, `preflight`, the names of the `nodes`, and directories that they `shared`."""
+    """`more`: options, `preflight`, the names of the `nodes`, directories that they `shared`. Unless they say
+    otherwise, what is down is lost."""
     names = more.pop("nodes", NODES)
     preflight = bool(more.pop("preflight", False))
     shared = more.pop("shared", ())
@@ -43,6 +44,7 @@ def new_engine(
         identity="labs",
         directory=directory / "engine",
         lease=LEASE,
+        down_is_lost=bool(more.pop("down_is_lost", True)),
         agent=partial(
             AgentDocument,
             directory=nodes,

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.slurm.lab import why_not
-from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.conformance.lab import Lab, OnTerm, Program
 from trainshed.engines.conformance.stage import (
@@ -203,6 +204,31 @@ class TestRemote(Conformance):
             pytest.raises(StartFailed, match=told),
         ):
             await stage.engine.allocate(uid, 1, [moved_to(before, there)])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) -> None:
+    """spec/invariants#one-incarnation. A node without power and one that is cut off from everybody look
+    alike, and programs on the latter live until their agent has waited for the whole lease."""
+
+    async def body(_: object, stage: Stage) -> None:
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        uid = await stage.run(Program(prints=1, runs=None))
+        await stage.printed(uid, 1)
+        [slot] = await stage.allocate(uid)
+        await lab.cut_off(stage.engine, slot.node)
+        cut = time.monotonic()
+        try:
+            await stage.changed(slot.node, NodeState.GONE)
+            end = await stage.end(uid)
+        finally:
+            await lab.reconnect(stage.engine, slot.node)
+        assert time.monotonic() - cut > LEASE + 5
+        assert isinstance(end, ReplicaLost)
+        assert (end.loss, end.cause) == (Loss.NODE_FAILED, f"node {slot.node} is gone")
+
+    staged(body)(None, RemoteLab(tmp_path, free_port(), down_is_lost=False))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")

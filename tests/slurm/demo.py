@@ -50,7 +50,8 @@ def write_config(lab: SlurmLab, directory: Path, slurm: str = "", *, wrapped: bo
     config = directory / "config.toml"
     config.write_text(
         f'{capacity}memory_per_replica = 1000\ndata = "{directory}/data"\n'
-        f'[engines.slurm]\naddress = "{lab.outside}"\n{own}look_every = 5.0\nshared = true\n{slurm}'
+        f'[engines.slurm]\naddress = "{lab.outside}"\n{own}look_every = 5.0\n'
+        f"down_is_lost = true\nshared = true\n{slurm}"
     )
     return config
 

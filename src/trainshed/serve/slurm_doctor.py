@@ -16,7 +16,7 @@ from typing import Any
 
 import trainshed
 from trainshed.engines.port import NodeState
-from trainshed.engines.remote.agents import MARGIN
+from trainshed.engines.remote.agents import longest_silence
 from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import SlurmClient
@@ -28,6 +28,11 @@ from trainshed.serve.findings import Finding, bad, good, less
 _TOLD_NODES = 5
 _LATE = 60
 """Seconds after which a lost node is told late."""
+_SOON = 36
+"""Seconds of the longest lease with which it is not."""
+_PINGS = 3
+"""Slurm pings a node so often within SlurmdTimeout: what was cut off from it just before the last of these is
+given up a part of that time later."""
 _UNKNOWN = "what holds there is not known."
 _IN_FILE = "The table [engines.slurm] of the configuration says so."
 _SETTINGS = "Correct it there; docs/slurm.md lists all settings."
@@ -131,7 +136,7 @@ async def _what_holds(
     has_limit = any(argument.startswith("--time=") for argument in asked)
     return [
         *on_nodes(config, has_gpus=has_gpus, has_users=bool(settings.users)),
-        lost_nodes(config, settings.lease),
+        lost_nodes(config, settings.lease, down_is_lost=settings.down_is_lost),
         *(
             []
             if has_limit
@@ -254,31 +259,34 @@ def on_nodes(
         )
 
 
-def lost_nodes(config: Mapping[str, str], lease: float) -> Finding:
-    """What a node that falls silent costs. `config`: as `commands.parse_config` has it. `lease`: of the
-    settings, in seconds. Pure."""
+def lost_nodes(config: Mapping[str, str], lease: float, *, down_is_lost: bool = False) -> Finding:
+    """What a node that falls silent costs. `config`: as `commands.parse_config` has it. `lease`, in seconds,
+    `down_is_lost`: of the settings. Pure."""
     patience = _seconds(config.get("slurmdtimeout", ""))
-    longest = patience // 2
-    if patience and lease > patience / 2:
-        enough = f"SlurmdTimeout (slurm.conf) to at least {math.ceil(2 * lease)}"
+    longest = patience // _PINGS
+    if down_is_lost and patience and lease > longest:
+        enough = f"SlurmdTimeout (slurm.conf) to at least {math.ceil(_PINGS * lease)}"
         return less(
             "lost nodes",
             "lives of a replica may overlap: on a node that is cut off, and where it goes on.",
-            cause=f"Slurm gives a silent node up after {patience} s (SlurmdTimeout); programs there end "
-            f"after {lease:g} s (lease), which is more than half of that.",
-            remedy=f"Set [engines.slurm] lease to at most {longest}: no longer may the service be away then. "
-            f"Or set {enough}."
+            cause=f"What runs on a node that Slurm gives up is lost at once (down_is_lost), which may be "
+            f"{longest} s after the node was cut off (SlurmdTimeout={patience}); programs there end after "
+            f"{lease:g} s (lease).",
+            remedy=f"Take down_is_lost out of [engines.slurm], or set lease to at most {longest}: no longer "
+            f"may the service be away then. Or set {enough}."
             if longest >= SHORTEST_LEASE
-            else f"Set {enough}.",
+            else f"Take down_is_lost out of [engines.slurm], or set {enough}.",
         )
-    lost = lease + MARGIN
+    lost = longest_silence(lease)
+    if down_is_lost and patience:
+        lost = min(lost, patience * (1 + 1 / _PINGS))
     if lost > _LATE:
         return less(
             "lost nodes",
             "are told late.",
-            cause=f"Nothing goes on elsewhere before {lost:g} s of silence (lease and {MARGIN:g} s).",
-            remedy=f"Set [engines.slurm] lease to at most {_LATE - MARGIN:g}: no longer may the service "
-            "be away then.",
+            cause=f"What ran on a silent node goes on elsewhere after up to {lost:g} s: when its lease "
+            f"({lease:g} s) is certainly over there.",
+            remedy=f"Set [engines.slurm] lease to at most {_SOON:g}: no longer may the service be away then.",
         )
     return good(
         "lost nodes", f"their replicas go on elsewhere after {lost:g} s of silence at most."

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -25,6 +24,7 @@ from trainshed.engines.remote.attempts import Attempts, never_started
 from trainshed.engines.remote.channel import ChannelClosed
 from trainshed.engines.remote.cluster import (
     Cluster,
+    ClusterReport,
     ClusterUnavailable,
     HoldEnd,
     HoldName,
@@ -45,14 +45,28 @@ from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
+_LONGEST_BEAT = 20.0
+"""Seconds; a connection on which nothing comes for twice as long is ended, and the lease begins to run."""
 _TICK = 0.5
 """Seconds between two looks at which agents are silent."""
 _SETTLED = 1.0
 """Seconds by which a look at the cluster must be younger than an agent's silence, to tell about it."""
 _UNDECIDED = 30.0
 """Seconds of silence for which it is waited to be told who ended an agent's hold."""
-MARGIN: Final = 5.0
+_MARGIN = 5.0
 """Seconds after its lease until an agent counts as dead: its programs take their time to die."""
+
+
+def longest_silence(lease: float) -> float:
+    """Seconds from the last word of an agent until it counts as dead, whatever the cluster says."""
+    return 2 * _beat(lease) + lease + _MARGIN
+
+
+def _beat(lease: float) -> float:
+    """Seconds between two words to agents, each of which is answered."""
+    return min(lease / 4, _LONGEST_BEAT)
+
+
 _LEAVING = 10.0
 """Seconds that an agent has to clean up, before its node is given back."""
 
@@ -70,8 +84,8 @@ _AT_FIRST = Capabilities(
 
 class Agents:
     """`identity`: what tells this service from others that use the cluster. `lease`: seconds without a word
-    of the service after which an agent ends its programs. `library`: what they may be sent; None =
-    nothing. `now`: seconds since the epoch."""
+    of the service after which an agent ends its programs. `down_is_lost`: as in `RemoteOptions`. `library`:
+    what agents may be sent; None = nothing. `now`: seconds since the epoch."""
 
     def __init__(
         self,
@@ -83,6 +97,7 @@ class Agents:
         *,
         identity: str,
         lease: float,
+        down_is_lost: bool,
         library: Library | None,
         now: Callable[[], float],
         new_hub: "Callable[[Agents], Hub[Order, News]]",
@@ -97,6 +112,8 @@ class Agents:
         self._streams = streams
         self._identity = identity
         self._lease = lease
+        self._beat = _beat(lease)
+        self._down_is_lost = down_is_lost
         self._library = library
         self._now = now
         #: By the name in its certificate: every agent that may connect.
@@ -341,7 +358,7 @@ class Agents:
             await asyncio.sleep(_TICK)
             now = time.monotonic()
             if now >= beat:
-                beat = now + self._lease / 4
+                beat = now + self._beat
                 for agent in tuple(self._by_name.values()):
                     agent.post_alive()
             agents = tuple(self._by_name.values())
@@ -349,7 +366,7 @@ class Agents:
             nodes = {agent.node for agent in agents}
             self._ends.clear()
             for agent in agents:
-                if agent.is_connected and now - agent.heard > self._lease / 2:
+                if agent.is_connected and now - agent.heard > 2 * self._beat:
                     agent.cut()
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
                     # If nothing is heard from any of several nodes, the fault is on this side.
@@ -364,24 +381,33 @@ class Agents:
         if agent.is_starting:
             return None
         silent = now - agent.silent_since
-        if silent > self._lease + MARGIN:
+        is_over = silent > self._lease + _MARGIN
+        report = self._cluster.report()
+        node = next((one for one in report.nodes if one.node.name == agent.node), None)
+        # Of a cluster that does not answer nothing is known of any node.
+        known = not unreached([one.node for one in report.nodes], agent.node)
+        is_down = known and (node is None or node.state is NodeState.GONE)
+        looked = report.looked if node is None or node.looked is None else node.looked
+        is_settled = looked >= agent.silent_since + _SETTLED
+        is_given_up = is_down and is_settled and not (node and node.is_awaited)
+        if is_given_up and (is_over or self._down_is_lost):
+            why = f" ({node.cause})" if node and node.cause else ""
+            return HoldEnd(Loss.NODE_FAILED, f"node {agent.node} is gone{why}")
+        if is_over:
             return HoldEnd(
                 Loss.AGENT_LOST,
                 f"node {agent.node} has not been heard of for {self._lease:g} s; its agent has ended "
                 "its programs by then",
             )
-        report = self._cluster.report()
-        if unreached([one.node for one in report.nodes], agent.node):
-            return None  # Nothing is known of any node there.
-        node = next((one for one in report.nodes if one.node.name == agent.node), None)
-        looked = report.looked if node is None or node.looked is None else node.looked
-        if looked < agent.silent_since + _SETTLED:
+        if is_down or not known or not is_settled:
+            # It may be cut off, and its programs live, whatever is told of their holds.
             return None
-        if node is not None and node.is_awaited:
-            return None  # Its programs may live, whatever is told of their holds.
-        if node is None or node.state is NodeState.GONE:
-            why = f" ({node.cause})" if node and node.cause else ""
-            return HoldEnd(Loss.NODE_FAILED, f"node {agent.node} is gone{why}")
+        return await self._left(agent, report, silent)
+
+    async def _left(
+        self, agent: AgentHandle, report: ClusterReport, silent: float
+    ) -> HoldEnd | None:
+        """How an agent has ended on a node that is there; None = it has not, or that is not known yet."""
         gang = self._gang(agent)
         if gang is None:
             return None

@@ -88,6 +88,7 @@ class RemoteEngine:
             streams,
             identity=options.identity,
             lease=options.lease,
+            down_is_lost=options.down_is_lost,
             library=options.library,
             now=options.now,
             new_hub=new_hub,

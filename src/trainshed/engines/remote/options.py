@@ -22,6 +22,9 @@ class RemoteOptions:
     directory: Path
     #: Seconds without a word of the service after which an agent ends its programs.
     lease: float
+    #: What runs on a node that the cluster gives up is lost at once, though it may live until its agent's
+    #: lease is over.
+    down_is_lost: bool = False
     #: What every agent is told; its credential, job, node, user (`Owner.user`) and address are filled in.
     agent: Callable[..., AgentDocument]
     #: From the node and the document of an agent to the command that starts it, and what that is given on its

@@ -56,6 +56,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         identity=identity,
         directory=directory,
         lease=settings.lease,
+        down_is_lost=settings.down_is_lost,
         agent=partial(_document, context, settings, tuple(doors)),
         command=_command(settings),
         secrets=context.secrets,

@@ -130,9 +130,12 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: GiB of what is sent to a node that shares no files; beyond it goes what was not used for longest.
     #: 0 = as much as its disk takes.
     cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
-    #: Seconds of silence after which an agent ends its programs, and its node is lost unless Slurm says so
-    #: before. As long as the service may be away.
+    #: Seconds of silence after which an agent ends its programs, and what ran there is lost. As long as the
+    #: service may be away.
     lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 300.0
+    #: What runs on a node that Slurm gives up is lost at once, though on one that is cut off it may live
+    #: until the lease is over.
+    down_is_lost: bool = False
     #: Seconds between two looks at the cluster.
     look_every: Annotated[float, msgspec.Meta(ge=5, le=600)] = 8.0
     #: Seconds for which an attempt's nodes are kept, once it is over, for one that needs the same; 0 = they
