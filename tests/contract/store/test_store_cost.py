@@ -4,6 +4,7 @@ not."""
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,9 @@ from trainshed.core.works import Work
 from trainshed.store.port import Commit, JobQuery, NewWork, Store, open_store
 from trainshed.store.sqlite.connections import load_statements
 from trainshed.store.sqlite.database import DATABASE_FILE
-from trainshed.store.sqlite.reader import list_statement
+from trainshed.store.sqlite.places import walk
 
 pytestmark = pytest.mark.anyio
-
-READER = load_statements("trainshed.store.sqlite", "reader.sql")
 
 
 @pytest.fixture
@@ -77,19 +76,21 @@ async def test_a_list_costs_the_same_beside_any_number_of_trials(tmp_path: Path)
     own += [make_tuning(uid) for uid in range(10, 17)]
     own += [make_job(uid, api=Api.ML) for uid in range(17, 24)]
     await store.intake.create_jobs([NewWork(work) for work in own])
-    before = [steps(tmp_path, *_listing(query)) for query in OWN]
+    before = [steps(tmp_path, *_listing(tmp_path, query)) for query in OWN]
     trials = [child(parent, 2 * n + 100 + parent.uid, n) for n in range(400) for parent in own[:2]]
     await store.intake.create_jobs([NewWork(trial) for trial in trials])
     for query, less in zip(OWN, before, strict=True):
-        after = steps(tmp_path, *_listing(query))
-        assert after <= less + 5, query
+        after = steps(tmp_path, *_listing(tmp_path, query))
+        # Some for one more place that is looked into, none for each of its 800 trials.
+        assert after <= less + 60, query
         assert len(await store.reader.jobs(query)) == 5
     store.close()
 
 
-def _listing(query: JobQuery) -> tuple[str, dict[str, Any]]:
-    statement, parameters = list_statement(query)
-    return READER[statement], parameters
+def _listing(directory: Path, query: JobQuery) -> tuple[str, dict[str, Any]]:
+    with closing(sqlite3.connect(directory / DATABASE_FILE)) as connection:
+        through = walk(connection, query)
+    return f"{through.sql} LIMIT :limit", through.parameters
 
 
 async def test_running_operations_cost_the_same_beside_any_number_of_done_ones(

@@ -40,7 +40,7 @@ from tests.contract.store.study_samples import (
     suggesting,
 )
 from trainshed.core.capacity import UNLIMITED
-from trainshed.core.errors import AlreadyExists
+from trainshed.core.errors import AlreadyExists, NotFound
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -117,6 +117,12 @@ def upgraded_from_7(tmp_path: Path) -> Iterator[Store]:
 def upgraded_from_8(tmp_path: Path) -> Iterator[Store]:
     """The store that the last release with schema 8 left behind."""
     yield from opened(tmp_path, 8)
+
+
+@pytest.fixture
+def upgraded_from_9(tmp_path: Path) -> Iterator[Store]:
+    """The store that the last release with schema 9 left behind."""
+    yield from opened(tmp_path, 9)
 
 
 @pytest.fixture
@@ -391,3 +397,56 @@ async def test_after_schema_8_somebody_can_be_told_of_its_jobs(upgraded_from_8: 
     await store.ledger.commit(epoch, Commit(first.job, first.generation, notifications=(told,)))
     (waiting,) = await store.notifications.waiting(10)
     assert waiting.notification == told
+
+
+NUMBERED = T0 // 10**6 << 22 | 7
+"""The uid, and so the id, of a job of schema 9."""
+
+
+@pytest.mark.parametrize(
+    ("query", "uids"),
+    [
+        (JobQuery("", None, None), [NUMBERED, 5, 4, 3, 2]),
+        (JobQuery("p", None, None), [NUMBERED, 5, 4, 3, 2]),
+        (JobQuery("p", None, None, after=5, limit=2), [4, 3]),
+        (JobQuery("p", Api.ML, None), [2]),
+        (JobQuery("p", Api.VERTEX, "europe-north1"), [5]),
+        (JobQuery("p", Api.VERTEX, None, collection=Collection.CUSTOM_JOBS), [NUMBERED, 6, 5]),
+        (
+            JobQuery("p", Api.VERTEX, "us-central1", collection=Collection.CUSTOM_JOBS),
+            [NUMBERED, 6],
+        ),
+    ],
+    ids=str,
+)
+async def test_works_of_schema_9_are_in_the_lists(
+    upgraded_from_9: Store, query: JobQuery, uids: list[int]
+) -> None:
+    assert [work.uid for work, _ in await upgraded_from_9.reader.jobs(query)] == uids
+
+
+@pytest.mark.parametrize(
+    ("where", "uids"),
+    [
+        (Created(T0, T0), [NUMBERED]),
+        (Created(T0 + 1, T0 + 5), [5, 4, 3, 2]),
+        (Equal(Column.JOB_ID, str(NUMBERED)), [NUMBERED]),
+        (Equal(Column.JOB_ID, "census"), [2]),
+        (Equal(Column.STATE, "FAILED"), [5]),
+    ],
+    ids=str,
+)
+async def test_works_of_schema_9_are_found_by_their_time_and_id(
+    upgraded_from_9: Store, where: Condition, uids: list[int]
+) -> None:
+    found = await upgraded_from_9.reader.matching(JobQuery("p", None, None), where)
+    assert [work.uid for work, _ in found.jobs] == uids
+
+
+async def test_jobs_of_schema_9_are_found_by_their_id_alone(upgraded_from_9: Store) -> None:
+    for job_id, uid in ((str(NUMBERED), NUMBERED), ("north", 5), ("job6", 6)):
+        assert (await upgraded_from_9.reader.find(job_id))[0].uid == uid
+    with pytest.raises(NotFound):
+        await upgraded_from_9.reader.find("5")
+    (waiting,) = await upgraded_from_9.notifications.waiting(10)
+    assert waiting.notification.job_uid == 5

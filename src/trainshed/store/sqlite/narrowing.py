@@ -20,28 +20,22 @@ from trainshed.store.conditions import (
     Every,
     Labelled,
 )
-from trainshed.store.sqlite.rows import Parameters
+from trainshed.store.sqlite.places import Walk
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
 
 FEW: Final = 5_000
 """Works of an index that are looked at one by one; counting so many takes half a millisecond."""
 MOST_LOOKED_AT: Final = 50_000
 """Works that one step of a list goes through; it takes 10 to 25 ms."""
 
-_PLACES: Final = {
-    "jobs_of_all": ("works_by_client", "parent_uid = 0"),
-    "jobs_of_project": ("works_by_project", "project_id = :project_id AND parent_uid = 0"),
-    "jobs_of_api": ("works_by_api", "project_id = :project_id AND api = :api AND parent_uid = 0"),
-    "jobs_of_location": (
-        "works_by_location",
-        "project_id = :project_id AND api = :api AND location = :location AND parent_uid = 0",
-    ),
-    "jobs_of_kind": ("works_by_kind", "project_id = :project_id AND api = :api AND kind = :kind"),
-    "jobs_of_collection": (
-        "works_by_collection",
-        "project_id = :project_id AND api = :api AND location = :location AND kind = :kind",
-    ),
-}
-"""By the name of the list's statement (`reader.sql`): the index that has its order, and its works."""
+_MILLISECOND: Final = 10**6
+"""Nanoseconds."""
+_UID_BITS: Final = 22
+"""Bits of a uid behind the millisecond that it was made in."""
+_APART: Final = 1000
+"""Milliseconds by which a work's creation may differ from that one; others are in an index of their own."""
+_OF_ANOTHER_TIME: Final = f"abs((uid >> {_UID_BITS}) - created / {_MILLISECOND}) > {_APART}"
+"""As the index `works_of_another_time` has it, word for word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,35 +48,32 @@ class Narrowed:
     went_to: JobUid | None
 
 
-def narrowed(
-    connection: sqlite3.Connection, statement: str, parameters: Parameters, where: Condition
-) -> Narrowed:
-    """The next works of a list that meet `where`; `statement` and `parameters` as of `list_statement`."""
-    wanted = _Sql(dict(parameters))
-    index, place = _PLACES[statement]
+def narrowed(connection: sqlite3.Connection, through: Walk, where: Condition) -> Narrowed:
+    """The next works of a list that meet `where`."""
+    wanted = _Sql(dict(through.parameters))
     test = wanted.test(where)
-    few = wanted.few(where, connection, per_project="project_id" in parameters)
-    limit = int(parameters["limit"])
+    few = wanted.few(where, connection, per_project="project_id" in through.parameters)
+    limit = int(through.parameters["limit"])
     if few is not None:
         rows = connection.execute(
-            f"SELECT works.uid FROM ({few.sql}) AS few CROSS JOIN works ON works.uid = few.uid "
-            f"WHERE {place} AND works.uid < :below AND {test} ORDER BY works.uid DESC LIMIT :limit",
+            f"SELECT DISTINCT works.uid FROM ({few.sql}) AS few CROSS JOIN works ON works.uid = few.uid "
+            f"WHERE {through.test} AND works.uid < :below AND {test} "
+            "ORDER BY works.uid DESC LIMIT :limit",
             wanted.parameters,
         )
         uids = tuple(JobUid(uid) for (uid,) in rows)
         return Narrowed(uids, uids[-1] if len(uids) == limit else None)
-    newest = (
-        f"SELECT * FROM works INDEXED BY {index} WHERE {place} AND uid < :below "
-        f"ORDER BY uid DESC LIMIT {MOST_LOOKED_AT}"
-    )
+    newest = f"{through.sql} LIMIT {MOST_LOOKED_AT}"
     rows = connection.execute(
-        f"SELECT uid FROM ({newest}) AS works WHERE {test} LIMIT :limit", wanted.parameters
+        f"SELECT works.uid FROM ({newest}) AS newest CROSS JOIN works ON works.uid = newest.uid "
+        f"WHERE {test} LIMIT :limit",
+        wanted.parameters,
     )
     uids = tuple(JobUid(uid) for (uid,) in rows)
     if len(uids) == limit:
         return Narrowed(uids, uids[-1])
     ((looked_at, lowest),) = connection.execute(
-        f"SELECT count(*), min(uid) FROM ({newest.replace('*', 'uid', 1)})", parameters
+        f"SELECT count(*), min(uid) FROM ({newest})", through.parameters
     )
     return Narrowed(uids, JobUid(lowest) if looked_at == MOST_LOOKED_AT else None)
 
@@ -110,10 +101,7 @@ class _Sql:
             case Equal(Column.DISPLAY_NAME, value):
                 return f"works.display_name = {self._value(value)}"
             case Equal(_, value):
-                return (
-                    "EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_by_job_id "
-                    f"WHERE jobs.job_id = {self._value(value)} AND jobs.uid = works.uid)"
-                )
+                return f"works.uid IN ({self._with_id(value)})"
             case Contains(part):
                 return f"instr(works.display_name, {self._value(part)}) > 0"
             case Labelled(key, value):
@@ -147,7 +135,7 @@ class _Sql:
                     f"WHERE display_name = {self._value(value)}"
                 )
             case Equal(_, value):
-                found = f"jobs INDEXED BY jobs_by_job_id WHERE job_id = {self._value(value)}"
+                found = f"({self._with_id(value)})"
             case Labelled(key, value):
                 valued = "" if value is None else f" AND value = {self._value(value)}"
                 found = (
@@ -155,10 +143,7 @@ class _Sql:
                     f"WHERE key = {self._value(key)}{valued}"
                 )
             case Created(first, last):
-                found = (
-                    "works INDEXED BY works_by_creation "
-                    f"WHERE created BETWEEN {self._value(first)} AND {self._value(last)}"
-                )
+                found = f"({self._created(first, last)})"
             case Contains():
                 return None
             case Every(conditions):
@@ -195,6 +180,27 @@ class _Sql:
         if count > FEW:
             return None
         return _Few(" UNION ".join(few.sql for few in each), count)
+
+    def _with_id(self, job_id: str) -> str:
+        """A statement that gives the works with this id, and perhaps one more that has it as its uid."""
+        value = self._value(job_id)
+        return (
+            "SELECT uid FROM job_names INDEXED BY job_names_chosen "
+            f"WHERE job_id = {value} AND job_id <> CAST(uid AS TEXT) UNION ALL "
+            f"SELECT uid FROM works WHERE uid = CAST({value} AS INTEGER) AND {value} = CAST(uid AS TEXT)"
+        )
+
+    def _created(self, first: int, last: int) -> str:
+        """A statement that gives the works that were created in this span, and perhaps some beside it."""
+        earliest, latest = (
+            max(0, min((at // _MILLISECOND + apart) << _UID_BITS, ABOVE_ALL_UIDS))
+            for at, apart in ((first, -_APART), (last, _APART + 1))
+        )
+        return (
+            f"SELECT uid FROM works WHERE uid BETWEEN {self._value(earliest)} AND {self._value(latest)} "
+            "UNION ALL SELECT uid FROM works INDEXED BY works_of_another_time "
+            f"WHERE {_OF_ANOTHER_TIME} AND created BETWEEN {self._value(first)} AND {self._value(last)}"
+        )
 
     def _joined(self, operator: str, conditions: tuple[Condition, ...]) -> str:
         tests = operator.join(map(self.test, conditions))

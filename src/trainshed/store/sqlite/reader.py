@@ -2,23 +2,22 @@
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.names import Api, JobName, JobUid
+from trainshed.core.names import JobName, JobUid
 from trainshed.core.works import Work
 from trainshed.store.conditions import Condition
 from trainshed.store.port import NO_JOB, JobQuery, Matches, NodeDrain
 from trainshed.store.records import ADVICE, Operation, RecordSetAside
 from trainshed.store.sqlite.connections import Reading, load_statements
 from trainshed.store.sqlite.narrowing import narrowed
+from trainshed.store.sqlite.places import walk
 from trainshed.store.sqlite.rows import (
-    ABOVE_ALL_UIDS,
-    KINDS,
     Parameters,
     drill_plan,
     name_parameters,
@@ -75,21 +74,17 @@ class SqliteReader:
         )
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
-        statement, parameters = list_statement(query)
-
         def read(connection: sqlite3.Connection) -> tuple[tuple[Work, str], ...]:
-            return tuple(map(viewed_job, connection.execute(_SQL[statement], parameters)))
+            through = walk(connection, query)
+            rows = connection.execute(f"{through.sql} LIMIT :limit", through.parameters)
+            return _records(connection, [uid for (uid,) in rows])
 
         return await self._snapshots.aside(read)
 
     async def matching(self, query: JobQuery, where: Condition) -> Matches:
-        statement, parameters = list_statement(query)
-
         def read(connection: sqlite3.Connection) -> Matches:
-            found = narrowed(connection, statement, parameters, where)
-            uids = {"uids": json.dumps(found.uids)}
-            rows = connection.execute(_SQL["jobs_by_uids"], uids)
-            return Matches(tuple(map(viewed_job, rows)), found.went_to)
+            found = narrowed(connection, walk(connection, query), where)
+            return Matches(_records(connection, found.uids), found.went_to)
 
         return await self._snapshots.aside(read)
 
@@ -170,25 +165,7 @@ class SqliteReader:
         raise NotFound(f"{what} does not exist; check the project, the location and the id")
 
 
-def list_statement(query: JobQuery) -> tuple[str, Parameters]:
-    """The statement whose index serves the query, and its parameters."""
-    parameters: Parameters = {
-        "project_id": query.project_id,
-        "below": query.after or ABOVE_ALL_UIDS,
-        "limit": query.limit,
-    }
-    if not query.project_id:
-        del parameters["project_id"]
-        return "jobs_of_all", parameters
-    if query.collection is not None:
-        parameters |= {"api": Api.VERTEX.value, "kind": KINDS[query.collection].value}
-        if query.location is None:
-            return "jobs_of_kind", parameters
-        return "jobs_of_collection", parameters | {"location": query.location}
-    if query.location is not None:
-        # Names of `ml` jobs carry no location, those of Vertex jobs always do: a location implies the API.
-        api = query.api or (Api.VERTEX if query.location else Api.ML)
-        return "jobs_of_location", parameters | {"api": api.value, "location": query.location}
-    if query.api is not None:
-        return "jobs_of_api", parameters | {"api": query.api.value}
-    return "jobs_of_project", parameters
+def _records(connection: sqlite3.Connection, uids: Sequence[int]) -> tuple[tuple[Work, str], ...]:
+    """The works with their etags, in this order."""
+    rows = connection.execute(_SQL["jobs_by_uids"], {"uids": json.dumps(uids)})
+    return tuple(map(viewed_job, rows))

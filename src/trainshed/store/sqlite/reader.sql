@@ -10,53 +10,20 @@ SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generatio
 FROM jobs JOIN works ON works.uid = jobs.uid
 WHERE jobs.uid = :uid;
 
--- name: jobs_of_all
-SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
-FROM works INDEXED BY works_by_client CROSS JOIN jobs ON jobs.uid = works.uid
-WHERE works.parent_uid = 0 AND works.uid < :below
-ORDER BY works.uid DESC LIMIT :limit;
-
--- name: jobs_of_project
-SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
-FROM works INDEXED BY works_by_project CROSS JOIN jobs ON jobs.uid = works.uid
-WHERE works.project_id = :project_id AND works.parent_uid = 0 AND works.uid < :below
-ORDER BY works.uid DESC LIMIT :limit;
-
--- name: jobs_of_api
-SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
-FROM works INDEXED BY works_by_api CROSS JOIN jobs ON jobs.uid = works.uid
-WHERE works.project_id = :project_id AND works.api = :api AND works.parent_uid = 0 AND works.uid < :below
-ORDER BY works.uid DESC LIMIT :limit;
-
--- name: jobs_of_location
-SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
-FROM works INDEXED BY works_by_location CROSS JOIN jobs ON jobs.uid = works.uid
-WHERE works.project_id = :project_id AND works.api = :api AND works.location = :location
-  AND works.parent_uid = 0 AND works.uid < :below
-ORDER BY works.uid DESC LIMIT :limit;
-
--- name: jobs_of_kind
-SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
-FROM works INDEXED BY works_by_kind CROSS JOIN jobs ON jobs.uid = works.uid
-WHERE works.project_id = :project_id AND works.api = :api AND works.kind = :kind AND works.uid < :below
-ORDER BY works.uid DESC LIMIT :limit;
-
--- name: jobs_of_collection
-SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
-FROM works INDEXED BY works_by_collection CROSS JOIN jobs ON jobs.uid = works.uid
-WHERE works.project_id = :project_id AND works.api = :api AND works.location = :location
-  AND works.kind = :kind AND works.uid < :below
-ORDER BY works.uid DESC LIMIT :limit;
-
 -- name: jobs_by_uids
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
 FROM json_each(:uids) AS wanted CROSS JOIN jobs ON jobs.uid = wanted.value CROSS JOIN works ON works.uid = jobs.uid;
 
 -- name: find
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
-FROM jobs INDEXED BY jobs_by_job_id CROSS JOIN works ON works.uid = jobs.uid
+FROM (
+    SELECT uid FROM job_names INDEXED BY job_names_chosen
+    WHERE job_id = :job_id AND job_id <> CAST(uid AS TEXT)
+    UNION ALL
+    SELECT uid FROM works WHERE uid = CAST(:job_id AS INTEGER)
+) AS found CROSS JOIN jobs ON jobs.uid = found.uid CROSS JOIN works ON works.uid = found.uid
 WHERE jobs.job_id = :job_id
-ORDER BY jobs.uid DESC LIMIT 1;
+ORDER BY found.uid DESC LIMIT 1;
 
 -- name: children
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
