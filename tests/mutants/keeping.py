@@ -58,9 +58,9 @@ KEEPING: Final = (
     ),
     Mutant(
         "lists skip a row",
-        _SQLITE + "reader.sql",
-        "WHERE works.project_id = :project_id AND works.parent_uid = 0 AND works.uid < :below\n",
-        "WHERE works.project_id = :project_id AND works.parent_uid = 0 AND works.uid < :below - 1\n",
+        _SQLITE + "places.py",
+        "AND {equal} AND uid < :below",
+        "AND {equal} AND uid < :below - 1",
         "The first job of each page but the first is in no page.",
         SIMULATION,
     ),
