@@ -17,6 +17,7 @@ from trainshed.engines.remote.cluster import (
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
+    Given,
     Hold,
     HoldEnd,
     HoldName,
@@ -90,16 +91,19 @@ class ProcessCluster:
             path.write_text(json.dumps({"nodes": nodes, "agents": {}}))
         return Hold(name, path.name, nodes)
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
+        if (self._directory / f"{node}.stepless").exists():
+            raise ClusterUnavailable(f"{node} takes no step")
         process = await asyncio.to_thread(
             subprocess.Popen,
             [*_ALONE, *argv],
             stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             start_new_session=True,
             stderr=(self._directory / f"{hold.name}-{node}.err").open("ab"),
         )
         assert process.stdin is not None
-        process.stdin.write(given)
+        process.stdin.write(await given())
         process.stdin.close()
         path = self._directory / f"{hold.name}.hold"
         held = json.loads(path.read_text())
@@ -139,6 +143,10 @@ class ProcessCluster:
     def set_awaited(self, node: str, awaited: bool) -> None:
         """Of one that is gone: it is not given up."""
         self._set(f"{node}.awaited", awaited)
+
+    def set_stepless(self, node: str, stepless: bool) -> None:
+        """Nothing can be started there, though it can be held."""
+        self._set(f"{node}.stepless", stepless)
 
     def _set(self, mark: str, is_set: bool) -> None:
         path = self._directory / mark

@@ -131,6 +131,10 @@ class RemoteLab(LabWithNodes):
         """Have who wants that node wait, or no more."""
         self._cluster.withhold(node, withheld)
 
+    def refuse_steps(self, node: str, *, refused: bool) -> None:
+        """Have no agent start there, though it can be held; or as it was."""
+        self._cluster.set_stepless(node, refused)
+
     def end_agents(self, node: str) -> None:
         """With all that they started."""
         for pid in self._cluster.agents_on(node):

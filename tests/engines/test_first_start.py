@@ -18,7 +18,7 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid
 from trainshed.engines.conformance.lab import Lab, Program
-from trainshed.engines.conformance.stage import PRIMARY, Stage, staged
+from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from trainshed.engines.conformance.suite import FOREVER, Conformance
 from trainshed.engines.local import spawner
 from trainshed.engines.port import EngineUnavailable, SlotRequest
@@ -105,6 +105,26 @@ class TestKnownNodes(Conformance):
             assert given.port != chosen.port
             await stage.engine.launch([stage.plan(uid, FOREVER)])
             await stage.started(uid)
+
+    @staged
+    async def test_what_waits_for_a_node_that_does_not_come_has_begun_nothing(
+        self, stage: Stage
+    ) -> None:
+        """ADR 93: so no replica of it is lost, and it starts under the same number."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        uid, gang, nodes = stage.job(), (PRIMARY, SECOND_REPLICA), await stage.nodes()
+        lab.refuse_steps(nodes[1], refused=True)
+        await stage.allocate(uid, *gang, nodes=nodes)
+        with pytest.raises(EngineUnavailable):
+            await stage.engine.launch([stage.plan(uid, FOREVER, replica) for replica in gang])
+        lab.refuse_steps(nodes[1], refused=False)
+        await stage.allocate(uid, *gang, nodes=nodes)
+        await stage.launch(*(stage.plan(uid, FOREVER, replica) for replica in gang))
+        for replica in gang:
+            await stage.started(uid, replica)
+            assert stage.starts(uid, replica) == [1]
+            assert not stage.ends(uid, replica)
 
     @staged
     async def test_an_agent_that_dies_as_it_loads_takes_its_programs_with_it(

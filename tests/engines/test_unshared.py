@@ -21,14 +21,14 @@ from trainshed.engines.conformance.stage import Stage, staged
 from trainshed.engines.port import Engine, EngineUnavailable, StartWaits
 from trainshed.engines.remote import slots
 from trainshed.engines.remote.agents import Agents
-from trainshed.engines.remote.cluster import Hold
+from trainshed.engines.remote.cluster import Given, Hold
 from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.credentials import Issuer
 from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.messages import AgentDocument, News, Order
-from trainshed.engines.remote.options import RemoteOptions
+from trainshed.engines.remote.options import AgentCommand, RemoteOptions
 from trainshed.engines.streams import FileStreams
 from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.prefix import Prefix, make_prefix, write_template
@@ -49,7 +49,7 @@ class UnsharedCluster(ProcessCluster):
         super().__init__(directory)
         self._hide = ("sh", "-c", _HIDE, "-", size, *map(str, hidden), "--")
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
         await super().start_agent(hold, node, (*self._hide, *argv), given)
 
 
@@ -77,7 +77,7 @@ class UnsharedLab(Lab):
                 directory=str(directory / "nodes"),
                 cache=str(self.cache),
             ),
-            command=lambda _, document: self._bootstrap.parcel(document),
+            command=lambda _: AgentCommand(self._bootstrap.argv, self._bootstrap.parcel),
             library=self._library,
         )
 

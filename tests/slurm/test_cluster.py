@@ -26,6 +26,7 @@ from trainshed.engines.remote.cluster import (
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
+    Given,
     Hold,
     HoldName,
     NodeNeed,
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.anyio
 MIB = 1 << 20
 T4 = "NVIDIA_TESLA_T4"
 _uids = itertools.count(1)
-_AGENT = "import pathlib, sys, time; text = sys.stdin.read(); "
+_AGENT = "import pathlib, sys, time; text = sys.stdin.read(); print('taken', flush=True); "
 _STAYS = _AGENT + "pathlib.Path('/tmp/' + text).write_text(text); time.sleep(600)"
 
 
@@ -73,6 +74,13 @@ def jobs(lab: SlurmLab) -> dict[str, str]:
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code]
+
+
+def giving(document: bytes) -> Given:
+    async def given() -> bytes:
+        return document
+
+    return given
 
 
 async def looked(
@@ -274,7 +282,7 @@ async def asked_until_given(cluster: SlurmCluster, name: HoldName) -> Hold:
 
 async def held_with_agent(cluster: SlurmCluster, node: str = "node1") -> Hold:
     hold = await cluster.acquire(a_name(), [need(node)])
-    await cluster.start_agent(hold, node, python(_STAYS), str(hold.name).encode())
+    await cluster.start_agent(hold, node, python(_STAYS), giving(str(hold.name).encode()))
     return hold
 
 
@@ -317,7 +325,7 @@ async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
     """Until then Slurm says no more than that it is ending: here of an agent that takes its time."""
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     hold = await cluster.acquire(a_name(), [need("node1")])
-    await cluster.start_agent(hold, "node1", python(deaf + _STAYS), str(hold.name).encode())
+    await cluster.start_agent(hold, "node1", python(deaf + _STAYS), giving(str(hold.name).encode()))
     agents(slurm_lab, "node1", hold)
     slurm_lab.slurm("scancel", hold.cluster_id)
     asked = 0
@@ -365,14 +373,13 @@ async def test_an_agent_that_cannot_start_is_told_of(
 ) -> None:
     hold = await cluster.acquire(a_name(), [need("node1")])
     with pytest.raises(ClusterUnavailable, match="there is no no-such-python on node1"):
-        await cluster.start_agent(hold, "node1", ["no-such-python"], b"")
+        await cluster.start_agent(hold, "node1", ["no-such-python"], giving(b""))
     with pytest.raises(ClusterUnavailable, match="node2"):
-        await cluster.start_agent(hold, "node2", python("pass"), b"")
+        await cluster.start_agent(hold, "node2", python("pass"), giving(b""))
     with pytest.raises(ClusterUnavailable, match=f"exit code 1.*errors/{hold.name} there"):
-        await cluster.start_agent(hold, "node1", python("sys.exit("), b"x" * 300_000)
-    # One that was handed all may be over before it is told so; what it complains of is kept in any case.
-    with contextlib.suppress(ClusterUnavailable):
-        await cluster.start_agent(hold, "node1", python("import no_such_module"), b"x")
+        await cluster.start_agent(hold, "node1", python("sys.exit("), giving(b"x" * 300_000))
+    with pytest.raises(ClusterUnavailable):
+        await cluster.start_agent(hold, "node1", python("import no_such_module"), giving(b"x"))
     kept = slurm_lab.directory / "node1.tmp" / f"trainshed-{os.geteuid()}.errors" / str(hold.name)
     await_that("it complained", lambda: kept.exists() and "no_such_module" in kept.read_text())
     await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset())
@@ -391,6 +398,7 @@ async def test_an_agent_has_the_devices_and_the_memory_of_its_hold(
     code = f"""
 import os, sys
 sys.stdin.read()
+print("taken", flush=True)
 def err(call):
     try:
         return call()
@@ -410,7 +418,7 @@ os.rename('/tmp/ended.part', '/tmp/ended')
     os.environ["A_SECRET"] = "x"
     gpu = need("node1", accelerators=1, accelerator="NVIDIA_TESLA_T4")
     hold = await cluster.acquire(a_name(), [gpu])
-    await cluster.start_agent(hold, "node1", python(code), b"x")
+    await cluster.start_agent(hold, "node1", python(code), giving(b"x"))
     seen = slurm_lab.directory / "node1.tmp" / "seen"
     await_that("the agent saw", seen.exists)
     first, second = sorted(line.split()[1] for line in seen.read_text().splitlines()[1:])
@@ -458,12 +466,12 @@ async def test_what_a_crash_of_the_controller_swallows_is_neither_lost_nor_doubl
     else:
         raise AssertionError("the number is not given out again")
     with pytest.raises(ClusterUnavailable, match="any more"):
-        await cluster.start_agent(hold, "node1", python(_STAYS), b"x")
+        await cluster.start_agent(hold, "node1", python(_STAYS), giving(b"x"))
     await cluster.give_back(hold.name)
     assert jobs(slurm_lab)["others"] == "RUNNING"
     again = await cluster.acquire(hold.name, [need("node1")])
     assert again.cluster_id != hold.cluster_id
-    await cluster.start_agent(again, "node1", python(_STAYS), str(hold.name).encode())
+    await cluster.start_agent(again, "node1", python(_STAYS), giving(str(hold.name).encode()))
     await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset({"node1"}))
 
 
@@ -489,7 +497,7 @@ async def test_drains_and_what_is_lost_are_told_with_slurms_reasons(
         return next((r.state, r.cause) for r in report.nodes if r.node.name == name)
 
     hold = await cluster.acquire(a_name(), [need("node1"), need("node2"), need("node3")])
-    await cluster.start_agent(hold, "node2", python(_STAYS), str(hold.name).encode())
+    await cluster.start_agent(hold, "node2", python(_STAYS), giving(str(hold.name).encode()))
     slurm_lab.drain("node1", "a fan | is loud")
     report = await looked(cluster, lambda r: state(r, "node1")[0] is NodeState.DRAINING)
     assert state(report, "node1")[1] == "a fan | is loud"

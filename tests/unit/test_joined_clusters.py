@@ -16,6 +16,7 @@ from trainshed.engines.remote.cluster import (
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
+    Given,
     Hold,
     HoldEnd,
     HoldName,
@@ -79,14 +80,18 @@ class Recorder:
         self.asked.append(f"acquire {name} {nodes}")
         return Hold(name, "12", nodes)
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
-        self.asked.append(f"agent {hold.name} {hold.nodes} {node}")
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
+        self.asked.append(f"agent {hold.name} {hold.nodes} {node}: {(await given()).decode()}")
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         return HoldEnd(Loss.ALLOCATION_REVOKED, f"{name} was cancelled") if self.held else None
 
     async def give_back(self, name: HoldName) -> None:
         self.asked.append(f"give back {name}")
+
+
+async def document() -> bytes:
+    return b"a document"
 
 
 def a_report(node: str, looked: float, hold: HoldName | None = None) -> ClusterReport:
@@ -125,12 +130,12 @@ async def test_what_is_asked_goes_to_the_cluster_of_the_node() -> None:
     joined, east, west = two()
     hold = await joined.acquire(HOLD, [NodeNeed("west.n1", 1, 1, 1)])
     assert hold == Hold(HOLD, "12", ("west.n1",))
-    await joined.start_agent(hold, "west.n1", ["python3"], b"")
+    await joined.start_agent(hold, "west.n1", ["python3"], document)
     await joined.give_back(HOLD)
     name = "trainshed-abcwest-7-1-0"
     assert west.asked == [
         f"acquire {name} ('n1',)",
-        f"agent {name} ('n1',) n1",
+        f"agent {name} ('n1',) n1: a document",
         f"give back {name}",
     ]
     assert not east.asked

@@ -271,9 +271,9 @@ def test_what_is_asked_for() -> None:
 
 def test_a_secret_is_neither_an_argument_nor_in_the_environment_of_a_step() -> None:
     argv = commands.run_agent(
-        7, "a", "name", ["python3"], size=6, path="/bin", errors="/tmp/x.errors/name", gres=None
+        7, "a", "name", ["python3"], path="/bin", errors="/tmp/x.errors/name", gres=None
     )
-    assert "--export=NONE" in argv and argv[-2:] == ["6", "python3"]
+    assert "--export=NONE" in argv and argv[-2:] == ["/tmp/x.errors/name", "python3"]
 
 
 def test_habits_of_a_user_change_no_command() -> None:

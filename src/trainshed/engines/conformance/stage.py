@@ -112,12 +112,22 @@ class Stage:
         return [node.name for node in await self.engine.capacity()]
 
     async def allocate(
-        self, uid: JobUid, *replicas: ReplicaId, node: str = "", attempt: int = 1
+        self,
+        uid: JobUid,
+        *replicas: ReplicaId,
+        node: str = "",
+        nodes: Sequence[str] = (),
+        attempt: int = 1,
     ) -> tuple[Slot, ...]:
-        """On the first node, if none is named. Asked for again, as the service does, while a cluster has not
-        given its nodes yet."""
-        node = node or (await self.nodes())[0]
-        requests = requests_for(uid, node, *replicas or (PRIMARY,))
+        """On the first node, if none is named. `nodes`: one for each replica. Asked for again, as the service
+        does, while a cluster has not given its nodes yet."""
+        gang = replicas or (PRIMARY,)
+        nodes = nodes or [node or (await self.nodes())[0]] * len(gang)
+        requests = [
+            request
+            for replica, node in zip(gang, nodes, strict=True)
+            for request in requests_for(uid, node, replica)
+        ]
         self._gangs.setdefault((uid, attempt), ())
         deadline = time.monotonic() + self.lab.patience
         while True:

@@ -5,6 +5,8 @@ import asyncio
 import secrets
 import time
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,10 +16,10 @@ from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts
-from trainshed.engines.remote.cluster import Cluster, Hold
+from trainshed.engines.remote.cluster import Cluster, Given, Hold
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.kept_holds import KeptHolds
-from trainshed.engines.remote.options import RemoteOptions
+from trainshed.engines.remote.options import AgentCommand, RemoteOptions
 from trainshed.engines.remote.records import GangRecord, place
 from trainshed.eventloop.background import joined
 
@@ -26,6 +28,15 @@ _IN_WAY_SECONDS = 0.5
 beside them."""
 _VALID = 400 * 86400.0
 """Seconds for which a credential is valid at most; it ends with its hold anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedAgent:
+    """One that is to be started, with how that is done and what it is told."""
+
+    agent: AgentHandle
+    command: AgentCommand
+    document: messages.AgentDocument
 
 
 class AgentStarter:
@@ -80,17 +91,17 @@ class AgentStarter:
     ) -> None:
         """Hold that part, unless it is held, and start agents there. What they are given is made meanwhile.
         Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
-        preparing = joined(asyncio.to_thread(self._commands, gang.record, agents))
+        making = joined(asyncio.to_thread(self.prepared, gang.record, agents))
         try:
             if hold is None:
                 hold = await self.hold(gang, part)
-            commands = await preparing
+            prepared = await making
         finally:
-            preparing.cancel()
+            making.cancel()
         await asyncio.gather(
             *(
-                self._start(agent, hold, *command)
-                for agent, command in zip(agents, commands, strict=True)
+                self.start(one, hold, partial(_same, messages.write_document(one.document)))
+                for one in prepared
             )
         )
 
@@ -107,29 +118,29 @@ class AgentStarter:
             acquiring.cancel()
             await asyncio.gather(acquiring, return_exceptions=True)
 
-    def documents(
-        self, record: GangRecord, agents: Sequence[AgentHandle]
-    ) -> list[messages.AgentDocument]:
-        """What each of them is told. Blocks: certificates are made. Raises EngineUnavailable."""
-        return [self._document(record, agent) for agent in agents]
-
-    async def start(
-        self, agent: AgentHandle, hold: Hold, document: messages.AgentDocument, first: bytes
-    ) -> None:
-        """Start one. `first`: what it is to begin before it has loaded (`FirstStart.text`); b"" = nothing.
-        Raises ClusterUnavailable."""
-        written = messages.write_document(document, first)
-        await self._start(agent, hold, *self._options.command(agent.node, written))
-
-    def _commands(
-        self, record: GangRecord, agents: Sequence[AgentHandle]
-    ) -> list[tuple[Sequence[str], bytes]]:
-        """What starts each of them, and what it is given. Blocks: besides, all of the agents' code may have
-        to be read."""
+    def prepared(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[PreparedAgent]:
+        """All of them. Blocks: certificates are made, and the agents' code may have to be read. Raises
+        EngineUnavailable."""
         return [
-            self._options.command(document.node, messages.write_document(document))
-            for document in self.documents(record, agents)
+            PreparedAgent(agent, self._options.command(agent.node), self._document(record, agent))
+            for agent in agents
         ]
+
+    async def start(self, prepared: PreparedAgent, hold: Hold, given: Given) -> None:
+        """Start one. `given`: as `Cluster.start_agent` has it, but for what is sent along. Raises
+        ClusterUnavailable, and what `given` raises."""
+        agent, command = prepared.agent, prepared.command
+
+        async def parcel() -> bytes:
+            return command.parcel(await given())
+
+        try:
+            await self._cluster.start_agent(hold, agent.node, command.argv, parcel)
+            agent.is_started = True
+        finally:
+            agent.is_starting = False
+            if not agent.is_connected:
+                agent.silent_since = time.monotonic()
 
     def _document(self, record: GangRecord, agent: AgentHandle) -> messages.AgentDocument:
         reports = self._cluster.report().nodes
@@ -146,16 +157,10 @@ class AgentStarter:
             lease=self._options.lease,
         )
 
-    async def _start(
-        self, agent: AgentHandle, hold: Hold, argv: Sequence[str], given: bytes
-    ) -> None:
-        try:
-            await self._cluster.start_agent(hold, agent.node, argv, given)
-            agent.is_started = True
-        finally:
-            agent.is_starting = False
-            if not agent.is_connected:
-                agent.silent_since = time.monotonic()
+
+async def _same(given: bytes) -> bytes:
+    """What is known already."""
+    return given
 
 
 async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -1,7 +1,7 @@
 """What a cluster has to do so that `RemoteEngine` can run replicas on its nodes: hold resources for attempts,
 and start a process on each node that it holds."""
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,6 +10,9 @@ from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import Node, NodeState
+
+Given = Callable[[], Awaitable[bytes]]
+"""Makes what an agent's process is given on its standard input, which begins things."""
 
 
 class ClusterRefused(Exception):
@@ -180,10 +183,12 @@ class Cluster(Protocol):
         (cancellation) leaves nothing held. Raises ClusterRefused, ClusterUnavailable."""
         ...
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
-        """Run `argv` on a node of a hold, found on the PATH there, with `given` on its standard input; what
-        is secret is in nothing but that. Returns when the cluster has taken it over; from then on it does not
-        depend on this process. Raises ClusterUnavailable."""
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
+        """Run `argv` on a node of a hold, found on the PATH there. `given`: called once a process for it is
+        there; what it returns, which may take a while, goes to the process's standard input, and what is
+        secret is in nothing but that. Returns when the process has taken it, which it says itself
+        (`opening.TAKEN`); from then on it does not depend on this process. Raises ClusterUnavailable; what
+        `given` raises; as long as it has not returned, nothing was begun, and nothing will be."""
         ...
 
     async def ended(self, name: HoldName) -> HoldEnd | None:

@@ -224,10 +224,7 @@ class RemoteEngine:
     ) -> None:
         gang, seat = self._attempts.seat(job_uid, attempt, replica)
         if incarnation > seat.launched:
-            async with self._attempts.lock(gang.key):
-                seat = gang.record.seat(replica) or seat
-                forbidden = msgspec.structs.replace(seat, forbidden=incarnation)
-                await self._attempts.write(gang, gang.record.with_seat(forbidden))
+            await self._forbid(gang, replica, incarnation)
         agent = gang.agent(seat)
         # An agent that has not given out a slot has nothing to stop, and rejects it.
         if agent is not None and not agent.is_gone and seat.slot is not None:
@@ -240,6 +237,7 @@ class RemoteEngine:
                 return
             seat = gang.record.seat(replica) or seat
         if incarnation > seat.launched:
+            await self._forbid(gang, replica, incarnation)
             self._attempts.report(gang, ReplicaLost(attempt, replica, incarnation, NEVER_STARTED))
         elif incarnation == seat.lost:
             self._attempts.report_lost(gang, seat)
@@ -487,6 +485,14 @@ class RemoteEngine:
                     )
             if record is not gang.record:
                 await self._attempts.write(gang, record)
+
+    async def _forbid(self, gang: Gang, replica: ReplicaId, incarnation: int) -> None:
+        """Have it never start, which is written down."""
+        async with self._attempts.lock(gang.key):
+            seat = gang.record.seat(replica)
+            if seat is not None and seat.forbidden < incarnation:
+                forbidden = msgspec.structs.replace(seat, forbidden=incarnation)
+                await self._attempts.write(gang, gang.record.with_seat(forbidden))
 
     async def _tell_hosts(self, gang: Gang) -> None:
         """One that is not connected is told when it is."""

@@ -2,14 +2,16 @@
 with what these begin at once (`first_start`)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
 import msgspec
 
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.launch.documents import identity
+from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle
-from trainshed.engines.remote.agent_starter import AgentStarter, all_or_none
+from trainshed.engines.remote.agent_starter import AgentStarter, PreparedAgent, all_or_none
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts
 from trainshed.engines.remote.cluster import Hold, HoldEnd
@@ -18,7 +20,7 @@ from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.records import GangRecord
-from trainshed.eventloop.background import Crew, joined
+from trainshed.eventloop.background import joined
 
 
 class FirstStarter:
@@ -38,10 +40,12 @@ class FirstStarter:
         self._starter = starter
         self._options = options
         self._known = known
-        self._tasks = Crew()
+        #: What notes that agents were not started.
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        await self._tasks.close()
+        """All is noted."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     def choose(self, gang: Gang) -> None:
         """Choose the slots of a gang whose programs need not wait for agents; nothing if they have to."""
@@ -84,51 +88,88 @@ class FirstStarter:
         )
 
     async def start(self, gang: Gang, first: FirstStart, agents: Sequence[AgentHandle]) -> None:
-        """Hold all parts and write the agents down, then start them, and with them programs, if those are
-        known by then. Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
-        issuing = joined(asyncio.to_thread(self._starter.documents, gang.record, agents))
+        """Hold all parts and start the agents; once all of them are there, and all is written down, have them
+        begin programs, if those are known by then. Raises EngineUnavailable, ClusterRefused,
+        ClusterUnavailable: on a node that was not there nothing was begun, and may be under its number."""
+        making = joined(asyncio.to_thread(self._starter.prepared, gang.record, agents))
         holds: dict[int, Hold] = {}
 
         async def hold(part: int) -> None:
             holds[part] = await self._starter.hold(gang, part)
 
-        async def write_down() -> None:
-            async with self._attempts.lock(gang.key):
-                await self._attempts.write(gang, gang.record)
-
-        is_begun = False
+        before, gathering = gang.record, None
         try:
-            await all_or_none([write_down(), *(hold(part) for part in gang.record.parts)])
-            documents = await issuing
-            texts = [b""] * len(documents)
-            if await first.is_ready() and await self._note(gang, first):
-                is_begun = True
-                texts = [first.text(document) for document in documents]
-                for agent in agents:
-                    agent.hosts = first.hosts()
+            await all_or_none(hold(part) for part in gang.record.parts)
+            prepared = await making
+            gathering = _Gathering(len(prepared), joined(self._write_down(gang, first, prepared)))
             await all_or_none(
-                self._starter.start(agent, holds[agent.part], document, text)
-                for agent, document, text in zip(agents, documents, texts, strict=True)
+                self._starter.start(one, holds[one.agent.part], partial(gathering.given, one.agent))
+                for one in prepared
             )
-            if is_begun:
-                await write_down()
         except BaseException as failure:
-            for agent in agents:
-                if not agent.is_started:
-                    # Nobody would wait for it in vain.
-                    self._agents.give_up(agent)
-                    if is_begun:
-                        # What it may have begun has ended with it, and is not begun again under its number.
-                        end = HoldEnd(Loss.AGENT_LOST, f"its agent was not started: {failure}")
-                        self._tasks.begin(self._agents.lose(agent, end), "noting what is lost")
+            left = [agent for agent in agents if not agent.is_started]
+            ending = joined(self._lose(gang, before, left, gathering, str(failure)))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
             raise
         finally:
-            issuing.cancel()
+            making.cancel()
+            if gathering:
+                gathering.texts.cancel()
+
+    async def _write_down(
+        self, gang: Gang, first: FirstStart, prepared: Sequence[PreparedAgent]
+    ) -> dict[AgentHandle, bytes]:
+        """What each is given, once all is written down that follows from it: as if all of it had begun.
+        Raises EngineUnavailable."""
+        texts = dict.fromkeys((one.agent for one in prepared), b"")
+        if await first.is_ready() and await self._note(gang, first):
+            for one in prepared:
+                one.agent.hosts = first.hosts()
+                texts[one.agent] = first.text(one.document)
+        async with self._attempts.lock(gang.key):
+            await self._attempts.write(gang, gang.record)
+        return {
+            one.agent: messages.write_document(one.document, texts[one.agent]) for one in prepared
+        }
+
+    async def _lose(
+        self,
+        gang: Gang,
+        before: GangRecord,
+        agents: Sequence[AgentHandle],
+        gathering: "_Gathering | None",
+        why: str,
+    ) -> None:
+        """Give up agents that were not started, once it is noted what became of them. What those that were
+        given anything may have begun has ended with them, and is not begun again under its number; the
+        others' replicas are as they were `before`."""
+        begun: Collection[AgentHandle] = ()
+        if gathering is not None:
+            await asyncio.gather(gathering.texts, return_exceptions=True)
+            begun = gathering.begun
+        async with self._attempts.lock(gang.key):
+            record = gang.record
+            for agent in agents:
+                for seat in gang.seats_of(agent) if agent not in begun else ():
+                    if (old := before.seat(seat.replica)) and seat.is_chosen:
+                        record = record.with_seat(
+                            msgspec.structs.replace(
+                                seat,
+                                slot=None,
+                                is_chosen=False,
+                                port=old.port,
+                                launched=old.launched,
+                                identity=old.identity,
+                            )
+                        )
+            await self._attempts.write(gang, record)
+        for agent in agents:
+            told = "its agent was not started" if agent in begun else "its agent never came"
+            await self._agents.lose(agent, HoldEnd(Loss.AGENT_LOST, f"{told}: {why}"))
 
     async def _note(self, gang: Gang, first: FirstStart) -> bool:
-        """Keep in mind what is about to be begun. False: it may not be. It is written down when agents have
-        been started: one that this service did not start before it was killed has begun nothing, and its
-        replicas are none of those that were lost."""
+        """Keep in mind what is about to be begun. False: it may not be."""
         async with self._attempts.lock(gang.key):
             record = gang.record
             for plan in first.plans:
@@ -149,3 +190,25 @@ class FirstStarter:
                 )
             gang.record = record
         return True
+
+
+class _Gathering:
+    """Agents that are started together: none is given anything before all are there. `texts`: what each is
+    given."""
+
+    def __init__(self, count: int, texts: asyncio.Task[dict[AgentHandle, bytes]]) -> None:
+        self.texts = texts
+        #: Those that were given it.
+        self.begun: set[AgentHandle] = set()
+        self._missing = count
+        self._all_there = asyncio.Event()
+
+    async def given(self, agent: AgentHandle) -> bytes:
+        """It is there. Raises what `texts` does."""
+        self._missing -= 1
+        if not self._missing:
+            self._all_there.set()
+        await self._all_there.wait()
+        text = (await asyncio.shield(self.texts))[agent]
+        self.begun.add(agent)
+        return text

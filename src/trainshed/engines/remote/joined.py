@@ -14,6 +14,7 @@ from trainshed.engines.remote.cluster import (
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
+    Given,
     Hold,
     HoldEnd,
     HoldName,
@@ -147,7 +148,7 @@ class JoinedClusters:
         hold = await member.cluster.acquire(inner_name, inner, avoid=own)
         return Hold(name, hold.cluster_id, tuple(_joined(where, node) for node in hold.nodes))
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
         where, own = self._split(node)
         self._require(where)
         member = self._members[where]

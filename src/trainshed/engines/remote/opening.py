@@ -5,6 +5,7 @@ Nothing is begun unless the node is as it was when it told of itself. The agent 
 does everything else itself.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _LONGEST_START = 0.5
 """Seconds for which an agent waits for programs to start."""
 _BOOT = "/proc/sys/kernel/random/boot_id"
+TAKEN = b"taken\n"
+"""Line of an agent's standard output: it has read all of its input, and begins."""
 
 
 class Opening:
@@ -57,6 +60,16 @@ def read(stream: "IO[bytes]") -> "tuple[bytes, bytes]":
     if not own or len(data) < first + own:
         raise EOFError("the agent's document broke off")
     return data[:first], data[first:]
+
+
+def say_taken() -> None:
+    """Let go of standard input and output: whoever gave the one may end, and with it the other."""
+    with contextlib.suppress(OSError):
+        os.write(1, TAKEN)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
 
 
 def begin(text: bytes, zygote: socket.socket) -> "Opening | None":

@@ -12,6 +12,15 @@ from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.messages import AgentDocument
 
 
+@dataclass(frozen=True, slots=True)
+class AgentCommand:
+    """How an agent's process is started."""
+
+    argv: Sequence[str]
+    #: From the agent's document to all of the process's standard input.
+    parcel: Callable[[bytes], bytes] = bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
     """What an operator, and the service, may choose."""
@@ -27,9 +36,8 @@ class RemoteOptions:
     down_is_lost: bool = False
     #: What every agent is told; its credential, job, node, user (`Owner.user`) and address are filled in.
     agent: Callable[..., AgentDocument]
-    #: From the node and the document of an agent to the command that starts it, and what that is given on its
-    #: standard input.
-    command: Callable[[str, bytes], tuple[Sequence[str], bytes]]
+    #: How an agent is started on a node. It may block: all of the agents' code may have to be read.
+    command: Callable[[str], AgentCommand]
     #: What launch plans refer to; None = they may name none.
     secrets: SecretSource | None = None
     #: Nodes of a gang have to reach each other before something is started there; the rest is in `agent`.
@@ -52,8 +60,8 @@ class RemoteOptions:
 _FIRST = "import sys; sys.path[:0] = sys.argv[1:]; from trainshed.engines.remote.start import main; main()"
 
 
-def module_command(node: str, document: bytes) -> tuple[Sequence[str], bytes]:
+def module_command(node: str) -> AgentCommand:
     """For nodes that see this Python and this package where they are here."""
     # As this process has them: to look for site-packages again takes a tenth of an agent's start.
     paths = [path for path in sys.path if Path(path).is_dir()]
-    return (sys.executable, "-I", "-S", "-c", _FIRST, "trainshed-agent", *paths), document
+    return AgentCommand((sys.executable, "-I", "-S", "-c", _FIRST, "trainshed-agent", *paths))

@@ -24,6 +24,7 @@ def main() -> None:
     """Be an agent, with a zygote of its own."""
     pid, connection = _fork_zygote()
     first, document = opening.read(sys.stdin.buffer)
+    opening.say_taken()
     opened = opening.begin(first, connection)
     opening.give_precedence(opened)
     # Modules are no garbage: to look for some while they load would take a tenth of the start's time.

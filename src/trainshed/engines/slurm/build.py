@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from trainshed.engines.remote.engine import PORT, RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.joined import ALONE, JoinedClusters, Member, cluster_of
 from trainshed.engines.remote.messages import AgentDocument, News, Order
-from trainshed.engines.remote.options import RemoteOptions, module_command
+from trainshed.engines.remote.options import AgentCommand, RemoteOptions, module_command
 from trainshed.engines.slurm.cluster import SlurmCluster
 from trainshed.engines.slurm.settings import SlurmSettings, is_own, parse
 from trainshed.engines.slurm.users import look_up, node_directory
@@ -190,25 +190,25 @@ def _document(
     )
 
 
-def _command(settings: SlurmSettings) -> Callable[[str, bytes], tuple[Sequence[str], bytes]]:
+def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
     """How agents are started: by this package, where nodes see it; else its code is sent along, which is read
     when the first agent is started."""
     made: dict[tuple[str, str], Bootstrap] = {}
     code: list[AgentCode] = []
 
-    def command(node: str, document: bytes) -> tuple[Sequence[str], bytes]:
+    def command(node: str) -> AgentCommand:
         here = _of_node(settings, node)
         if here.shared:
             if here.python:
-                return (here.python, "-m", AGENT), document
-            return module_command(node, document)
+                return AgentCommand((here.python, "-m", AGENT))
+            return module_command(node)
         # Where no files are shared there is no other user.
         key = here.python or "python3", node_directory(here, None)
         if key not in made:
             if not code:
                 code.append(AgentCode.collect())
             made[key] = Bootstrap(code[0], *key)
-        return made[key].parcel(document)
+        return AgentCommand(made[key].argv, made[key].parcel)
 
     return command
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainshed.engines.remote.cluster import ClusterUnavailable
+from trainshed.engines.remote.cluster import ClusterUnavailable, Given
+from trainshed.engines.remote.opening import TAKEN
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.settings import SlurmSettings
 from trainshed.engines.slurm.users import UnixUser, setpriv
@@ -96,22 +97,24 @@ class SlurmClient:
     async def hand_over(
         self,
         command: Sequence[str],
-        given: bytes,
+        given: Given,
         name: str,
         node: str,
         user: UnixUser | None = None,
     ) -> None:
-        """Run an agent's step; returns when it has taken its input. Given up before, there is no step. From
-        then on nothing on this machine is needed for it: srun is kept only because the end of a step whose
-        srun is dead takes Slurm 2.4 s, for which it gives none of the node to anybody. Raises
-        ClusterUnavailable."""
+        """Run an agent's step, and give it its input once it is there; returns when it has taken that. Given
+        up before, there is no step. From then on nothing on this machine is needed for it: srun is kept only
+        because the end of a step whose srun is dead takes Slurm 2.4 s, for which it gives none of the node to
+        anybody. Raises ClusterUnavailable, and what `given` raises."""
         what = f"{name}: agent on {node}"
         process = await self._spawn(command, feeds=True, user=user)
         complaining = joined(_beginning(process.stderr, 1 << 14))
         taken = False
         try:
             async with asyncio.timeout(_HAND_OVER_SECONDS):
-                taken = await _feed(process, given)
+                taken = await _heard(process, commands.THERE) and await _feed(
+                    process, await given()
+                )
                 if not taken:
                     told = commands.complaint((await complaining).decode(errors="replace"))
                     raise ClusterUnavailable(f"{what}: {told or 'its step ended at once'}")
@@ -197,18 +200,23 @@ async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
     return told
 
 
+async def _heard(process: Child, word: bytes) -> bool:
+    """The step says it."""
+    while line := await process.stdout.readline():
+        if line == word:
+            return True
+    return False
+
+
 async def _feed(process: Child, given: bytes) -> bool:
-    """The step says that it has taken all."""
+    """The agent says that it has taken all."""
     assert process.stdin
     # Of a process that has ended already uvloop says that the handle is closed, as a RuntimeError.
     with contextlib.suppress(ConnectionError, RuntimeError):
         process.stdin.write(given)
         await process.stdin.drain()
     process.stdin.close()
-    while line := await process.stdout.readline():
-        if line == commands.TAKEN:
-            return True
-    return False
+    return await _heard(process, TAKEN)
 
 
 def _disarm(process: Child) -> None:

@@ -13,6 +13,7 @@ from trainshed.engines.remote.cluster import (
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
+    Given,
     Hold,
     HoldEnd,
     HoldName,
@@ -141,7 +142,7 @@ class SlurmCluster:
             self._look_soon()
         return hold
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
         try:
             user = await self._users.named(hold.name.user)
         except ClusterRefused as e:
@@ -153,7 +154,6 @@ class SlurmCluster:
             node,
             str(hold.name),
             argv,
-            size=len(given),
             path=_PATH,
             errors=errors,
             gres=seen.gres,

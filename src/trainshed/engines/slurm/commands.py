@@ -238,26 +238,20 @@ def allocate(ask: Ask) -> list[str]:
     return ["salloc", "--no-shell", "--no-kill", *options, *ask.extra]
 
 
-_TAKE_OVER = """
-PATH=$1; export PATH; errors=$2; size=$3; shift 3
+_BEGIN = """
+PATH=$1; export PATH; errors=$2; shift 2
 command -v "$1" >/dev/null || { echo "there is no $1 on $(hostname)" >&2; exit 127; }
 kept=${errors%/*}; [ -d "$kept" ] || mkdir -p -m 700 "$kept" || exit 1
 [ -O "$kept" ] && [ ! -L "$kept" ] || { echo "$kept on $(hostname) belongs to somebody else" >&2; exit 1; }
 : >"$errors" || exit 1
-given=$kept/.given.$$; mkfifo -m 600 "$given" || exit 1
-taken=; exec 3>&1 5<&0
-{
-    head -c "$size" <&5 >"$given" && taken=taken
-    rm -f "$given"
-    [ -z "$taken" ] || echo "$taken" >&3
-} 2>/dev/null &
-exec "$@" <"$given" >/dev/null 2>"$errors" 3>&- 5<&-
+echo there
+exec "$@" 2>"$errors"
 """
-"""Script of an agent's step: hands its standard input on, and says so; from then on srun is not needed any
-more. What the agent complains of is kept in a file of the node. In the end nothing is left but the agent:
-Slurm takes a second longer to end a step that has more processes."""
+"""Script of an agent's step: says that it is there, and becomes the agent, which says when it has taken its
+input; from then on srun is not needed any more. What the agent complains of is kept in a file of the node. No
+other command is run: each would take as long as the script, and Slurm a second longer to end the step."""
 
-TAKEN = b"taken\n"
+THERE = b"there\n"
 
 
 def run_agent(
@@ -266,13 +260,12 @@ def run_agent(
     name: str,
     argv: Sequence[str],
     *,
-    size: int,
     path: str,
     errors: str,
     gres: Gres | None,
 ) -> list[str]:
-    """Arguments of srun: `argv` as a step on one node of a job, with all that the job has there. `size`: of
-    its standard input, in bytes. `errors`: absolute path of a file on the node."""
+    """Arguments of srun: `argv` as a step on one node of a job, with all that the job has there. `errors`:
+    absolute path of a file on the node."""
     options = [
         f"--jobid={job}",
         "--overlap",
@@ -289,7 +282,7 @@ def run_agent(
     ]
     if gres:
         options.append(f"--gres={_gres_text(gres)}")
-    return ["srun", *options, "/bin/sh", "-c", _TAKE_OVER, "-", path, errors, str(size), *argv]
+    return ["srun", *options, "/bin/sh", "-c", _BEGIN, "-", path, errors, *argv]
 
 
 def cancel(name: str, user: int, job: int | None = None) -> list[str]:

@@ -38,8 +38,6 @@ _KINDS = (".pyi",)
 _OPTIONAL = ("_yaml",)
 """Compiled, large, and done without."""
 _FIRST = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
-_PADDING = 1 << 17
-"""Bytes, twice of what a pipe holds (`loader`)."""
 _TIME = 315532800
 """Of all files, so that the same code is the same archive."""
 
@@ -79,13 +77,18 @@ class Bootstrap:
     directory: str
     module: str = AGENT
 
-    def parcel(self, document: bytes) -> tuple[Sequence[str], bytes]:
-        """The command that starts an agent, and all of its standard input."""
+    @property
+    def argv(self) -> Sequence[str]:
+        """The command that starts an agent."""
+        # The last word is for those who look at the node's processes.
+        return self.python, "-I", "-S", "-c", _FIRST, "trainshed-agent"
+
+    def parcel(self, document: bytes) -> bytes:
+        """All of its standard input."""
         header = json.dumps(
             {
                 "digest": self.code.digest,
                 "size": len(self.code.archive),
-                "padding": _PADDING,
                 "document": len(document),
                 "directory": self.directory,
                 "module": self.module,
@@ -93,9 +96,8 @@ class Bootstrap:
                 "extensions": importlib.machinery.EXTENSION_SUFFIXES[0],
             }
         ).encode()
-        parts = (_sized(self._loader), _sized(header), document, self.code.archive, bytes(_PADDING))
-        # The last word is for those who look at the node's processes.
-        return (self.python, "-I", "-S", "-c", _FIRST, "trainshed-agent"), b"".join(parts)
+        parts = (_sized(self._loader), _sized(header), document, self.code.archive)
+        return b"".join(parts)
 
     @cached_property
     def _loader(self) -> bytes:

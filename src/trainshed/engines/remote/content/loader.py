@@ -1,9 +1,8 @@
 """Starts an agent where nothing of ours is: run from standard input by whatever Python a node has, so that it
 can say what does not fit. Python 3.4 and its standard library only, no import of ours.
 
-What follows it on the input: a header, the agent's document, an archive of code, padding (`bootstrap`). The
-padding is more than a pipe holds, and read when nothing can fail any more: so whoever has handed over all of
-the input knows that the agent runs, and else is there to be told why not.
+What follows it on the input: a header, the agent's document, an archive of code (`bootstrap`). The agent says
+when it has taken all (`opening.say_taken`): until then whoever hands it over is there to be told why not.
 """
 
 import _imp
@@ -42,8 +41,6 @@ def load(stream: "IO[bytes]") -> None:
         agent = __import__(header["module"], fromlist=["main"])
     except ImportError as failure:
         _give_up("the agent's code cannot be loaded by %s: %s" % (sys.executable, failure))
-    if len(stream.read(header["padding"])) < header["padding"]:
-        _give_up("what came broke off at its end")
     _give(document)
     agent.main()
 
