@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainshed.core import reduction
+from trainshed.core import reduction, warm_start
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
@@ -13,12 +13,14 @@ from trainshed.core.launch import (
     PROGRESS_LABEL,
     REDUCTION_PACKAGES,
     STALL_LABEL,
+    WARM_LABEL,
     Account,
     ImageRoot,
     LaunchPlan,
     Limits,
     ReductionPart,
     Software,
+    WarmStart,
 )
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
@@ -43,6 +45,8 @@ class LaunchDefaults:
     stall_after: int = 0
     #: Programs are told where they can report how far they are, unless their job says otherwise.
     progress_reports: bool = True
+    #: Which programs begin warm whose jobs do not say.
+    warm_starts: warm_start.WarmStarts = "trials"
 
     def memory_limit(self, promised: int, factor: float = 1.0) -> int:
         """What a replica gets of the bytes that its machine promises (0 = no limit). `factor`: what the
@@ -163,12 +167,13 @@ def _plan(
         image=dict(image.environ) if image else None,
         packages=REDUCTION_PACKAGES if image and part.packages else part.packages,
     )
+    argv = _argv(job, replica, dict(environ), image)
     return LaunchPlan(
         job_uid=job.uid,
         attempt=job.attempt,
         replica=replica.id,
         incarnation=replica.incarnation,
-        argv=_argv(job, replica, dict(environ), image),
+        argv=argv,
         environ=environ,
         hostname=slot.hostname,
         address=slot.address,
@@ -198,6 +203,32 @@ def _plan(
         # Of a job's programs the one of rank 0 reports.
         reports_progress=replica.id.is_primary
         and reports_progress(job, launching.progress_reports),
+        warm=_warm(job, replica, argv, runtime, launching),
+    )
+
+
+def _warm(
+    job: Job,
+    replica: Replica,
+    argv: tuple[str, ...],
+    runtime: PreparedRuntime,
+    launching: LaunchDefaults,
+) -> WarmStart | None:
+    """Whether, and from what, one program begins warm (spec/program#warm-starts)."""
+    pool = job.spec.pool(replica.id.pool)
+    is_trial = bool(job.spec.trial) and pool.program.module is not None
+    label = dict(job.labels).get(WARM_LABEL, "")
+    if not warm_start.is_asked_for(label, launching.warm_starts, is_trial_of_package=is_trial):
+        return None
+    source = runtime.preloadable
+    accelerators = pool.machine.accelerators
+    return warm_start.of_program(
+        argv,
+        runtime=source.template if source else "",
+        modules=source.modules if source else (),
+        in_image=runtime.image is not None,
+        gpus=accelerators.count if accelerators else 0,
+        reduces=reduction.takes_part(job.spec, replica.id),
     )
 
 

@@ -18,6 +18,9 @@ of another one in its place."""
 
 STALL_LABEL = "trainshed-stall-after"
 """Label of a job: whole seconds without progress after which its programs are ended, 0 = never."""
+WARM_LABEL = "trainshed-warm-start"
+"""Label of a job: "on" = its programs begin with their frameworks imported where that can be had, "off" =
+they do not."""
 PROGRESS_LABEL = "trainshed-progress-reports"
 """Label of a job: "off" = its program is not told where it can report how far it is, "on" = it is."""
 
@@ -87,6 +90,18 @@ class ReductionPart:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmStart:
+    """That a program is to begin in a fork of a process that has its frameworks loaded (docs/adr/0096)."""
+
+    #: Directory of the runtime's Python environment, in which they are loaded; "" = there is none.
+    runtime: str = ""
+    #: What is imported there.
+    modules: tuple[str, ...] = ()
+    #: Why it is not to be had, as a clause; "" = it may be.
+    cold_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """How to start one incarnation of one replica."""
 
@@ -113,3 +128,5 @@ class LaunchPlan:
     reduction: ReductionPart = ReductionPart()
     #: The program is told where it can report how far it is (spec/program#progress).
     reports_progress: bool = False
+    #: Asked for (spec/program#warm-starts); None = nobody did.
+    warm: WarmStart | None = None

@@ -219,6 +219,20 @@ class Observation(Section):
     verdict_after: "float" = 0.0
 
 
+class WarmStart(Section):
+    """Whether it begins in a fork of a process that has its frameworks loaded (docs/adr/0096)."""
+
+    #: Unix socket of the preloader that forks it; "" = it starts by itself.
+    preloader: "str" = ""
+    #: Its Python environment's directory, as the program sees it.
+    template: "str" = ""
+    #: What the preloader has imported, for people.
+    preloaded: "str" = ""
+    #: Why it starts by itself although its job asked for more, as a clause; "" = nobody asked, or it does
+    #: not.
+    cold_because: "str" = ""
+
+
 class LaunchDocument(Section):
     """All that a shim needs to start one incarnation.
 
@@ -232,6 +246,7 @@ class LaunchDocument(Section):
     limits: "Limits"
     network: "Network"
     observation: "Observation"
+    warm: "WarmStart" = WarmStart()
 
     def to_message(self) -> "Message":
         """What `from_message` makes the same document of, also after a way through JSON."""
@@ -255,6 +270,7 @@ class LaunchDocument(Section):
             limits=part(Limits),
             network=part(Network),
             observation=part(Observation),
+            warm=part(WarmStart),
         )
 
 

@@ -227,6 +227,7 @@ PYTORCH = Sheet(
     preferred_pythons=((3, 10), (3, 13)),
     framework="pytorch",
     own_python=True,
+    preloads=("numpy", "torch"),
 )
 
 

@@ -65,6 +65,18 @@ class PreparedRuntime:
     read_only: tuple[str, ...] = ()
     #: The program runs in this container image instead; None = it does not.
     image: Image | None = None
+    #: None = nothing can be imported ahead.
+    preloadable: "Preloadable | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preloadable:
+    """What of a runtime can be imported once for many programs."""
+
+    #: Directory of the runtime's own Python environment, without packages of jobs.
+    template: str
+    #: Names of modules.
+    modules: tuple[str, ...]
 
 
 Progress = Callable[[str], None]

@@ -25,6 +25,7 @@ from trainshed.runtimes.port import (
     BuildFailed,
     PackageFailed,
     PackageSource,
+    Preloadable,
     PreparedRuntime,
     Progress,
 )
@@ -122,10 +123,10 @@ class LocalRuntimes:
         if base is None:
             return None
         if not package_uris:
-            return self._prepared(base, None, interpreter)
+            return self._prepared(sheet, base, None, interpreter)
         packages = self._packages.known(package_uris)
         layer = self._layers.find(base, packages) if packages else None
-        return self._prepared(base, layer, interpreter) if layer else None
+        return self._prepared(sheet, base, layer, interpreter) if layer else None
 
     async def prepare(
         self,
@@ -139,7 +140,7 @@ class LocalRuntimes:
         sheet, release, interpreter = await asyncio.to_thread(self._resolve, choice)
         building = joined(self._base(sheet, release, interpreter, progress))
         if not package_uris:
-            return self._prepared(await building, None, interpreter)
+            return self._prepared(sheet, await building, None, interpreter)
         # The packages are fetched while the base is built; if they fail, nobody waits for the base any more.
         building.add_done_callback(looked_at)
         fetching = asyncio.to_thread(self._packages.fetch, package_uris, progress)
@@ -148,7 +149,7 @@ class LocalRuntimes:
         finally:
             building.cancel()
         layer = await self._layer(base, interpreter, packages, progress)
-        return self._prepared(base, layer, interpreter)
+        return self._prepared(sheet, base, layer, interpreter)
 
     def reduction(self) -> str | None:
         """See the port."""
@@ -199,7 +200,7 @@ class LocalRuntimes:
         return sheet, release, interpreter
 
     def _prepared(
-        self, base: Prefix, layer: Prefix | None, interpreter: Interpreter
+        self, sheet: Sheet, base: Prefix, layer: Prefix | None, interpreter: Interpreter
     ) -> PreparedRuntime:
         top = layer or base
         self._environments.used(base)
@@ -210,6 +211,7 @@ class LocalRuntimes:
             notices=self._layers.notices(layer) if layer else (),
             path=tuple(str(each.scripts) for each in (layer, base) if each),
             read_only=(*(str(each.root) for each in (layer, base) if each), *interpreter.places),
+            preloadable=Preloadable(str(base.template), sheet.preloads),
         )
 
 

@@ -97,6 +97,9 @@ class Sheet:
     own_python: bool = False
     #: Its versions are those of `ml` v1 runtimes.
     runtime_versions: bool = False
+    #: Modules that are imported already in programs that begin warm (docs/adr/0096), in this order; only such
+    #: as were found to be forkable.
+    preloads: tuple[str, ...] = ()
 
     def release(self, version: str) -> Release | None:
         """The release of that version, if the sheet has it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from trainshed.core.warm_start import WarmStarts
 from trainshed.serve.setting_types import (
     Age,
     Amount,
@@ -129,6 +130,10 @@ class Settings:
     stall_after: Amount = 0.0
     #: Programs are told where they can report how far they are, by Kubeflow Trainer's protocol.
     progress_reports: bool = True
+    #: Which programs begin with their frameworks imported, unless their jobs say otherwise.
+    warm_starts: WarmStarts = "trials"
+    #: Seconds without a program after which frameworks are kept imported no longer; 0 = they are not.
+    warm_idle: Amount = 600.0
     #: Seconds after a job's end before the public APIs tell its error.
     error_delay: Amount = 0.0
     #: Reducers speak TLS, whether or not a job asks for it.
@@ -240,6 +245,7 @@ LOCAL_ENGINE = (
     "visible_paths",
     "max_processes",
     "usage_every",
+    "warm_idle",
     "enforce_disk",
     "autopsy_ttl",
     "autopsy_limit",

@@ -12,7 +12,7 @@ from trainshed.api.resources.web_access import asked_for
 from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, NotFound, Unavailable, Violation
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import PROGRESS_LABEL, STALL_LABEL
+from trainshed.core.launch import PROGRESS_LABEL, STALL_LABEL, WARM_LABEL
 from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
@@ -149,7 +149,8 @@ def check_labels(services: Services, work: Work) -> None:
     """Labels that order something of the service must say it right. Raises InvalidRequest."""
     _check_stall_label(work)
     _check_tls_label(work)
-    _check_progress_label(work)
+    _check_switch(work, PROGRESS_LABEL, "progress_reports")
+    _check_switch(work, WARM_LABEL, "warm_starts")
     _check_notify_label(work, services.settings.notify)
 
 
@@ -161,12 +162,12 @@ def _check_stall_label(work: Work) -> None:
         raise InvalidRequest((Violation(f"labels.{STALL_LABEL}", wrong),))
 
 
-def _check_progress_label(work: Work) -> None:
+def _check_switch(work: Work, label: str, setting: str) -> None:
     """Raises InvalidRequest."""
-    text = dict(work.labels).get(PROGRESS_LABEL, "on")
+    text = dict(work.labels).get(label, "on")
     if text not in ("on", "off"):
-        wrong = f"{text!r} is neither on nor off; without it the setting progress_reports counts."
-        raise InvalidRequest((Violation(f"labels.{PROGRESS_LABEL}", wrong),))
+        wrong = f"{text!r} is neither on nor off; without it the setting {setting} counts."
+        raise InvalidRequest((Violation(f"labels.{label}", wrong),))
 
 
 def _check_tls_label(work: Work) -> None:

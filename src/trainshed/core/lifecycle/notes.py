@@ -1,4 +1,5 @@
-"""Notes of replicas, and what the timeline says of them: of disks, of reductions, of storage calls that fail.
+"""Notes of replicas, and what the timeline says of them: of disks, of reductions, of storage calls that fail,
+of warm starts.
 
 Reducers of one job come and go together, and each has the same to say, as have replicas whose storage calls
 fail: of what is noted within `GATHER` and with nothing else in between, each text becomes one entry of the
@@ -16,7 +17,7 @@ from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.events import Event, PauseOver, TimelineEntry
 from trainshed.core.lifecycle.records import Job, Note, Replica
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
-from trainshed.core.lifecycle.timeline import REDUCTION_KINDS, STORAGE_KINDS
+from trainshed.core.lifecycle.timeline import REDUCTION_KINDS, START_KINDS, STORAGE_KINDS
 from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.names import public_replica_name
 
@@ -28,6 +29,9 @@ STORAGE_NOTES: Final = frozenset(
 )
 """The names of notes about storage calls that fail, as `trainshed.replica.endpoint.storage_failures` gives
 them."""
+
+START_NOTES: Final = frozenset({"started_warm", "started_cold"})
+"""The names of notes about how a program began, as `trainshed.replica.supervisor.warm_start` gives them."""
 
 
 def note_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
@@ -59,6 +63,7 @@ def record_notes(transition: Transition) -> None:
 def _gathered_entry(job: Job, notes: list[Note]) -> TimelineEntry:
     first = notes[0]
     kinds = STORAGE_KINDS if first.name in STORAGE_NOTES else REDUCTION_KINDS
+    kinds = START_KINDS if first.name in START_NOTES else kinds
     who = {str(note.replica): note.incarnation for note in notes}
     which = (
         {"replica": str(first.replica), "incarnation": first.incarnation}

@@ -21,6 +21,7 @@ _NAMED = 5
 """Replicas that are named of many."""
 REDUCTION_KINDS = ("reduction", "reduction_warning")
 STORAGE_KINDS = ("storage", "storage_warning")
+START_KINDS = ("warm_start", "warm_start")
 
 _BECAUSE: Final = {
     JobState.SUCCEEDED: ": the job is done",

@@ -2,7 +2,7 @@
 what secrets are."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -151,31 +151,33 @@ def launch_document(
     lost_reducers: Path | None = None,
     masked: tuple[str, ...] = (),
     trainer_token: str = "",
+    beginning: Callable[[Mapping[str, str]], protocol.WarmStart] | None = None,
 ) -> protocol.LaunchDocument:
     """Put the document together. `directory`: the slot's; `hosts`: the gang's hosts file; `logs`: the
     replica's; `lost_reducers`: the file that names them, for replicas that have to do with reducers;
     `masked`: texts that must not get into them; `trainer_token`: by which the program may report how far it
-    is, if its plan says so."""
+    is, if its plan says so; `beginning`: whether the program with that environment begins warm."""
     image = plan.software.image
     edits = device_edits(
         slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
     )
     intercepts = bool(intercepted(host, shared))
     reports = intercepts and plan.reports_progress and bool(shared.access.rest_socket)
+    environ = _environ(
+        plan,
+        slot,
+        host,
+        shared,
+        edits=edits,
+        files=directory / protocol.FILES,
+        lost_reducers=lost_reducers,
+        reports=reports and bool(trainer_token),
+    )
     return protocol.LaunchDocument(
         incarnation=plan.incarnation,
         program=protocol.Program(
             argv=plan.argv,
-            environ=_environ(
-                plan,
-                slot,
-                host,
-                shared,
-                edits=edits,
-                files=directory / protocol.FILES,
-                lost_reducers=lost_reducers,
-                reports=reports and bool(trainer_token),
-            ),
+            environ=environ,
             directory=(image.workdir or "/") if image else "",
             python_template="" if host.namespaced else plan.software.template,
         ),
@@ -205,7 +207,24 @@ def launch_document(
             reducers=plan.reduction.reducers,
             verdict_after=plan.reduction.verdict_after / 1e9,
         ),
+        warm=_warm(plan, host, beginning, environ),
     )
+
+
+def _warm(
+    plan: LaunchPlan,
+    host: HostFacts,
+    beginning: Callable[[Mapping[str, str]], protocol.WarmStart] | None,
+    environ: Mapping[str, str],
+) -> protocol.WarmStart:
+    if plan.warm is None:
+        return protocol.WarmStart()
+    if not host.namespaced:
+        why = "at isolation level session its Python is a copy of its own"
+        return protocol.WarmStart(cold_because=why)
+    if beginning is None:
+        return protocol.WarmStart(cold_because="no frameworks are kept imported where it starts")
+    return beginning(environ)
 
 
 def _isolation(

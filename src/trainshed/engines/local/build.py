@@ -29,6 +29,7 @@ def new_engine(context: EngineContext) -> LocalEngine:
         kept_ports=context.kept_ports,
         usage_every=table["usage_every"],
         disk_enforced=table["enforce_disk"],
+        warm_idle=table["warm_idle"],
         node_vcpus=table["node_cpus"],
         node_memory_bytes=round(table["node_memory"] * 2**30),
         node_accelerators=table["node_accelerators"],

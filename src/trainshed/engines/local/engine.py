@@ -33,6 +33,7 @@ from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.options import Options
+from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.reconciler import Leases, Reconciler
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner, ZygoteHandle
@@ -81,7 +82,15 @@ class LocalEngine:
         self._keeping = options.keeping
         self._hidden = shared.hidden
         self._visible = shared.visible
-        self._shims = Shims(self._layout, self._streams, self._probe, shared, self._spawner)
+        self._preloaders = Preloaders(self._layout.preloaders, options.warm_idle)
+        self._shims = Shims(
+            self._layout,
+            self._streams,
+            self._probe,
+            shared,
+            self._spawner,
+            preloaders=self._preloaders,
+        )
         self._sweeper = Sweeper(self._spawner, self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
@@ -183,6 +192,7 @@ class LocalEngine:
         await self._reconciler.close()
         await self._autopsies.close()
         await self._sweeper.close()
+        await self._preloaders.close()
         await self._spawner.close()
         if self._limits is not None:
             spawner.give_back(self._limits)

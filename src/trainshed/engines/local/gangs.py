@@ -23,6 +23,7 @@ from trainshed.engines.local import machine, places
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.nodes import Nodes
+from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, Slot, SlotRequest
@@ -233,8 +234,11 @@ class Shims:
         host_probe: HostProbe,
         shared: SharedPaths,
         spawner: Spawner,
+        *,
+        preloaders: Preloaders,
     ) -> None:
         self._layout = layout
+        self._preloaders = preloaders
         self._streams = streams
         #: Explored before the first document.
         self._probe = host_probe
@@ -282,6 +286,12 @@ class Shims:
             lost_reducers=lost,
             masked=masked,
             trainer_token=secrets.token_urlsafe(24) if plan.reports_progress else "",
+            beginning=partial(
+                self._preloaders.beginning,
+                plan.warm,
+                plan.account.project,
+                plan.software.template,
+            ),
         ).to_message()
 
     async def request(self, slot_handle: SlotHandle) -> None:

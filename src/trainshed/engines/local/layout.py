@@ -31,6 +31,8 @@ class Layout:
         self.autopsies = data / "autopsies"
         self.trash = self.slots / ".trash"
         self.probe = self.slots / ".probe"
+        #: Sockets of preloaders.
+        self.preloaders = self.slots / ".preloaders"
 
     def directories(self) -> tuple[Path, ...]:
         """All of them, each after those that it lies in."""

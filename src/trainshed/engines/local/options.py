@@ -61,6 +61,8 @@ class Options:
     usage_every: float = 0.0
     #: End a replica whose files take more than its disk.
     disk_enforced: bool = False
+    #: Seconds without a program after which a preloader ends; 0 = there are none.
+    warm_idle: float = 0.0
     #: How long what failed replicas left is kept.
     keeping: Keeping = NOTHING
     #: Nanoseconds since the epoch.

@@ -128,16 +128,36 @@ class Users:
     def enter(self) -> None:
         """Become root of the namespace, with a harmless program's capabilities only. Nothing outside can be
         changed from here on, mounts included."""
-        kernel.enter_namespace(self._handle, kernel.CLONE_NEWUSER)
-        os.close(self._handle)
-        os.setgroups([])
-        os.setresgid(0, 0, 0)
-        os.setresuid(0, 0, 0)
+        enter(self._handle)
+
+    @property
+    def handle(self) -> int:
+        """Of the namespace, until it is entered."""
+        return self._handle
+
+
+def enter(handle: int) -> None:
+    """Become root of the user namespace behind `handle`, which is closed. Raises OSError."""
+    kernel.enter_namespace(handle, kernel.CLONE_NEWUSER)
+    os.close(handle)
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
 
 
 def drop_capabilities() -> None:
     """Leave programs of a root that is none outside what they may need."""
     kernel.keep_capabilities(_CAPABILITIES)
+
+
+def have_programs_capabilities() -> None:
+    """Have what a program has that is started after `drop_capabilities`, or by an ordinary user, without that
+    this process becomes another. Raises OSError."""
+    if os.geteuid() == 0:
+        drop_capabilities()
+        kernel.have_capabilities(_CAPABILITIES)
+    else:
+        kernel.have_capabilities(())
 
 
 def map_one(inside: int, inside_group: int) -> None:

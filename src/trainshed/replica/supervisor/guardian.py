@@ -13,7 +13,8 @@ the slot's lock (until then nothing of the slot is touched), `go`, `stop` (SIGTE
 group), `kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process), `shell ORDER` with a file handle
 beside it (`shells`). Guardian to shim: `asked` with a file handle beside it (`socket_calls`), `started NS`,
 then `ended STATUS NS` (STATUS as of wait), `failed TEXT` if the sandbox could not be made, or `full TEXT` if
-that is for want of room on the disk.
+that is for want of room on the disk. After `started`, of a program that was to begin in a fork of a
+preloader: `warm WHAT` or `cold WHY` (`warm_start`).
 """
 
 import json
@@ -26,7 +27,7 @@ from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files, stall
 from trainshed.replica.observe.segments import now
 from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
-from trainshed.replica.supervisor import program, shells
+from trainshed.replica.supervisor import program, shells, warm_start
 from trainshed.replica.system import cgroups, kernel, processes, touched_pages, unix_sockets
 
 TYPE_CHECKING = False
@@ -45,7 +46,8 @@ class Guardian:
         *,
         namespaced: bool,
         prepare: "Callable[[], bytes]",
-        settle: "Callable[[], None]",
+        settle: "Callable[[], list[int]]",
+        warm: "warm_start.WarmStart | None" = None,
         note_pages: "Callable[[], None] | None" = None,
     ) -> None:
         """`note_pages`: called when all has been done that a start waits for."""
@@ -55,8 +57,11 @@ class Guardian:
         self._namespaced = namespaced
         #: Makes the sandbox, once the slot is ours; what was read from the control socket beyond that.
         self._prepare = prepare
-        #: Gives up what the program may not have, in whichever process becomes or starts it.
+        #: Gives up what the program may not have, in whichever process becomes or starts it. Returns handles
+        #: by which a process joins the program's control groups.
         self._settle = settle
+        #: A preloader was asked to fork the program; None = none was.
+        self._warm = warm
         self._program = main
         #: Handles to be closed here once the program has them.
         self._outputs = outputs
@@ -66,6 +71,7 @@ class Guardian:
         self._inbox = b""
         self._handed: "list[int]" = []
         self._settled = False
+        self._may_go = False
 
     def run(self) -> None:
         """Do all of it; returns when nothing of the replica lives any more."""
@@ -102,11 +108,39 @@ class Guardian:
             self._await_go()
             self._say("started %d" % now())
             return None
+        if self._warm is not None and not self._warm.cold_because and self._start_warm():
+            return None
+        try:
+            return self._start_cold(close)
+        finally:
+            if self._warm is not None:
+                self._say("%s %s" % (warm_start.COLD, self._warm.cold_because))
+
+    def _start_warm(self) -> bool:
+        """Have a fork of a preloader be the program; false: there is none."""
+        assert self._warm is not None
+        self._await_go()
+        at = now()
+        groups = self._settle()
+        self._settled = True
+        kernel.die_with_parent(signal.SIGKILL)
+        self._main = self._warm.run(self._program, groups)
+        if not self._main:
+            return False
+        self._close_outputs()
+        self._say("started %d" % at)
+        self._say("%s %s" % (warm_start.WARM, self._warm.preloaded))
+        self._start_is_over()
+        return True
+
+    def _start_cold(self, close: "list[int]") -> "int | None":
+        """As `_start_main`, in an interpreter of its own."""
         if self._namespaced and self._program.can_spawn():
             self._await_go()
             at = now()
             try:
-                self._settle()
+                if not self._settled:
+                    self._settle()
                 self._settled = True
                 # Another user is another process to the kernel: it forgets who our parent is to us.
                 kernel.die_with_parent(signal.SIGKILL)
@@ -144,7 +178,8 @@ class Guardian:
                 self._control.close()
                 kernel.close_all([*close, gate_write])
                 if os.getppid() == parent and os.read(gate_read, 1):
-                    self._settle()
+                    if not self._settled:
+                        self._settle()
                     kernel.die_with_parent(signal.SIGKILL)
                     self._program.become()
             except program.NotRun as refusal:
@@ -165,6 +200,8 @@ class Guardian:
             os.close(handle)
 
     def _await_go(self) -> None:
+        if self._may_go:
+            return
         while b"go\n" not in self._inbox:
             data = self._control.recv(256)
             if not data:
@@ -172,6 +209,7 @@ class Guardian:
                 os._exit(1)
             self._inbox += data
         self._inbox = self._inbox.replace(b"go\n", b"", 1)
+        self._may_go = True
 
     def _watch(self, children: int) -> int:
         """Serve the shim and reap orphans until the main process is over; returns its wait status. Where
@@ -379,6 +417,8 @@ def _guard(
         groups=groups,
     )
     seen = _view(isolation, message["slot"], files, namespace)
+    # Now: it is among what is hidden.
+    warm = warm_start.WarmStart(plan.warm) if plan.warm.preloader and namespaced else None
 
     def prepare() -> bytes:
         # The service keeps what it makes to itself; directories on the way to what is shown are for
@@ -406,16 +446,18 @@ def _guard(
             kernel.forbid_new_privileges()
         if isolation.image:
             _fit_image(plan, main, seen)
-        if plan.network.cluster_port or plan.network.certificate:
-            _be_asked(control, connect=bool(plan.network.certificate))
+        connects = _be_asked(control, plan.network)
+        if warm is not None:
+            _hand_over(control, warm.prepare(main, isolation.level, seen.owners, connects))
         return receiver.rest
 
-    def settle() -> None:
+    def settle() -> "list[int]":
         groups.hold()
         if namespaced:
             levels.drop(isolation.level, seen.owners, bool(isolation.image))
             if plan.limits.pids_limit and not plan.limits.pids_base:
                 program.limit_processes(plan.limits.pids_limit)
+        return groups.ways_in
 
     if plan.limits.stall_after > 0:
         plan.program.environ.setdefault(*stall.ENVIRONMENT)
@@ -426,6 +468,7 @@ def _guard(
         namespaced=namespaced,
         prepare=prepare,
         settle=settle,
+        warm=warm,
         note_pages=note_pages,
     ).run()
 
@@ -450,12 +493,21 @@ def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.
         main.run_as(user, group)
 
 
-def _be_asked(control: socket.socket, *, connect: bool) -> None:
-    """Let the shim make some calls in the program's place; without it, where the kernel cannot do that."""
+def _be_asked(control: socket.socket, network: protocol.Network) -> "bool | None":
+    """Let the shim make some calls in the program's place, if any are to be; without it, where the kernel
+    cannot do that. Returns whether calls of connect are among them, None = no call is made in its place."""
+    connects = bool(network.certificate)
+    if not (network.cluster_port or connects):
+        return None
     try:
-        handle = socket_calls.listen(connect=connect)
+        _hand_over(control, socket_calls.listen(connect=connects))
     except OSError:
-        return
+        return None
+    return connects
+
+
+def _hand_over(control: socket.socket, handle: int) -> None:
+    """Give the shim a handle by which it is asked about calls; -1 = there is none."""
     if handle >= 0:
         unix_sockets.send(control, b"asked\n", handle)
         os.close(handle)

@@ -159,6 +159,19 @@ class Program:
         return self._environ
 
     @property
+    def directory(self) -> str:
+        """Where it starts."""
+        return self._directory
+
+    @property
+    def output(self) -> int:
+        return self._output
+
+    @property
+    def errors(self) -> int:
+        return self._errors
+
+    @property
     def user(self) -> "tuple[int, int] | None":
         """Whom it runs as, if not as this process's user."""
         return self._user

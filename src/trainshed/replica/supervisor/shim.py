@@ -23,7 +23,14 @@ from trainshed.replica.observe import (
     stall,
 )
 from trainshed.replica.observe import segments as log
-from trainshed.replica.supervisor import clients, guardian, journal, program, sidecars
+from trainshed.replica.supervisor import (
+    clients,
+    guardian,
+    journal,
+    program,
+    sidecars,
+    warm_start,
+)
 from trainshed.replica.system import cgroups, durable, loop, processes, unix_sockets
 
 TYPE_CHECKING = False
@@ -182,8 +189,7 @@ class Shim:
             return
         except ConnectionResetError:
             data, handles = b"", []  # It was killed before it had read what we said.
-        assert self._sidecars is not None and self._transcript is not None
-        script = self._transcript
+        assert self._sidecars is not None
         for handle in handles:
             self._sidecars.take_calls(handle)
         self._inbox += data
@@ -191,16 +197,12 @@ class Shim:
         for line in lines:
             word, _, rest = line.decode("utf-8", "replace").partition(" ")
             if word == "started":
-                self._started = int(rest)
-                self._clients.greet({"e": "started", "at": self._started})
-                script.program_started()
-                self._sidecars.program_started(self._started)
-                if self._note_pages is not None:
-                    self._note_pages()
-                    self._note_pages = None
+                self._note_start(int(rest))
             elif word == "ended":
                 status, at = rest.split()
                 self._status, self._ended = int(status), int(at)
+            elif word in (warm_start.WARM, warm_start.COLD):
+                self._note_beginning(word, rest)
             elif word in ("failed", "full"):
                 self._failure, self._sandbox_failed = rest, True
                 self.found_disk_full = word == "full"
@@ -211,6 +213,22 @@ class Shim:
                 self._status, self._ended = signal.SIGKILL, log.now()
             elif self._status < 0 and not self._failure:
                 self._failure = "the replica's guardian was killed before its program ran"
+
+    def _note_start(self, at: int) -> None:
+        assert self._sidecars is not None and self._transcript is not None
+        self._started = at
+        self._clients.greet({"e": "started", "at": at})
+        self._transcript.program_started()
+        self._sidecars.program_started(at)
+        if self._plan.warm.cold_because:
+            self._note_beginning(warm_start.COLD, self._plan.warm.cold_because)
+        if self._note_pages is not None:
+            self._note_pages()
+            self._note_pages = None
+
+    def _note_beginning(self, word: str, text: str) -> None:
+        name, told = warm_start.note(word, text)
+        self._notes.add(name, reduction_reports.INFO, told)
 
     def has_ended(self) -> bool:
         """Whether the main process is known to have ended."""

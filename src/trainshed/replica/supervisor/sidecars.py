@@ -84,7 +84,8 @@ class Sidecars:
         self._guardian = guardian
         self._loop = events
         self._reporter = reporter
-        self._calls: "socket_calls.SocketCalls | None" = None
+        #: Of the guardian and what it starts, and of a program that a preloader has forked.
+        self._calls: "list[socket_calls.SocketCalls]" = []
         self.memory = memory_limit.MemoryLimit(
             groups=groups,
             limit=plan.limits.memory_limit,
@@ -213,7 +214,7 @@ class Sidecars:
             if not calls.answer():
                 self._loop.drop(calls.fileno())
 
-        self._calls = calls
+        self._calls.append(calls)
         self._loop.add(calls.fileno(), asked)
 
     def tell_again(self) -> None:
@@ -239,9 +240,9 @@ class Sidecars:
         that."""
         if self._usage is not None:
             self._usage.seal(used)
-        if self._calls is not None:
-            self._loop.drop(self._calls.fileno())
-            self._calls.close()
+        for calls in self._calls:
+            self._loop.drop(calls.fileno())
+            calls.close()
         self.memory.close()
 
     def seal(self, *, succeeded: bool) -> None:

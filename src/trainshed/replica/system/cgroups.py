@@ -190,6 +190,11 @@ class ControlGroups:
             os.write(handle, b"0")
 
     @property
+    def ways_in(self) -> "list[int]":
+        """Handles by which a process of one thread moves itself in, by writing 0; after `hold`."""
+        return self._inside
+
+    @property
     def holds_memory(self) -> bool:
         """Whether the kernel holds a memory limit here."""
         return bool(self._memory)

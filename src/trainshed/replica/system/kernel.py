@@ -40,6 +40,7 @@ _KEYCTL_JOIN_SESSION_KEYRING = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_CAPBSET_DROP = 24
+_PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -206,6 +207,11 @@ def forbid_inspection() -> None:
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
+def allow_inspection() -> None:
+    """Take `forbid_inspection` back; a change of users forbids it as well."""
+    _prctl(_PR_SET_DUMPABLE, 1)
+
+
 def keep_capabilities(kept: "Iterable[int]") -> None:
     """Drop every capability but these from what programs run from here on can have, root in this namespace or
     not."""
@@ -223,9 +229,17 @@ def keep_capabilities(kept: "Iterable[int]") -> None:
 def drop_all_capabilities() -> None:
     """Have none from here on, and no program that is run may get any, root or not. Raises OSError."""
     keep_capabilities(())
+    have_capabilities(())
+
+
+def have_capabilities(held: "Iterable[int]") -> None:
+    """Have these from here on, of those that this process has; what it becomes is another question. Raises
+    OSError."""
+    mask = sum(1 << number for number in held)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
     # Version 3 of the call, this process; three words of each half: effective, permitted, inheritable.
-    header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
-    _call("capset", "capset", header, none)
+    header = struct.pack("Ii", 0x20080522, 0)
+    _call("capset", "capset", header, struct.pack("6I", low, low, 0, high, high, 0))
 
 
 def adopt_orphans() -> None:
@@ -238,6 +252,19 @@ def name_process(name: str) -> None:
     """What `ps` and `top` show of this process, at most 15 bytes."""
     if LINUX:
         _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode("ascii")[:15]))
+
+
+def set_memory_map(described: bytes) -> None:
+    """Tell the kernel where the parts of this process's memory are, as a `prctl_mm_map`. Raises OSError."""
+    _call(
+        "prctl",
+        "prctl(%d)" % _PR_SET_MM,
+        ctypes.c_int(_PR_SET_MM),
+        ctypes.c_ulong(_PR_SET_MM_MAP),
+        described,
+        ctypes.c_ulong(len(described)),
+        _NOTHING,
+    )
 
 
 _NOTHING = ctypes.c_ulong(0)

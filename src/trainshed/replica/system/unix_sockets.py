@@ -24,6 +24,14 @@ def send(connection: socket.socket, line: bytes, handle: int) -> None:
         connection.sendall(line[sent:])
 
 
+def send_with(connection: socket.socket, line: bytes, handles: "list[int]") -> None:
+    """As `send`, with copies of several handles."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handles))] if handles else []
+    sent = connection.sendmsg([line], rights)
+    if sent < len(line):
+        connection.sendall(line[sent:])
+
+
 def send_some(connection: socket.socket, line: bytes, handle: int) -> int:
     """As much of a line as can be handed over now, its first byte with a copy of `handle`; how much that was.
     Raises BlockingIOError: nothing can; OSError: the receiver is dead."""
@@ -39,6 +47,16 @@ def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
     BlockingIOError: nothing can; OSError."""
     space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
     data, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_DONTWAIT)
+    handles = _handles(ancillary)
+    for handle in handles:
+        os.set_inheritable(handle, False)
+    return data, handles
+
+
+def receive_beside(connection: socket.socket) -> "tuple[bytes, list[int]]":
+    """As `receive_some`, and waits until there is something; b"" = the sender is gone. Raises OSError."""
+    space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
+    data, ancillary, _, _ = connection.recvmsg(65536, space)
     handles = _handles(ancillary)
     for handle in handles:
         os.set_inheritable(handle, False)

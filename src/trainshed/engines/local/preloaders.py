@@ -1,0 +1,234 @@
+"""The preloaders of one engine: one for each runtime and project, made for the programs that come after the
+first (docs/adr/0096).
+
+`trainshed.replica.preloader` is their own side. What is asked never waits: a program whose preloader is not
+ready starts by itself. Preloaders end by themselves when they are idle, when the machine is short of memory,
+and with the service.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from trainshed.core import warm_start
+from trainshed.core.launch import WarmStart
+from trainshed.engines.launch import environs
+from trainshed.eventloop.background import begin
+from trainshed.replica import protocol
+
+log = logging.getLogger(__name__)
+
+_SOURCE: Final = str(Path(__file__).resolve().parents[3])
+_MOST: Final = 4
+"""Preloaders at once; beyond that the one that was used least lately ends. Each takes what its frameworks
+take, some 150 MB for PyTorch."""
+_IMPORT_SECONDS: Final = 300.0
+"""Until one is ready, or is given up."""
+_END_SECONDS: Final = 5.0
+_BACKLOG: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What the programs of one preloader have in common. Not another project's: they share the layout of
+    their memory, and the seed of their hashes."""
+
+    project: str
+    runtime: str
+    modules: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        text = json.dumps([self.project, self.runtime, self.modules])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(slots=True)
+class _Preloader:
+    """One of them, or that there can be none."""
+
+    #: What its programs find imported, for people; "" = it is not ready.
+    preloaded: str = ""
+    #: Why there is none, as a clause; "" = there is one, or will be.
+    refused: str = ""
+    used: float = 0.0
+    task: "asyncio.Task[None] | None" = field(default=None)
+
+
+class Preloaders:
+    """`directory`: where their sockets are. `idle`: seconds without a program after which one ends; 0 = none
+    are made."""
+
+    def __init__(self, directory: Path, idle: float) -> None:
+        self._directory = directory
+        self._idle = idle
+        self._found: dict[_Key, _Preloader] = {}
+
+    def beginning(
+        self, warm: WarmStart | None, project: str, template: str, environ: Mapping[str, str]
+    ) -> protocol.WarmStart:
+        """How a program begins, now. `template`: directory of its Python environment; `environ`: all of its
+        environment."""
+        if warm is None:
+            return protocol.WarmStart()
+        if why := warm.cold_because or self._refusal(environ):
+            return protocol.WarmStart(cold_because=why)
+        key = _Key(project, warm.runtime, warm.modules)
+        found = self._found.get(key)
+        if found is None:
+            self._make(key)
+            why = "its frameworks are being imported for the programs that follow"
+            return protocol.WarmStart(cold_because=why)
+        found.used = asyncio.get_running_loop().time()
+        if not found.preloaded:
+            why = found.refused or "its frameworks are still being imported"
+            return protocol.WarmStart(cold_because=why)
+        return protocol.WarmStart(
+            preloader=str(self._socket(key)), template=template, preloaded=found.preloaded
+        )
+
+    async def close(self) -> None:
+        """End all of them. Programs go on."""
+        tasks = [found.task for found in self._found.values() if found.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _refusal(self, environ: Mapping[str, str]) -> str:
+        if self._idle <= 0:
+            return "this service keeps no frameworks imported (setting warm_idle)"
+        names = warm_start.differing(environ)
+        return f"{', '.join(names)}: an import may read it, and was made without" if names else ""
+
+    def _socket(self, key: _Key) -> Path:
+        return self._directory / key.name
+
+    def _make(self, key: _Key) -> None:
+        live = [each for each, found in self._found.items() if found.task is not None]
+        if len(live) >= _MOST:
+            oldest = min(live, key=lambda each: self._found[each].used)
+            if (task := self._found[oldest].task) is not None:
+                task.cancel()
+        made = self._found[key] = _Preloader(used=asyncio.get_running_loop().time())
+        made.task = begin(self._keep(key, made), f"keeping {', '.join(key.modules)} imported")
+
+    async def _keep(self, key: _Key, made: _Preloader) -> None:
+        """Have it run for as long as it does; afterwards the next program has another made."""
+        try:
+            await self._run(key, made)
+        except OSError as error:
+            made.refused = (
+                f"the process that would import its frameworks cannot be started ({error})"
+            )
+        finally:
+            made.task, made.preloaded = None, ""
+            self._socket(key).unlink(missing_ok=True)
+            if not made.refused and self._found.get(key) is made:
+                del self._found[key]
+
+    async def _run(self, key: _Key, made: _Preloader) -> None:
+        ours, process = await asyncio.to_thread(self._start, key)
+        loop = asyncio.get_running_loop()
+        received = b""
+        try:
+            async with asyncio.timeout(_IMPORT_SECONDS):
+                while not received.endswith(b"\n"):
+                    data = await loop.sock_recv(ours, 65536)
+                    if not data:
+                        break
+                    received += data
+            _take(received, made)
+            if made.preloaded:
+                log.info("preloader %s: %s imported", process.pid, made.preloaded)
+                await loop.sock_recv(ours, 1)  # It says nothing more: it has ended.
+        except TimeoutError:
+            made.refused = f"its frameworks were not imported within {_IMPORT_SECONDS:g} s"
+        finally:
+            ours.close()
+            status = await asyncio.shield(asyncio.to_thread(_reap, process))
+            if not received and not made.refused and status:
+                made.refused = f"the process that imported its frameworks ended with {status}"
+            if made.refused:
+                log.info("no preloader for %s: %s", key.runtime, made.refused)
+
+    def _start(self, key: _Key) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
+        """Start one. Returns our end of its control socket."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._socket(key)
+        path.unlink(missing_ok=True)
+        ours, theirs = socket.socketpair()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        said, saying = os.pipe()
+        with theirs, listener:
+            _bind(listener, path)
+            configuration = {
+                "modules": key.modules,
+                "control": theirs.fileno(),
+                "listener": listener.fileno(),
+                "said": said,
+                "root": str(Path(key.runtime).parent),
+                "idle": self._idle,
+            }
+            binaries = f"{key.runtime}/bin"
+            try:
+                process = subprocess.Popen(
+                    [
+                        f"{binaries}/python3",
+                        "-m",
+                        "trainshed.replica.preloader.program",
+                        json.dumps(configuration),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=saying,
+                    stderr=saying,
+                    cwd=_SOURCE,
+                    env={
+                        **warm_start.ENVIRONMENT,
+                        "HOME": "/",
+                        "PATH": f"{binaries}:{environs.SANE_PATH}",
+                    },
+                    pass_fds=(theirs.fileno(), listener.fileno(), said),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(said)
+                os.close(saying)
+        ours.setblocking(False)
+        return ours, process
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    """To a path of any length."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+    finally:
+        os.close(directory)
+    listener.listen(_BACKLOG)
+
+
+def _take(received: bytes, made: _Preloader) -> None:
+    """What it has told of itself."""
+    if not received.endswith(b"\n"):
+        return
+    message = json.loads(received)
+    made.refused = message.get("refused", "")
+    versions = message.get("imported", {})
+    made.preloaded = ", ".join(f"{name} {version}".strip() for name, version in versions.items())
+
+
+def _reap(process: "subprocess.Popen[bytes]") -> int:
+    """It ends since its control socket is closed; its exit status."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(_END_SECONDS)
+    process.kill()
+    return process.wait()

@@ -1,0 +1,242 @@
+"""From a fork of the preloader to a program: into its namespaces, its limits and its user, then all that an
+interpreter finds out at its start, anew.
+
+Nothing here may raise once `started` was said. Runs on Python 3.6.
+"""
+
+import importlib
+import json
+import os
+import resource
+import signal
+import site
+import socket
+import sys
+import time
+
+from trainshed.replica import protocol
+from trainshed.replica.preloader import main_module, shown_arguments
+from trainshed.replica.sandbox import call_filter, users
+from trainshed.replica.system import kernel, unix_sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_KINDS = {
+    "user": kernel.CLONE_NEWUSER,
+    "pid": kernel.CLONE_NEWPID,
+    "mnt": kernel.CLONE_NEWNS,
+    "uts": kernel.CLONE_NEWUTS,
+    "ipc": kernel.CLONE_NEWIPC,
+}
+_ADOPTION_SECONDS = 5.0
+"""Until the guardian is this process's parent; it takes microseconds."""
+
+
+def become(connection: socket.socket, root: str) -> None:
+    """In a fork that belongs to nobody yet: be the program that the connection tells of. `root`: the
+    runtime's directory. Returns when the machinery of `-m` is to go on with it."""
+    try:
+        first, handles = receive(connection)
+        _enter(first, handles)
+        _settle(first, handles, connection)
+        second, groups = receive(connection)
+        for handle in groups:
+            os.write(handle, b"0")
+            os.close(handle)
+        for number, limits in second["limits"]:
+            resource.setrlimit(number, tuple(limits))
+        os.chdir(second["directory"])
+        _begin_again(first, second, root)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    except (Exception, SystemExit) as error:  # Whatever it is, the program can start by itself.
+        give_up(connection, "%s: %s" % (type(error).__name__, error))
+    connection.sendall(b"started\n")
+    connection.close()
+
+
+class Cold(Exception):
+    """This program has to start by itself. The message says why, as a clause."""
+
+
+def give_up(connection: socket.socket, why: str) -> "NoReturn":
+    """Say why the program is to start by itself, and end."""
+    say(connection, "cold " + why.partition(": ")[2] if why.startswith("Cold: ") else "cold " + why)
+    os._exit(0)
+
+
+def say(connection: socket.socket, text: str) -> None:
+    try:
+        connection.sendall(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
+    except OSError:
+        return  # The guardian is gone, or has stopped waiting.
+
+
+def receive(connection: socket.socket) -> "tuple[dict[str, Any], list[int]]":
+    """The guardian's next line, and the handles beside it; ends this process if there is none."""
+    text = b""
+    handles: "list[int]" = []
+    while not text.endswith(b"\n"):
+        connection.settimeout(_GUARDIAN_SECONDS)
+        more, beside = unix_sockets.receive_beside(connection)
+        if not more:
+            os._exit(0)
+        text += more
+        handles += beside
+    return json.loads(text.decode("utf-8")), handles
+
+
+_GUARDIAN_SECONDS = 600.0
+"""A guardian that says nothing for so long has been stopped by somebody."""
+
+
+def _enter(first: "dict[str, Any]", handles: "list[int]") -> None:
+    """Into the namespaces, and to be the guardian's child. Only the last of three processes returns."""
+    if hasattr(os, "sched_getaffinity") and sorted(os.sched_getaffinity(0)) != first["processors"]:
+        raise Cold("it may use other processors than its runtime was loaded on")
+    for name, handle in zip(first["namespaces"], handles):  # noqa: B905 - `strict` is too young
+        kernel.enter_namespace(handle, _KINDS[name])
+        os.close(handle)
+    del handles[: len(first["namespaces"])]
+    if os.fork():
+        os._exit(0)
+    # This one is in the process namespace: when it ends its child is the first process's.
+    if os.fork():
+        os._exit(0)
+    until = time.monotonic() + _ADOPTION_SECONDS
+    while os.getppid() != 1:
+        if time.monotonic() > until:
+            raise Cold("the preloader's fork was not handed over in time")
+        time.sleep(0.0001)
+
+
+def _settle(first: "dict[str, Any]", handles: "list[int]", connection: socket.socket) -> None:
+    """Have no more rights than a program that the guardian starts; say that all is ready."""
+    os.setsid()
+    os.umask(0o022)
+    kernel.leave_keyring()
+    asked = call_filter.install(connect=first["connect"]) if first["filter"] else -1
+    owners = handles.pop(0) if first["owners"] else -1
+    if owners >= 0:
+        users.enter(owners)
+    if first["level"] != protocol.LEVEL_ROOT:
+        users.have_programs_capabilities()
+        # The memory was another user's: from here on it is this program's own, as after an exec.
+        kernel.allow_inspection()
+    null = os.open(os.devnull, os.O_RDONLY)
+    for handle, standard in ((null, 0), (handles[0], 1), (handles[1], 2)):
+        os.dup2(handle, standard)
+    kept = (0, 1, 2, connection.fileno(), asked)
+    kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
+    ready = b"ready %d\n" % os.getpid()
+    if asked >= 0:
+        unix_sockets.send(connection, ready, asked)
+        os.close(asked)
+    else:
+        connection.sendall(ready)
+
+
+def _begin_again(first: "dict[str, Any]", second: "dict[str, Any]", root: str) -> None:
+    """What an interpreter finds out at its start. Raises Cold."""
+    argv, environ = second["argv"], second["environ"]
+    os.environ.clear()
+    os.environ.update(environ)
+    time.tzset()
+    kernel.name_process(os.path.basename(argv[0]))
+    shown_arguments.show(argv, environ)
+    python, template = second["python"], second["template"]
+    own = os.path.dirname(template)
+    _set_paths(python, template, root, own)
+    _forget()
+    _require_same(sys.path, own, root)
+    _reseed()
+    if environ.get("PYTHONFAULTHANDLER"):
+        import faulthandler
+
+        faulthandler.enable()
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv = list(argv)
+    main_module.go_on_with(argv[2], ["-m", *argv[3:]])
+
+
+def _set_paths(python: str, template: str, root: str, own: str) -> None:
+    """As the interpreter `python` of an environment has them; `own`: the directory of its prefix, which in
+    `root`, the runtime's own, is the one that it was loaded from."""
+    library = [own + path[len(root) :] for path in sys.path[:3]]
+    sys.path[:] = [os.getcwd(), *library]
+    sys.executable = python
+    before = template if sys.version_info >= (3, 14) else own
+    sys.base_prefix = sys.base_exec_prefix = own
+    sys.prefix = sys.exec_prefix = before
+    for name in ("_base_executable", "_stdlib_dir"):
+        place = getattr(sys, name, None)
+        if place:
+            setattr(sys, name, own + place[len(root) :])
+    site.PREFIXES[:] = [before, before]
+    site.ENABLE_USER_SITE = site.USER_SITE = site.USER_BASE = None
+    importlib.invalidate_caches()
+    site.main()
+
+
+def _require_same(paths: "list[str]", own: str, root: str) -> None:
+    """See that nothing that was loaded would be found elsewhere by this program. Raises Cold."""
+    library = os.path.join(root, "lib")
+    loaded = {name for name in sys.modules if "." not in name}
+    for path in paths:
+        # The standard library and the runtime's own packages are what was loaded from.
+        if path.startswith(library + os.sep) or path.endswith(".zip"):
+            continue
+        if path.startswith(os.path.join(own, "lib") + os.sep) and "site-packages" not in path:
+            continue
+        try:
+            names = {name.partition(".")[0] for name in os.listdir(path or ".")}
+        except OSError:
+            continue
+        again = sorted(name for name in names & loaded if hasattr(sys.modules[name], "__file__"))
+        again = [name for name in again if sys.modules[name].__file__]
+        if again:
+            raise Cold(
+                "%s would be imported from %s, not from the runtime" % (", ".join(again[:5]), path)
+            )
+
+
+def _forget() -> None:
+    """What modules have kept of the process that loaded them."""
+    _set("tempfile", tempdir=None)
+    _set("platform", _uname_cache=None)
+    for name in ("_platform_cache", "_sys_version_cache"):
+        cache = getattr(sys.modules.get("platform"), name, None)
+        if isinstance(cache, dict):
+            cache.clear()
+    _set(
+        "sysconfig",
+        _PREFIX=os.path.normpath(sys.prefix),
+        _EXEC_PREFIX=os.path.normpath(sys.exec_prefix),
+        _BASE_PREFIX=os.path.normpath(sys.base_prefix),
+        _BASE_EXEC_PREFIX=os.path.normpath(sys.base_exec_prefix),
+        _CONFIG_VARS=None,
+        _CONFIG_VARS_INITIALIZED=False,
+        _USER_BASE=None,
+    )
+
+
+def _set(name: str, **values: "Any") -> None:
+    module = sys.modules.get(name)
+    for attribute, value in values.items():
+        if hasattr(module, attribute):
+            setattr(module, attribute, value)
+
+
+def _reseed() -> None:
+    """What a program of its own would have found random. Python reseeds `random` by itself."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed(None)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        # That of the processors alone: torch.seed() would queue a call for GPUs as well.
+        torch.default_generator.seed()

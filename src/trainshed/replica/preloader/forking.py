@@ -1,0 +1,204 @@
+"""The preloader's own process: imports, looks whether what was imported can be forked, and forks.
+
+Runs on Python 3.6.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from trainshed.replica.preloader import becoming
+from trainshed.replica.supervisor import program
+from trainshed.replica.system import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_LOOK_SECONDS = 10.0
+"""Seconds between two looks at how much memory the machine has left."""
+_SHORT_PART = 20
+"""It ends when less than this part of the machine's memory is left."""
+_HUGE = 1 << 21
+_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+
+
+def serve(text: str) -> None:
+    """Be a preloader; returns in programs alone."""
+    configuration = json.loads(text)
+    # What follows is imported from the runtime, and from nowhere else.
+    ours = sys.path.pop(0)
+    sys.path_importer_cache.pop(ours, None)
+    sys.dont_write_bytecode, writes = True, sys.dont_write_bytecode
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, configuration["control"])
+    kernel.name_process("ts-preloader")
+    kernel.adopt_orphans()
+    known = {handle for handle in kernel.open_handles() if _target(handle)}
+    leases = program.hold_leases([configuration["root"]])
+    known.update(leases)
+    try:
+        versions = _import(configuration["modules"])
+        _require_forkable(configuration["said"], known)
+    except Refused as refusal:
+        _tell(control, {"refused": str(refusal)})
+        os._exit(0)
+    sys.dont_write_bytecode = writes
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, configuration["listener"])
+    gc.collect()
+    if hasattr(gc, "freeze"):
+        gc.freeze()
+    _use_large_pages()
+    _tell(control, {"imported": versions})
+    connection = _next_program(control, listener, configuration["idle"])
+    becoming.become(connection, configuration["root"])
+
+
+class Refused(Exception):
+    """These modules cannot be forked. The message says why, as a clause."""
+
+
+def _tell(control: socket.socket, message: "dict[str, Any]") -> None:
+    try:
+        control.sendall(json.dumps(message).encode("utf-8") + b"\n")
+    except OSError:
+        os._exit(0)  # Who started it is gone.
+
+
+def _import(modules: "list[str]") -> "dict[str, str]":
+    """Import them; returns their versions. Raises Refused."""
+    versions: "dict[str, str]" = {}
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+        except (
+            BaseException
+        ) as error:  # An import may raise whatever it likes, SystemExit included.
+            raise Refused(
+                "importing %s failed (%s: %s)" % (name, type(error).__name__, error)
+            ) from None
+        versions[name] = str(getattr(module, "__version__", ""))
+    return versions
+
+
+def _require_forkable(said: int, known: "set[int]") -> None:
+    """See that nothing is lost or shared by a fork. `said`: where this process's own output can be read;
+    `known`: handles that were open before. Raises Refused."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.set_blocking(said, False)
+    try:
+        output = os.read(said, 4096)
+    except BlockingIOError:
+        output = b""
+    os.close(said)
+    known.discard(said)
+    if output:
+        line = output.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise Refused("their import prints, and each program would miss it (%s)" % line[:200])
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise Refused("their import has initialized CUDA, which cannot be used after a fork")
+    opened = [handle for handle in kernel.open_handles() if handle not in known]
+    targets = [_target(handle) for handle in opened]
+    kept = sorted(target for target in targets if target)
+    if kept:
+        raise Refused(
+            "their import keeps files open that programs would share (%s)" % ", ".join(kept[:5])
+        )
+    # Pools that know of forks, such as OpenBLAS's, end their threads before one, in the parent as well, and
+    # begin anew when they are needed. Threads that are still there do not know.
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    if kernel.LINUX:
+        threads = os.listdir("/proc/self/task")
+        if len(threads) > 1:
+            names = sorted(set(map(_thread_name, threads)))
+            raise Refused(
+                "their import starts %d threads that a fork would lose (%s)"
+                % (len(threads) - 1, ", ".join(names))
+            )
+
+
+def _target(handle: int) -> str:
+    try:
+        return os.readlink("/proc/self/fd/%d" % handle)
+    except OSError:
+        return ""  # The one that listed them.
+
+
+def _thread_name(thread: str) -> str:
+    with open("/proc/self/task/%s/comm" % thread, encoding="utf-8", errors="replace") as file:
+        return file.read().strip()
+
+
+def _use_large_pages() -> None:
+    """Have this process's memory in pages of 2 MiB, where the kernel can: a fork copies an entry for each
+    page."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            areas = [line.split(None, 5) for line in file]
+    except OSError:
+        return
+    libc = ctypes.CDLL(None)
+    for place, rights, _, _, inode, *_ in areas:
+        if inode.strip() != "0" or not rights.startswith("rw") or not rights.endswith("p"):
+            continue
+        start, end = (int(number, 16) for number in place.split("-"))
+        first, last = -(-start // _HUGE) * _HUGE, end // _HUGE * _HUGE
+        if last > first:
+            for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):
+                libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
+
+
+def _next_program(control: socket.socket, listener: socket.socket, idle: float) -> socket.socket:
+    """Fork a child for each connection; returns it, in the child."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(listener, select.POLLIN)
+    listener.setblocking(False)
+    until = time.monotonic() + idle
+    while True:
+        left = until - time.monotonic()
+        if left <= 0 or _is_memory_short():
+            os._exit(0)
+        ready = dict(poll.poll(min(left, _LOOK_SECONDS) * 1000 + 1))
+        if control.fileno() in ready:
+            os._exit(0)
+        if listener.fileno() not in ready:
+            continue
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            continue  # It has gone again.
+        until = time.monotonic() + idle
+        try:
+            child = os.fork()
+        except OSError as error:
+            becoming.say(connection, "cold the preloader cannot fork (%s)" % error.strerror)
+        else:
+            if child == 0:
+                control.close()
+                listener.close()
+                connection.setblocking(True)
+                return connection
+        connection.close()
+
+
+def _is_memory_short() -> bool:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            sizes = dict(line.split(":", 1) for line in file)
+        free, total = (int(sizes[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
+    except (OSError, KeyError, ValueError):
+        return False
+    return free * _SHORT_PART < total

@@ -1,0 +1,274 @@
+"""Programs that begin in a fork of a preloader (spec/program#warm-starts): what is seen of them is what is
+seen of a program in an interpreter of its own."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.engines.conftest import House, Run
+from tests.contract.engines.warm_programs import FRAMEWORK, PROGRAMS, RUN
+from trainshed.core.launch import Account, Software, WarmStart
+from trainshed.core.lifecycle.replica_events import ReplicaNoted
+from trainshed.core.names import JobUid
+from trainshed.replica import protocol
+from trainshed.runtimes.interpreters import Interpreters
+from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
+
+ENVIRON = (("PYTHONUNBUFFERED", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("MINE", "a $b"))
+
+
+class Runtime:
+    """A runtime with one framework, and a layer with the programs."""
+
+    def __init__(self, place: Path) -> None:
+        minor = sys.version_info[:2]
+        interpreter = Interpreters(place / "interpreters.json").get((minor[0], minor[1]))
+        assert interpreter is not None
+        self.base = make_prefix(place / "base", interpreter)
+        (self.base.site / "framework.py").write_text(FRAMEWORK)
+        (self.base.site / "threaded.py").write_text(
+            "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        )
+        (self.base.site / "talkative.py").write_text("print('welcome')\n")
+        (self.base.site / "open_file.py").write_text("FILE = open('/etc/hostname')\n")
+        (self.base.site / "dies.py").write_text("import os\nos._exit(3)\n")
+        write_template(self.base, self.base)
+        self.layer = derive_prefix(place / "layer", self.base, interpreter)
+        for name, text in PROGRAMS.items():
+            path = self.layer.site / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        write_template(self.layer, self.layer)
+        self.overriding = derive_prefix(place / "overriding", self.base, interpreter)
+        (self.overriding.site / "framework.py").write_text("__version__ = '2.0'\n")
+        (self.overriding.site / "which.py").write_text(
+            "import framework; print(framework.__version__)\n"
+        )
+        write_template(self.overriding, self.overriding)
+        self.places = interpreter.places
+
+    def software(self, prefix: Prefix) -> Software:
+        shown = (str(prefix.root), str(self.base.root), *self.places)
+        return Software(template=str(prefix.template), read_only=shown)
+
+    def warm(self, *modules: str) -> WarmStart:
+        return WarmStart(str(self.base.template), modules or ("framework",))
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    return Runtime(tmp_path_factory.mktemp("warm"))
+
+
+async def start(
+    house: House,
+    runtime: Runtime,
+    *argv: str,
+    warm: WarmStart | None,
+    prefix: Prefix | None = None,
+    environ: Mapping[str, str] | None = None,
+    project: str = "one",
+) -> JobUid:
+    return await house.run(
+        "python3",
+        *("-m", *argv),
+        software=runtime.software(prefix or runtime.layer),
+        environ=(*ENVIRON, *(environ or {}).items()),
+        warm=warm,
+        account=Account(project=project),
+    )
+
+
+async def told(house: House, uid: JobUid) -> str:
+    """How it began."""
+    await house.end(uid)
+    return " ".join(event.text for event in house.seen(uid) if isinstance(event, ReplicaNoted))
+
+
+async def preloaded(house: House, runtime: Runtime, *modules: str, project: str = "one") -> str:
+    """Have a preloader made, by a program that begins cold; returns how the first one after it began."""
+    text = ""
+    for _ in range(400):
+        uid = await start(house, runtime, "none", warm=runtime.warm(*modules), project=project)
+        text = await told(house, uid)
+        if "being imported" not in text:
+            return text
+        await asyncio.sleep(0.05)
+    raise AssertionError(text)
+
+
+def namespaced(test: Any) -> Any:
+    """At level session nothing begins warm."""
+
+    async def body(house: House) -> None:
+        await house.restart(warm_idle=60.0)
+        if house.engine.host.level != protocol.LEVEL_SESSION:
+            await test(house)
+
+    return body
+
+
+def _differences(expected: tuple[Any, ...], found: tuple[Any, ...]) -> object:
+    """Told apart by what a program has shown of itself, if it has."""
+    try:
+        shown, other = json.loads(expected[2][0]), json.loads(found[2][0])
+        return {name: (shown[name], other[name]) for name in shown if shown[name] != other[name]}
+    except (ValueError, IndexError, TypeError):
+        return expected, found
+
+
+async def outcome(house: House, uid: JobUid) -> tuple[Any, ...]:
+    """All that is left of a program, but for what each has of its own."""
+    exited = (await house.exit(uid)).exit
+    lines = [(str(line["s"]), str(line["m"])) for line in house.log(uid)]
+    out = [text for stream, text in lines if stream == "o"]
+    err = [text for stream, text in lines if stream != "o"]
+    own = re.compile(rf"/slots/{uid}/|host-{uid}-|trainshed-[0-9a-z]+-{uid}-| at 0x\w+")
+    # The standard library's files lie in each environment as links to the same: a module that was imported
+    # ahead names its file in the runtime (docs/warm-starts.md).
+    library = re.compile(r'File "\S+/(?:layer|base)/lib/python[0-9.]+/(?!site-packages)')
+    tidy = [[library.sub("LIBRARY", own.sub("OWN", text)) for text in each] for each in (out, err)]
+    return exited.exit_code, exited.signal, *tidy
+
+
+def test_a_warm_program_is_seen_as_a_cold_one_is(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        assert await preloaded(house, runtime) == "started warm: framework 1.2 imported"
+        different: dict[str, object] = {}
+        for module, arguments in RUN.items():
+            cold = await start(house, runtime, module, *arguments, warm=None)
+            warm = await start(house, runtime, module, *arguments, warm=runtime.warm())
+            assert await told(house, warm) == "started warm: framework 1.2 imported"
+            assert await told(house, cold) == ""
+            expected, found = await outcome(house, cold), await outcome(house, warm)
+            if expected != found:
+                different[module] = _differences(expected, found)
+        assert not different, json.dumps(different)
+
+    house(test)
+
+
+def test_what_was_random_is_random_in_each_program(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        drawn: list[tuple[float, float, int, str]] = []
+        for _ in range(2):
+            uid = await start(house, runtime, "drawn", warm=runtime.warm())
+            await house.end(uid)
+            drawn.append(tuple(json.loads(str(house.texts(uid)[0]))))
+        (first, frozen, seed, key), (second, same, same_seed, other_key) = drawn
+        assert first != second
+        assert key != other_key
+        # Told in docs/warm-starts.md: what an import has kept is shared, the seed of hashes as well.
+        assert frozen == same
+        assert seed == same_seed
+
+    house(test)
+
+
+@pytest.mark.parametrize(
+    ("modules", "why"),
+    [
+        (("threaded",), "their import starts 1 threads that a fork would lose"),
+        (("talkative",), "their import prints, and each program would miss it (welcome)"),
+        (("open_file",), "their import keeps files open that programs would share (/etc/hostname)"),
+        (("absent",), "importing absent failed (ModuleNotFoundError: No module named 'absent')"),
+        (("dies",), "the process that imported its frameworks ended with 3"),
+    ],
+    ids=["threads", "prints", "file", "absent", "dies"],
+)
+def test_what_cannot_be_forked_begins_cold_and_says_why(
+    house: Run, runtime: Runtime, modules: tuple[str, ...], why: str
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        assert (await preloaded(house, runtime, *modules)).startswith(f"started cold: {why}")
+
+    house(test)
+
+
+def test_another_version_of_a_framework_in_the_jobs_packages_is_the_one_that_runs(
+    house: Run, runtime: Runtime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        uid = await start(house, runtime, "which", warm=runtime.warm(), prefix=runtime.overriding)
+        place = runtime.overriding.site
+        why = f"framework would be imported from {place}, not from the runtime"
+        assert await told(house, uid) == f"started cold: {why}"
+        assert house.texts(uid) == ["2.0"]
+
+    house(test)
+
+
+def test_variables_that_imports_read_begin_cold(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        variables = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PLAIN": "1"}
+        uid = await start(house, runtime, "none", warm=runtime.warm(), environ=variables)
+        why = "OMP_NUM_THREADS, PYTHONHASHSEED: an import may read it, and was made without"
+        assert await told(house, uid) == f"started cold: {why}"
+
+    house(test)
+
+
+def test_projects_have_preloaders_of_their_own(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        uid = await start(house, runtime, "none", warm=runtime.warm(), project="two")
+        assert "being imported for the programs that follow" in await told(house, uid)
+
+    house(test)
+
+
+def preloader_of(house: House) -> int:
+    """Process id of the one that there is."""
+    own = os.getpid()
+    children = Path(f"/proc/{own}/task").glob("*/children")
+    ids = [int(word) for path in children for word in path.read_text().split()]
+    (found,) = (pid for pid in ids if Path(f"/proc/{pid}/comm").read_text() == "ts-preloader\n")
+    return found
+
+
+def test_a_preloader_that_is_killed_costs_no_program(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        runs = await start(house, runtime, "late", warm=runtime.warm())
+        stopped = preloader_of(house)
+        os.kill(stopped, signal.SIGSTOP)
+        asked = await start(house, runtime, "coded", warm=runtime.warm())
+        os.kill(stopped, signal.SIGKILL)
+        assert (await house.exit(runs)).exit.exit_code == 0
+        assert (await house.exit(asked)).exit.exit_code == 3
+        assert "started cold: " in await told(house, asked)
+        assert await preloaded(house, runtime) == "started warm: framework 1.2 imported"
+
+    house(test)
+
+
+def test_a_program_that_began_warm_lives_on_without_the_service(
+    house: Run, runtime: Runtime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        uid = await start(house, runtime, "late", warm=runtime.warm())
+        await house.started(uid)
+        await house.restart()
+        assert (await house.exit(uid)).exit.exit_code == 0
+
+    house(test)
