@@ -222,7 +222,7 @@ def _warm(
         return None
     source = runtime.preloadable
     accelerators = pool.machine.accelerators
-    return warm_start.of_program(
+    warm = warm_start.of_program(
         argv,
         runtime=source.template if source else "",
         modules=source.modules if source else (),
@@ -230,6 +230,8 @@ def _warm(
         gpus=accelerators.count if accelerators else 0,
         reduces=reduction.takes_part(job.spec, replica.id),
     )
+    # Nobody is told why he does not get what he has not asked for.
+    return None if warm.cold_because and label != "on" else warm
 
 
 def _argv(
