@@ -68,6 +68,11 @@ TOGETHER = {
         "slurm/test_identity.py",
         "slurm/test_ordinary_user.py",
     ),
+    "gcloud": (
+        "e2e/test_gcloud_ml.py",
+        "e2e/test_gcloud_vertex.py",
+        "e2e/test_tuning_gcloud.py",
+    ),
     "sdk": (
         "e2e/test_datasets_sdk.py",
         "e2e/test_experiments_sdk.py",

@@ -1,10 +1,11 @@
 """The real gcloud against a test's service: no account, no shared configuration, nothing but loopback."""
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
@@ -12,6 +13,7 @@ from threading import Thread
 
 import pytest
 
+from tests.e2e.nursery import Nursery
 from tests.e2e.running import PROJECT, REGION, Service
 
 BINARY = shutil.which("gcloud")
@@ -21,6 +23,77 @@ needs_gcloud = pytest.mark.skipif(
     reason="gcloud is NOT INSTALLED: nothing here was tried with the real command",
 )
 """Beside `@pytest.mark.gcloud`: skips, and says so."""
+
+
+_LOADED = (
+    "googlecloudsdk.gcloud_main",
+    *("googlecloudsdk.command_lib.crash_handling", "googlecloudsdk.command_lib.logs.stream"),
+    *(
+        f"googlecloudsdk.command_lib.ai.{name}"
+        for name in ("custom_jobs.custom_jobs_util", "custom_jobs.flags", "log_util")
+    ),
+    *(
+        "googlecloudsdk.command_lib.ml_engine.jobs_util",
+        "googlecloudsdk.command_lib.ml_engine.flags",
+    ),
+    "googlecloudsdk.command_lib.util.apis.yaml_command_translator",
+    *(
+        f"googlecloudsdk.generated_clients.apis.{each}_messages"
+        for each in (
+            "aiplatform.v1.aiplatform_v1",
+            "aiplatform.v1beta1.aiplatform_v1beta1",
+            "ml.v1.ml_v1",
+        )
+    ),
+)
+
+
+@functools.cache
+def _loaded() -> Nursery | None:
+    """Forks commands that have loaded what both services' begin with, most of what a command computes. None
+    if this gcloud is not laid out as one that brings its Python."""
+    assert BINARY is not None
+    root = Path(BINARY).resolve().parents[1]
+    python = root / "platform/bundledpythonunix/bin/python3"
+    if (
+        not python.exists()
+        or not (root / "lib/gcloud.py").exists()
+        or "CLOUDSDK_PYTHON" in os.environ
+    ):
+        return None
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{root}/lib/third_party:{root}/lib",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return Nursery(_LOADED, python, environ)
+
+
+def _run(
+    arguments: Sequence[str], environ: Mapping[str, str], timeout: float, cwd: Path | None
+) -> subprocess.CompletedProcess[bytes]:
+    assert BINARY is not None
+    # Those of storage have processes of their own, which begin as their parent did.
+    if arguments[0] == "storage" or not (loaded := _loaded()):
+        return subprocess.run(
+            [BINARY, *arguments],
+            env=environ,
+            capture_output=True,
+            timeout=timeout,
+            cwd=cwd,
+            check=False,
+        )
+    root = Path(BINARY).resolve().parents[1]
+    # As the command's own script has it.
+    surroundings = {
+        **environ,
+        "CLOUDSDK_ROOT_DIR": str(root),
+        "CLOUDSDK_PYTHON_SITEPACKAGES": "1",
+        "CLOUDSDK_ENCODING": "UTF-8",
+        "PYTHONIOENCODING": "UTF-8",
+    }
+    program = [str(root / "lib/gcloud.py"), *arguments]
+    return loaded.run(program, surroundings, seconds=timeout, cwd=cwd)
 
 
 @dataclass(frozen=True)
@@ -69,15 +142,9 @@ class Gcloud:
         self, *arguments: str, fails: bool = False, timeout: float = 60, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run to the end; asserts that it succeeds, or with `fails` that it does not."""
-        assert BINARY is not None
-        done = subprocess.run(
-            [BINARY, *arguments],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            cwd=cwd,
-            check=False,
+        ended = _run(arguments, self.environment(), timeout, cwd)
+        done = subprocess.CompletedProcess(
+            ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode()
         )
         said = f"gcloud {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert (done.returncode != 0) is fails, said
