@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,17 +19,20 @@ from trainshed.engines.conformance.stage import (
     SECOND,
     SECOND_REPLICA,
     Stage,
+    hostname,
     staged,
 )
 from trainshed.engines.conformance.suite import FOREVER, Conformance, moved_to
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
+    EngineUnavailable,
     NodeChanged,
     NodesChosen,
     NodeState,
     ReplicaReport,
     Slot,
+    SlotRequest,
     StartFailed,
     StartWaits,
 )
@@ -94,6 +98,30 @@ class TestRemote(Conformance):
         lab.withhold(node, withheld=False)
         assert await allocating
         await stage.until(lambda: told()[1:] == [None], "that it waits no more")
+
+    @staged
+    async def test_a_node_that_a_replica_leaves_is_not_waited_for_any_more(
+        self, stage: Stage
+    ) -> None:
+        """The nodes of a gang are asked for together. One of them is drained meanwhile, say, for good."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        here, there = await stage.nodes()
+        uid = stage.job()
+        both = [
+            SlotRequest(replica, hostname(uid, replica), node)
+            for replica, node in ((PRIMARY, here), (SECOND_REPLICA, there))
+        ]
+        lab.withhold(there, withheld=True)
+        with pytest.raises(EngineUnavailable):
+            await stage.engine.allocate(uid, 1, both)
+        moving = [both[0], replace(both[1], node=here)]
+        slots = await stage.engine.allocate(uid, 1, moving)
+        lab.withhold(there, withheld=False)
+        assert [slot.node for slot in slots] == [here, here]
+        assert [list(nodes) for nodes in lab.held().values()] == [[here]]
+        await stage.engine.stop(uid, 1, 0)
+        await stage.engine.release(uid, 1)
 
     @staged
     async def test_a_node_that_is_cut_off_from_the_service_is_left_alone(

@@ -109,13 +109,15 @@ class Judge:
                         ended.stalled,
                     )
                 ]
-            case ReplicaLost(attempt, replica, incarnation, _, by_service, loss):
+            case ReplicaLost(attempt, replica, incarnation, why, by_service, loss):
                 member = _member(replica)
                 if not self._is_news(attempt, member, incarnation):
                     return []
                 asked = (attempt, member, incarnation) in self._asked
                 taker = "" if loss is Loss.UNKNOWN else loss.value
-                return [spec.Vanished(member, by_service, asked, taker)]
+                began = any(r.id == replica and r.started for r in before.replicas)
+                never = why == "never started" and not began and not taker
+                return [spec.Vanished(member, by_service, asked, taker, never)]
             case PreparationFailed(attempt, _, cause):
                 waits = any(r.state is ReplicaState.WAITING for r in before.replicas)
                 here = before.phase is AttemptState.PREPARING or (running and waits)

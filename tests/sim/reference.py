@@ -32,6 +32,7 @@ Where the text leaves a choice, it reads:
     not start it tries again.
 13. Another choice is taken by a job that waits, at once: the pause of a retry was for the one before. It
     costs neither an attempt nor a retry.
+14. What had not begun when it was asked to leave its node goes elsewhere, and is not counted, whoever it is.
 """
 
 from collections import Counter
@@ -71,6 +72,8 @@ class Vanished:
     by_service: bool
     leaving: bool
     taker: str = ""
+    #: It had not begun, as whoever was to start it says.
+    never: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,9 @@ class Reference:
         if isinstance(fact, Ended) and fact.code == 0 and not fact.leaving:
             if member == PRIMARY:
                 self.verdict = Verdict("SUCCEEDED", None, "success")
+            return
+        if isinstance(fact, Vanished) and fact.leaving and fact.never:
+            self._again(fact.member)
             return
         if member in self.reducers and self.rows.restarts_reducers:
             self._restart_reducer(member, now)

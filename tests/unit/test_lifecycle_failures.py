@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
 )
 from trainshed.core.lifecycle.machine import give_up, step
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import NEVER_STARTED, ReplicaExited, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, instructions
 
@@ -428,6 +428,22 @@ def test_a_node_that_is_left_before_the_launch_costs_no_restart() -> None:
     assert (primary.node, primary.avoid, primary.incarnation) == ("", "a", 1)
     life.places(PRIMARY, "b").up()
     assert life.job.state is JobState.RUNNING
+
+
+def test_a_replica_that_leaves_before_it_began_loses_nothing() -> None:
+    """spec/failures#maintenance: nodes come and go while a cluster has an attempt wait for them, and none of
+    that is a loss."""
+    life = Life(job(1, 1)).see(JobAdmitted(((PRIMARY, "a"), (WORKER, "b"))), RuntimePrepared(1))
+    for incarnation, node in enumerate("bcd", 1):
+        life.see(NodeLeft(node, "it is drained"))
+        assert StopReplica(1, WORKER, incarnation) in instructions(life.job)
+        life.loses(WORKER, NEVER_STARTED)
+        worker = life.replica(WORKER)
+        assert (worker.node, worker.avoid, worker.incarnation) == ("", node, incarnation + 1)
+        life.places(WORKER, chr(ord(node) + 1))
+    life.up()
+    assert (life.job.state, life.job.attempt, life.rules) == (JobState.RUNNING, 1, [])
+    assert life.replica(WORKER).restarts == ()
 
 
 def test_a_replica_that_was_to_leave_before_anybody_saw_it_start_is_stopped_by_name() -> None:

@@ -41,7 +41,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
 )
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.replica_events import ReplicaLost
+from trainshed.core.lifecycle.replica_events import NEVER_STARTED, ReplicaLost
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import JobUid
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
@@ -73,7 +73,6 @@ _GATHER = 0.2
 """Seconds for which lines are gathered before they are written."""
 _LONGEST_TOLD = 300
 """Characters of a line on the timeline; the log has all of them."""
-_NEVER_STARTED = "never started"
 
 Package = tuple[RuntimeChoice, tuple[str, ...]]
 """A runtime and the packages on top of it."""
@@ -242,7 +241,7 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
             if await _has_slots(engine, uid, attempt):
                 await engine.stop_replica(uid, attempt, replica, incarnation, ports.grace)
             else:
-                ports.report(uid, ReplicaLost(attempt, replica, incarnation, _NEVER_STARTED))
+                ports.report(uid, ReplicaLost(attempt, replica, incarnation, NEVER_STARTED))
         case StopReplicas():
             await _stop(ports, job, instruction)
         case InjectFault(number, kind, attempt, replica, incarnation):
@@ -284,7 +283,7 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
     uid, attempt = job.uid, instruction.attempt
     if not await _has_slots(ports.engine, uid, attempt):
         for one in job.replicas:
-            ports.report(uid, ReplicaLost(attempt, one.id, one.incarnation, _NEVER_STARTED))
+            ports.report(uid, ReplicaLost(attempt, one.id, one.incarnation, NEVER_STARTED))
         return
     await ports.engine.stop(uid, attempt, ports.grace)
     for replica, incarnation in instruction.waiting:

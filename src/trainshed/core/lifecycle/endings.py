@@ -1,7 +1,7 @@
 """What the end of a replica, or of an attempt, leads to: the verdict, and everything that follows from it
 (spec/failures#rules)."""
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.evidence import Cause, Evidence
@@ -84,6 +84,15 @@ def judge_end(
         case _:
             assert_never(verdict.effect)
     settle(transition)
+
+
+def begin_elsewhere(transition: Transition, replica: Replica) -> bool:
+    """Have one that had to leave its node before it began begin on another one. Nothing was lost with it, and
+    nothing is counted. False: the attempt ends, and so does the replica."""
+    if transition.job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
+        return False
+    _begin_again(transition, replica)
+    return True
 
 
 def mark_running_if_all_up(transition: Transition) -> None:
@@ -177,13 +186,24 @@ def _decide_by(transition: Transition, found: Evidence, verdict: Verdict) -> Non
 
 def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None:
     """Another incarnation, at once or after a pause, in the same place unless that has to be left."""
-    leaves = bool(replica.leaving)
     window = verdict.rule.window
     recent = (
         (*(at for at in replica.recent if at > transition.now - window), transition.now)
         if window
         else ()
     )
+    _begin_again(
+        transition,
+        replica,
+        restarts=counted(replica.restarts, verdict.rule.name),
+        recent=recent,
+        not_before=transition.now + verdict.back_off if verdict.back_off else 0,
+    )
+
+
+def _begin_again(transition: Transition, replica: Replica, **changes: Any) -> None:
+    """The next incarnation of one that is over."""
+    leaves = bool(replica.leaving)
     transition.fire_replica(
         replica.id,
         ReplicaTrigger.RESTARTED,
@@ -193,10 +213,8 @@ def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None
         leaving="",
         started=0,
         exit=None,
-        restarts=counted(replica.restarts, verdict.rule.name),
-        recent=recent,
         notes=0,
-        not_before=transition.now + verdict.back_off if verdict.back_off else 0,
+        **changes,
     )
 
 

@@ -15,6 +15,7 @@ from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle import notes, reminders, timeline
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.endings import (
+    begin_elsewhere,
     decide,
     evidence,
     judge_end,
@@ -47,6 +48,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import (
+    NEVER_STARTED,
     Loss,
     ReplicaExited,
     ReplicaLost,
@@ -292,6 +294,9 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     if lost is None:
         return
     transition.record(timeline.lost(transition.job, lost, event, transition.now))
+    is_unbegun = event.cause == NEVER_STARTED and event.loss is Loss.UNKNOWN and not replica.started
+    if asked and is_unbegun and begin_elsewhere(transition, lost):
+        return
     # Programs on a node that fails were asked to leave, too; what the engine knows of the loss says more.
     if asked and event.loss is Loss.UNKNOWN:
         cause, text = Cause.LEFT, replica.leaving

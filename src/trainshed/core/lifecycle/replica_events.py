@@ -2,9 +2,13 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.names import ReplicaId
+
+NEVER_STARTED: Final = "never started"
+"""Cause of the loss of one that was stopped before it began; it never will."""
 
 
 class Loss(enum.StrEnum):

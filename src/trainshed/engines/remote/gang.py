@@ -138,6 +138,24 @@ def has_to_move(gang: Gang, seat: Seat, node: str) -> bool:
     return node != seat.request.node and not is_wish
 
 
+def with_them(
+    gang: Gang, moving: Sequence[SlotRequest], requests: Iterable[SlotRequest]
+) -> list[SlotRequest]:
+    """Those of others whose nodes are to be asked for anew, because they are asked for together with nodes
+    that replicas leave, which may never be had. Of what is held nothing changes."""
+    left = {seat.part for request in moving if (seat := gang.record.seat(request.replica))}
+    held = {agent.part for agent in gang.agents.values() if agent.is_connected}
+    held |= {seat.part for seat in gang.record.seats if gang.is_live(seat)}
+    movers = {request.replica for request in moving}
+    return [
+        replace(request, node=seat.request.node)
+        for request in requests
+        if request.replica not in movers
+        and (seat := gang.record.seat(request.replica))
+        and seat.part in left - held
+    ]
+
+
 def moved(
     record: GangRecord,
     requests: Sequence[SlotRequest],

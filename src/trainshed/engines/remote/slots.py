@@ -38,7 +38,7 @@ from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.content.progress import delay_of_sending
 from trainshed.engines.remote.first_starter import FirstStarter
-from trainshed.engines.remote.gang import Gang, given, has_to_move, hold_name, moved
+from trainshed.engines.remote.gang import Gang, given, has_to_move, hold_name, moved, with_them
 from trainshed.engines.remote.kept_holds import KeptHolds
 from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.nodes import ClusterNodes
@@ -132,6 +132,8 @@ class SlotMaker:
             )
         await self.stop_preparing(gang)
         before = gang.record
+        if not self._options.anywhere:
+            moving += with_them(gang, moving, requests)
         await self._attempts.write(
             gang, moved(before, moving, self._nodes.by_name(), anywhere=self._options.anywhere)
         )
