@@ -63,8 +63,10 @@ def run(handle: int) -> "NoReturn":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.adopt_orphans()
     call_filter.prepare()
-    gc.disable()
-    gc.collect()
+    if gc.isenabled():
+        # Else whoever forked this process has looked for none while it loaded: there is nothing to speak of.
+        gc.disable()
+        gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()
     Zygote(connection).serve()

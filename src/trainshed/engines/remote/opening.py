@@ -147,7 +147,7 @@ def _fit(message: "dict[str, Any]") -> None:
 def give_precedence(opening: "Opening | None") -> None:
     """Where programs take all processors to start, wait until each was started, or something else is said of
     it: agents load at their cost."""
-    if opening is None or len(opening.programs) < (os.cpu_count() or 1):
+    if opening is None or len(opening.programs) < (os.cpu_count() or 1) - _busy():
         return
     poll = select.poll()
     left = {connection.fileno() for _, _, connection in opening.programs}
@@ -158,3 +158,13 @@ def give_precedence(opening: "Opening | None") -> None:
         for handle, _ in poll.poll(rest * 1000):
             poll.unregister(handle)
             left.discard(handle)
+
+
+def _busy() -> int:
+    """How many processors others take just now; 0 = the system does not say."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            running = int(file.read().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return running - 1

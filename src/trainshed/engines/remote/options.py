@@ -57,7 +57,10 @@ class RemoteOptions:
     library: Library | None = None
 
 
-_FIRST = "import sys; sys.path[:0] = sys.argv[1:]; from trainshed.engines.remote.start import main; main()"
+_FIRST = (
+    "import gc, sys; gc.disable(); sys.path[:0] = sys.argv[1:]; "
+    "from trainshed.engines.remote.start import main; main()"
+)
 
 
 def module_command(node: str) -> AgentCommand:

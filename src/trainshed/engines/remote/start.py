@@ -3,8 +3,9 @@ first programs if the service has made all ready for that (`opening`).
 
     python -m trainshed.engines.remote.start < DOCUMENT
 
-It needs little, is ready while the rest is loaded, and pays for no second interpreter. Nothing of the
-document has been read by then, and there is one thread.
+It needs little, and pays for no second interpreter. Its own modules it loads itself, while this process
+reads the document and lays out what that names, and then loads the agent. Nothing of the document has been
+read when it is forked, and there is one thread.
 """
 
 import contextlib
@@ -14,7 +15,6 @@ import socket
 import sys
 
 from trainshed.engines.remote import opening
-from trainshed.replica import zygote
 
 _OOM_SCORE = b"300"
 """`oom_score_adj` of programs: thousandths of all memory by which one counts as larger (proc(5))."""
@@ -22,13 +22,13 @@ _OOM_SCORE = b"300"
 
 def main() -> None:
     """Be an agent, with a zygote of its own."""
+    # Modules are no garbage: to look for some while they load would take a tenth of the start's time.
+    gc.disable()
     pid, connection = _fork_zygote()
     first, document = opening.read(sys.stdin.buffer)
     opening.say_taken()
     opened = opening.begin(first, connection)
     opening.give_precedence(opened)
-    # Modules are no garbage: to look for some while they load would take a tenth of the start's time.
-    gc.disable()
     from trainshed.engines.remote import agent_process
 
     gc.freeze()
@@ -48,6 +48,8 @@ def _fork_zygote() -> tuple[int, socket.socket]:
             os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8")
             ours.close()
             _raise_oom_score()
+            from trainshed.replica import zygote
+
             zygote.run(theirs.fileno())
         finally:
             os._exit(1)

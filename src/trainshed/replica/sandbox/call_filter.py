@@ -13,7 +13,6 @@ import ctypes
 import errno
 import functools
 import os
-import platform
 import struct
 
 from trainshed.replica.system import kernel, processes
@@ -54,12 +53,12 @@ _AT_NUMBER, _AT_ARCHITECTURE, _AT_FAMILY, _AT_PROTOCOL = 0, 4, 16, 32
 def number_of(call: str) -> "int | None":
     """This machine's number of a system call that is asked about; None on machines that are not known
     here."""
-    return _MACHINES[platform.machine()][1][call] if is_known() else None
+    return _MACHINES[os.uname().machine][1][call] if is_known() else None
 
 
 def is_known() -> bool:
     """Whether there can be a filter on this machine."""
-    return kernel.LINUX and platform.machine() in _MACHINES
+    return kernel.LINUX and os.uname().machine in _MACHINES
 
 
 def install(*, connect: bool) -> int:
@@ -67,7 +66,7 @@ def install(*, connect: bool) -> int:
     Returns the handle that is asked by; -1 on machines whose numbers are not known here. Raises OSError."""
     if not is_known():
         return -1
-    seccomp = _MACHINES[platform.machine()][1]["seccomp"]
+    seccomp = _MACHINES[os.uname().machine][1]["seccomp"]
     code = _code(connect)
     held = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
@@ -86,7 +85,7 @@ def install(*, connect: bool) -> int:
 
 @functools.lru_cache(maxsize=None)
 def _code(connect: bool) -> bytes:
-    return _assembled(_steps(platform.machine(), connect=connect))
+    return _assembled(_steps(os.uname().machine, connect=connect))
 
 
 def prepare() -> None:
