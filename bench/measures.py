@@ -129,18 +129,16 @@ def first_line(connection: Connection) -> tuple[float, float]:
     return (stamp - begun) / 1e6, (seen - begun) / 1e6
 
 
-def together(connection: Connection, count: int) -> float:
-    """From submit until the last of `count` replicas ran its first statement."""
+def together(connection: Connection, count: int, hold: float = 1.0) -> float:
+    """From submit until the last of `count` replicas ran its first statement. `hold`: seconds for which each
+    stays up, at no cost, until the others have started."""
     begun = time.time_ns()
-    job = connection.submit(container_job(f"{STAMP}\n{HOLD}", pools=(1, count - 1)))
+    program = f"{STAMP}\ntime.sleep({hold})"
+    job = connection.submit(container_job(program, pools=(1, count - 1)))
     stamps = [int(message) for message in connection.messages(job) if message.isdigit()]
     if len(stamps) != count:
         raise RuntimeError(f"{len(stamps)} of {count} replicas wrote their line")
     return (max(stamps) - begun) / 1e6
-
-
-HOLD = "time.sleep(1)"
-"""Keeps every replica up, at no cost, until the others have started."""
 
 
 def jobs_per_second(service: Service, count: int, callers: int) -> float:

@@ -34,6 +34,9 @@ FIRST, GANG_RATIO, IN_PLACE, ELSEWHERE = 60.0, 1.3, 100.0, 5.0
 """What is promised: ms above the floor, ratio, ms, seconds (issue 17, point 6)."""
 _SIZE = 64, 100_000
 """CPUs and MB that each node is declared to have: six replicas of the smallest machine fit on one."""
+_HOLD = 3.0
+"""Seconds for which a gang's replicas stay up until all have started: on a busy machine the last of sixteen
+comes late."""
 _WHOLE_NODE = "n1-highcpu-64"
 _COMMANDS = ("salloc", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
@@ -41,7 +44,7 @@ _COMMANDS = ("salloc", "srun", "squeue", "sinfo", "scancel", "scontrol")
 @dataclass(frozen=True, slots=True)
 class Site:
     """A cluster with a service on it. `python`: what jobs run in. `counted`: file to which each of the
-    service's commands adds a line."""
+    service's commands adds a line, if they are counted."""
 
     lab: SlurmLab
     service: Service
@@ -69,25 +72,34 @@ def measure(rounds: int, jobs: int) -> list[Row]:
     rows: list[Row] = []
     with site("keep = 30.0") as here:
         rows += kept_first_lines(here, rounds)
+        rows += kept_gangs(here, max(4, rounds // 3))
     with site() as here:
         rows += first_lines(here, rounds)
         rows += gangs(here, max(4, rounds // 3))
         rows += again(here, max(4, rounds // 3))
-        rows += throughput(here, jobs)
         rows += lost_node(here)
+    with site(counts=True) as here:
+        rows += throughput(here, jobs)
     return rows
 
 
 @contextlib.contextmanager
-def site(slurm: str = "") -> Generator[Site]:
-    """`slurm`: further lines of `[engines.slurm]`."""
+def site(slurm: str = "", *, counts: bool = False) -> Generator[Site]:
+    """`slurm`: further lines of `[engines.slurm]`. `counts`: the service's commands are counted, each at the
+    cost of a shell."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
         with SlurmLab.open(directory / "lab", shown=[directory, common_place()], size=_SIZE) as lab:
             counted = directory / "commands.log"
             counted.touch()
-            config = configure(lab, directory, counted, slurm)
+            commands = counting(lab, directory, counted) if counts else lab.commands
+            config = directory / "config.toml"
+            config.write_text(
+                f'engine = "slurm"\n'
+                f'[engines.slurm]\naddress = "{lab.outside}"\ncommands = "{commands}"\n'
+                f'directory = "/tmp/agents"\nshared = true\ndown_is_lost = true\n{slurm}\n'
+            )
             with running(directory / "data", "--config", str(config)) as service:
                 connection = Connection(service)
                 python = measures.runtime_interpreter(connection)
@@ -95,21 +107,15 @@ def site(slurm: str = "") -> Generator[Site]:
             lab.slurm("scancel", "-u", "root")
 
 
-def configure(lab: SlurmLab, directory: Path, counted: Path, slurm: str) -> Path:
-    """The service's configuration, and commands for it that are counted."""
+def counting(lab: SlurmLab, directory: Path, counted: Path) -> Path:
+    """Directory of commands for the service that are counted."""
     commands = directory / "commands"
     commands.mkdir()
     for name in _COMMANDS:
         script = commands / name
         script.write_text(f'#!/bin/sh\necho {name} >>{counted}\nexec {lab.commands / name} "$@"\n')
         script.chmod(0o755)
-    config = directory / "config.toml"
-    config.write_text(
-        f'engine = "slurm"\n'
-        f'[engines.slurm]\naddress = "{lab.outside}"\ncommands = "{commands}"\n'
-        f'directory = "/tmp/agents"\nshared = true\ndown_is_lost = true\n{slurm}\n'
-    )
-    return config
+    return commands
 
 
 # --- by hand ---
@@ -245,6 +251,22 @@ def kept_first_lines(here: Site, rounds: int) -> list[Row]:
     return [above(name, ours, in_kept, FIRST)]
 
 
+def kept_gangs(here: Site, rounds: int) -> list[Row]:
+    """Likewise of a gang."""
+    connection = Connection(here.service)
+    with allocation(here, *_ALL) as job:
+        in_kept, ours = (
+            values[FORGIVEN:]
+            for values in measures.interleaved(
+                rounds + FORGIVEN,
+                lambda: kept_gang(here, job),
+                lambda: measures.together(connection, GANG, _HOLD),
+            )
+        )
+    name = f"{GANG} replicas on 3 nodes with nodes kept, p50, against srun -n{GANG} in a kept allocation"
+    return [restarts.row(name, ours, in_kept, GANG_RATIO)]
+
+
 def settled(here: Site, one: Callable[[], float]) -> float:
     """Something of ours, once nothing is left of what was before it."""
     found = one()
@@ -262,7 +284,7 @@ def gangs(here: Site, rounds: int) -> list[Row]:
         for values in measures.interleaved(
             rounds + FORGIVEN,
             lambda: fresh_gang(here, of_srun),
-            lambda: settled(here, lambda: measures.together(connection, GANG)),
+            lambda: settled(here, lambda: measures.together(connection, GANG, _HOLD)),
         )
     )
     name = f"{GANG} replicas on 3 nodes all started, p50"
