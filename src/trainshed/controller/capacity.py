@@ -82,6 +82,8 @@ class CapacityTracker:
         self._drains: dict[str, NodeDrain] = {}
         #: By attempt: why what is placed does not start, as its engine tells it.
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
+        #: What was told last of jobs, and what that made of them: most are told several times as they are.
+        self._told: dict[JobUid, tuple[Job, GangState]] = {}
         self._changed = True
 
     # --- what is told ---
@@ -94,15 +96,20 @@ class CapacityTracker:
         if job.uid in self._delays and not _is_starting(job, self._delays[job.uid][0]):
             del self._delays[job.uid]
         before = self._state(job.uid)
+        if self._is_told(job, before):
+            return
         state = gang_state(job, before, self._policy)
         if state != before:
             self._snapshot.put(state)
             self._changed = True
+            self._told[job.uid] = job, state
+        elif before is not None:
+            self._told[job.uid] = job, before
 
     def gives_back(self, job: Job) -> bool:
         """Whether the job, as it is about to be stored, holds less capacity than was told last."""
         before = self._state(job.uid)
-        if before is None:
+        if before is None or self._is_told(job, before):
             return False
         now = gang_state(job, before, self._policy)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
@@ -116,6 +123,7 @@ class CapacityTracker:
 
     def forget(self, uid: JobUid) -> None:
         self._delays.pop(uid, None)
+        self._told.pop(uid, None)
         if uid in self._snapshot.entries:
             self._snapshot.remove(uid)
             self._changed = True
@@ -259,6 +267,11 @@ class CapacityTracker:
         """What was told of a job, or decided since."""
         entry = self._snapshot.entries.get(uid)
         return entry.state if entry else None
+
+    def _is_told(self, job: Job, state: GangState | None) -> bool:
+        """Whether the state is what this very record was told to be, and nothing was decided since."""
+        told, made = self._told.get(job.uid, (None, None))
+        return told is job and made is state is not None
 
     def _count(self, decision: Decision) -> None:
         before = self._snapshot.entries[decision.uid].state

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from trainshed.httpd.messages import JSON, Headers, Scope, Send, error_body
@@ -111,6 +112,7 @@ def _bare(netloc: str) -> str:
     return netloc.lower().removesuffix(":80").removesuffix(":443")
 
 
+@lru_cache(256)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

@@ -2,10 +2,17 @@
 (spec/invariants#pure-decisions)."""
 
 import secrets
+import struct
 import threading
 import time
+from collections.abc import Iterator
+from typing import Final
 
 from trainshed.core.names import JobUid
+
+_RANDOM_BITS: Final = 22
+_AT_ONCE: Final = 256
+"""Random words that are asked of the system at once."""
 
 
 def now() -> int:
@@ -22,9 +29,17 @@ class JobUids:
     def __init__(self) -> None:
         self._last = 0
         self._lock = threading.Lock()
+        self._random: Iterator[tuple[int]] = iter(())
 
     def __call__(self) -> JobUid:
-        fresh = (time.time_ns() // 1_000_000) << 22 | secrets.randbits(22)
         with self._lock:
+            fresh = (time.time_ns() // 1_000_000) << _RANDOM_BITS | self._bits()
             self._last = max(fresh, self._last + 1)
             return JobUid(self._last)
+
+    def _bits(self) -> int:
+        # Many at once: a call of the system hands the interpreter's lock to another thread, and waits for it.
+        for (word,) in self._random:
+            return word >> (32 - _RANDOM_BITS)
+        self._random = struct.iter_unpack("=I", secrets.token_bytes(4 * _AT_ONCE))
+        return self._bits()

@@ -32,6 +32,8 @@ def with_fallbacks(spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
     """The spec with the choices that a job's labels give it. Raises InvalidRequest: everything that is wrong
     with those labels."""
     given = dict(labels)
+    if given.keys().isdisjoint((REGIONS, MACHINE_TYPES, AFTER)):
+        return spec
     faults = Faults()
     places = [spec.region, *_regions(spec, given, faults)]
     machines = [

@@ -116,7 +116,7 @@ def unserved(resource: Section) -> tuple[str, ...]:
 
 
 def with_warnings(spec: JobSpec, *more: str) -> JobSpec:
-    return dataclasses.replace(spec, warnings=(*spec.warnings, *more))
+    return dataclasses.replace(spec, warnings=(*spec.warnings, *more)) if more else spec
 
 
 def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Scheduling:
