@@ -66,8 +66,8 @@ fi
 # Soaks take minutes each, or prove at length what other tests prove in short; they are for ./dev test-all.
 workers=$((processors + 4))
 [ "$workers" -le 8 ] || workers=8
-marks='not runtimes and not programs and not soak'
-[ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs'
+marks='not runtimes and not programs and not kubernetes and not soak'
+[ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs and not kubernetes'
 .venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --dist loadfile --no-loadscope-reorder --durations 20 && code=0 || code=$?
 took=$(($(date +%s) - began)) busy=$(($(used) - used))
 # One of gigabytes that a job of some test began to build costs minutes, and no test says so.

@@ -554,13 +554,14 @@ ELSEWHERE = {"stock_out", "spot_preempted", "out_of_disk", "data_failed"}
 ON_CLUSTERS = {
     "node_failed",
     "agent_lost",
+    "pod_evicted",
     "allocation_revoked",
     "allocation_expired",
     "cluster_preempted",
     "launch_rejected",
 }
 """Scripted in `tests/slurm/test_service_losses.py`, `test_service_rows.py` and `test_service_faults.py`
-there."""
+there, and in `tests/kubernetes/test_service.py`."""
 
 
 def test_every_row_of_the_table_has_a_scripted_run() -> None:

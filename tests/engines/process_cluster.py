@@ -71,6 +71,9 @@ class ProcessCluster:
             raise ClusterRefused(f"nobody runs jobs of {project}")
         return Owner(account=project)
 
+    def suspect(self, node: str) -> None:
+        pass
+
     def detach(self) -> None:
         """Nobody waits for anything but `withhold`."""
 

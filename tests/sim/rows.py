@@ -56,11 +56,13 @@ SPACING = tuple(tenths * _SECOND // 10 for tenths in (0, 1, 2, 4, 8, 16, 20))
 _GIVES = {
     REDUCER: Gives(restarts=20, window=MINUTE, goes_on=True),
     "oom": Gives(),
+    "disk": Gives(),
     "crash": Gives(retries=3),
     "lost": Gives(restarts=5, retries=3),
     # Who of a cluster took it.
     "node failed": Gives(restarts=5, retries=3),
     "agent gone": Gives(restarts=5, retries=3),
+    "put out": Gives(restarts=5, retries=3),
     "revoked": Gives(restarts=2),
     "expired": Gives(restarts=20),
     "outranked": Gives(NO_ROOM, retries=6),
@@ -76,6 +78,7 @@ _GIVES = {
 """In the order of the text: first match wins."""
 _HOLDS: dict[str, Callable[[End], bool]] = {
     "oom": lambda end: end.kind == "out_of_memory",
+    "disk": lambda end: end.kind == "out_of_disk",
     "crash": lambda end: (
         end.kind in _PROGRAM and (end.code in _CRASH_CODES or end.signal in _CRASH_SIGNALS)
     ),
@@ -85,6 +88,7 @@ _HOLDS: dict[str, Callable[[End], bool]] = {
     ),
     "node failed": lambda end: end.kind == "node_failed",
     "agent gone": lambda end: end.kind == "agent_lost",
+    "put out": lambda end: end.kind == "pod_evicted",
     "revoked": lambda end: end.kind == "allocation_revoked",
     "expired": lambda end: end.kind == "allocation_expired",
     "outranked": lambda end: end.kind == "cluster_preempted",
@@ -99,10 +103,12 @@ _HOLDS: dict[str, Callable[[End], bool]] = {
 CAUSES = {
     "reducer_lost": REDUCER,
     "out_of_memory": "oom",
+    "out_of_disk": "disk",
     "transient_exit": "crash",
     "replica_lost": "lost",
     "node_failed": "node failed",
     "agent_lost": "agent gone",
+    "pod_evicted": "put out",
     "allocation_revoked": "revoked",
     "allocation_expired": "expired",
     "cluster_preempted": "outranked",

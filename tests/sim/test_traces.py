@@ -65,7 +65,7 @@ def test_every_rule_of_a_house_is_met() -> None:
         "bad_device",
         "bus_error",
         "hung",
-        "evicted",
+        "pod_evicted",
         "out_of_memory",
         "user_code_failed",
     }
@@ -101,6 +101,7 @@ def test_every_outcome_is_met() -> None:
         "replica_lost",
         "node_failed",
         "agent_lost",
+        "pod_evicted",
         "allocation_revoked",
         "allocation_expired",
         "cluster_preempted",

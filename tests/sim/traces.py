@@ -279,7 +279,7 @@ class Life:
         loss = Loss.UNKNOWN
         if self._taker is not loss and not by_service:
             rare = self._takers.random() < 0.03
-            loss = self._takers.choice(tuple(Loss)) if rare else self._taker
+            loss = self._takers.choice((Loss.UNKNOWN, *_KNOWN)) if rare else self._taker
         attempt = self.job.attempt
         return ReplicaLost(attempt, one.id, one.incarnation, cause, by_service, loss)
 
@@ -317,6 +317,8 @@ class Life:
     }
 
 
-_KNOWN = tuple(loss for loss in Loss if loss is not Loss.UNKNOWN)
+_LIMITS = (Loss.OUT_OF_MEMORY, Loss.OUT_OF_DISK)
+"""Which are judged as the same limits of the program's own."""
+_KNOWN = tuple(loss for loss in Loss if loss is not Loss.UNKNOWN and loss not in _LIMITS)
 _ONCE = (JobAdmitted, Preempted, CapacityRefused, NodeLeft, DrillOrdered, PreparationFailed)
 """Decided or seen once: these are not told again."""

@@ -16,7 +16,7 @@ def test_ours_are_found_by_name() -> None:
 
 def test_no_setting_chooses_the_simulated_engine() -> None:
     assert "sim" not in registry.names()
-    with pytest.raises(LookupError, match="there are local"):
+    with pytest.raises(LookupError, match="there are kubernetes, local"):
         registry.factory("sim")
 
 
@@ -27,5 +27,5 @@ def test_other_packages_offer_theirs_as_entry_points(monkeypatch: pytest.MonkeyP
         return EntryPoints([point]).select(group=group, name=name)
 
     monkeypatch.setattr(registry, "entry_points", offered)
-    assert registry.names() == ("local", "slurm", "toy")
+    assert registry.names() == ("kubernetes", "local", "slurm", "toy")
     assert registry.factory("toy") is ToyEngine

@@ -86,6 +86,7 @@ EXAMPLES = [
             Cause.AGENT_LOST,
             Cause.ALLOCATION_REVOKED,
             Cause.ALLOCATION_EXPIRED,
+            Cause.POD_EVICTED,
         )
     ),
     (met(Cause.CLUSTER_PREEMPTED, WORKER), "cluster_preempted", Effect.JOB_RETRIES),
@@ -150,6 +151,7 @@ def test_the_public_codes_are_those_of_the_specification() -> None:
         "replica_lost": 3,
         "node_failed": 3,
         "agent_lost": 3,
+        "pod_evicted": 3,
         "allocation_revoked": 3,
         "allocation_expired": 3,
         "cluster_preempted": 8,
@@ -175,6 +177,7 @@ def test_the_budgets_are_those_of_the_specification() -> None:
         "replica_lost": (5, 3),
         "node_failed": (5, 3),
         "agent_lost": (5, 3),
+        "pod_evicted": (5, 3),
         "allocation_revoked": (2, 0),
         "allocation_expired": (20, 0),
         "cluster_preempted": (0, 6),

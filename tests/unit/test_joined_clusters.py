@@ -70,6 +70,9 @@ class Recorder:
             raise ClusterRefused("nobody's")
         return Owner(f"{project}-on-{node}")
 
+    def suspect(self, node: str) -> None:
+        pass
+
     def detach(self) -> None:
         self.asked.append("detach")
 

@@ -324,5 +324,5 @@ def test_the_walk_meets_every_state_and_every_rule() -> None:
     assert {r.state for subject in states for r in subject.replicas} == set(ReplicaState)
     used = {name for subject in states for name, _ in subject.retries}
     # Ways of being lost that only rules tell apart would multiply the states, and show nothing else.
-    alike = {"node_failed", "agent_lost", "cluster_preempted"}
+    alike = {"node_failed", "agent_lost", "pod_evicted", "cluster_preempted"}
     assert used == {rule.name for rule in POLICY.rules if rule.retries} - alike

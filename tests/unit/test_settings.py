@@ -222,6 +222,7 @@ def test_nodes_of_a_cluster_have_bounds_unless_told_otherwise() -> None:
     """A hold is asked for on nodes that have what it takes, and not where it would wait behind others."""
     assert not Settings().strict
     assert Settings(engine="slurm").strict
+    assert Settings(engine="kubernetes").strict
     assert not Settings(engine="slurm", capacity="relaxed").strict
     handed_down = {"slurm": {"queue": "slurm"}}
     assert not Settings(engine="slurm", engines=handed_down).strict

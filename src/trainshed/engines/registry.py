@@ -18,6 +18,7 @@ from trainshed.engines.port import Engine, SecretSource, ServiceAccess
 
 GROUP = "trainshed.engines"
 _OURS = {
+    "kubernetes": "trainshed.engines.kubernetes.build:new_engine",
     "local": "trainshed.engines.local.build:new_engine",
     "slurm": "trainshed.engines.slurm.build:new_engine",
 }

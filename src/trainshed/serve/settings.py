@@ -226,7 +226,7 @@ class Settings:
     @property
     def strict(self) -> bool:
         """Nodes have bounds."""
-        bounded = self.engine == "slurm" and not self.is_handed_down
+        bounded = self.engine in ("kubernetes", "slurm") and not self.is_handed_down
         return (self.capacity or ("strict" if bounded else "relaxed")) == "strict"
 
     @property

@@ -14,8 +14,8 @@ class Cause(enum.StrEnum):
     EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit
     did. OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its
     node, or its node ended it. LOST: it is gone without a record, through no fault of ours; NODE_FAILED,
-    AGENT_LOST, ALLOCATION_REVOKED, ALLOCATION_EXPIRED, CLUSTER_PREEMPTED: likewise, and it is known how
-    (`Loss`). PACKAGE: the job's own package cannot be installed. DATA: its dataset cannot be split.
+    AGENT_LOST, ALLOCATION_REVOKED, ALLOCATION_EXPIRED, CLUSTER_PREEMPTED, POD_EVICTED: likewise, and it is
+    known how (`Loss`). PACKAGE: the job's own package cannot be installed. DATA: its dataset cannot be split.
     REJECTED: the engine will never start it. SERVICE: the service failed. STOCK_OUT: no node can take it.
     PREEMPTED: its capacity went to another job. CANCELLED: a user or a time limit ended the job.
     """
@@ -32,6 +32,7 @@ class Cause(enum.StrEnum):
     ALLOCATION_REVOKED = "allocation_revoked"
     ALLOCATION_EXPIRED = "allocation_expired"
     CLUSTER_PREEMPTED = "cluster_preempted"
+    POD_EVICTED = "pod_evicted"
     PACKAGE = "package"
     DATA = "data"
     REJECTED = "rejected"
@@ -48,6 +49,7 @@ CLUSTER_LOSSES: Final = frozenset(
         Cause.ALLOCATION_REVOKED,
         Cause.ALLOCATION_EXPIRED,
         Cause.CLUSTER_PREEMPTED,
+        Cause.POD_EVICTED,
     }
 )
 """Of a replica on a cluster: lost, and it is known how."""

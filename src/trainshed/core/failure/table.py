@@ -111,6 +111,15 @@ RULES: Final[tuple[Rule, ...]] = (
         restarts=5,
         retries=3,
     ),
+    Rule(
+        "pod_evicted",
+        Match(frozenset({Cause.POD_EVICTED})),
+        Action.FAIL,
+        INVALID_ARGUMENT,
+        Message.LOST,
+        restarts=5,
+        retries=3,
+    ),
     # A cancelled allocation may be a mistake; one that is cancelled again and again is meant.
     Rule(
         "allocation_revoked",

@@ -18,6 +18,7 @@ class Loss(enum.StrEnum):
     UNKNOWN: it is not known. NODE_FAILED: its node, as the cluster says. AGENT_LOST: the agent on its node is
     gone, or is not heard any more. Of what the cluster held for it: ALLOCATION_REVOKED: somebody cancelled
     it. ALLOCATION_EXPIRED: its time limit is over. CLUSTER_PREEMPTED: the cluster gave it to another job.
+    POD_EVICTED: the node put it out. OUT_OF_MEMORY, OUT_OF_DISK: the cluster ended all of it at its limit.
     """
 
     UNKNOWN = "lost"
@@ -26,6 +27,9 @@ class Loss(enum.StrEnum):
     ALLOCATION_REVOKED = "allocation_revoked"
     ALLOCATION_EXPIRED = "allocation_expired"
     CLUSTER_PREEMPTED = "cluster_preempted"
+    POD_EVICTED = "pod_evicted"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,8 @@ _MIRROR_EVERY = 2.0
 """Seconds between two looks at files that nothing is told of, such as what replicas use."""
 _LAST_GRACE = 5 * 10**9
 """ns that programs have when the lease is over."""
+_LAST_WORDS = 5.0
+"""Seconds that the service has to be told of their ends."""
 _OVER = (
     "its agent ends: the service was silent for longer than the lease, or has let it go; what ran there "
     "begins elsewhere once it counts as lost"
@@ -126,6 +128,8 @@ class Agent:
         #: The first call of the service; None = it was taken.
         self._dialled: asyncio.Task[Connection] | None = None
         self._leaving = asyncio.Event()
+        #: Something was seen of a replica.
+        self._seen = asyncio.Event()
         #: Its programs are ended, and nothing is begun any more.
         self._is_over = False
 
@@ -167,6 +171,22 @@ class Agent:
             self._beacon.close()
             await self._shells.close()
             await self._engine.close()
+
+    async def part(self) -> None:
+        """Somebody else than the service wants this place: end what runs, tell of it, and leave."""
+        if self._is_over:
+            return
+        self._is_over = True
+        log.warning("asked to end: programs have %g s", self._document.grace)
+        self._untold.add(None, messages.Ending())
+        await self._engine.stop(self._job_uid, self._attempt, round(self._document.grace * 10**9))
+        while self._known.live():
+            self._seen.clear()
+            await self._seen.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._untold.empty()
+        self._leaving.set()
 
     # --- connections ---
 
@@ -447,6 +467,7 @@ class Agent:
                     news = _news(told)
                     self._known.add(told.replica, told.incarnation, news)
                     self._untold.add(told.replica, news)
+                    self._seen.set()
             case LinesWritten(uid, attempt, replica, lines):
                 if self._is_mine(uid, attempt):
                     self._note(replica, messages.Lines(replica, lines))

@@ -68,14 +68,25 @@ async def _serve(
         own_address, document.address, (document.credential.host, document.credential.port)
     )
     engine = LocalEngine(directory, _options(document, access, address), zygote=zygote)
-    agent = begin(Agent(document, engine, dialer, address, begun).run(), "the agent")
+    agent = Agent(document, engine, dialer, address, begun)
+    running = begin(agent.run(), "the agent")
     loop = asyncio.get_running_loop()
+    parting: list[asyncio.Task[None]] = []
+
+    def part() -> None:
+        if document.grace and not parting:
+            parting.append(begin(agent.part(), "ending what runs here"))
+        elif not document.grace:
+            # Whoever cancels the allocation ends the programs as well: there is nothing to be told any more.
+            running.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Whoever cancels the allocation ends the programs as well: there is nothing to be told any more.
-        loop.add_signal_handler(number, agent.cancel)
+        loop.add_signal_handler(number, part)
     try:
-        await asyncio.gather(agent, return_exceptions=True)
+        await asyncio.gather(running, return_exceptions=True)
     finally:
+        for task in parting:
+            task.cancel()
         for number in (signal.SIGTERM, signal.SIGINT):
             # What is left to do is to leave nothing.
             loop.remove_signal_handler(number)

@@ -28,6 +28,7 @@ from trainshed.engines.remote.cluster import (
     ClusterUnavailable,
     HoldEnd,
     HoldName,
+    MayLive,
     unreached,
 )
 from trainshed.engines.remote.content.library import Library
@@ -382,6 +383,7 @@ class Agents:
             return None
         silent = now - agent.silent_since
         is_over = silent > self._lease + _MARGIN
+        self._cluster.suspect(agent.node)
         report = self._cluster.report()
         node = next((one for one in report.nodes if one.node.name == agent.node), None)
         # Of a cluster that does not answer nothing is known of any node.
@@ -413,23 +415,30 @@ class Agents:
             return None
         name = hold_name(self._identity, gang.record, agent.part)
         if name not in report.agents:
-            try:
-                end = await self._ended(name)
-            except ClusterUnavailable as failure:
-                if silent < _UNDECIDED:
-                    return None
-                _log(agent).warning("it is not known how a hold ended: %s", failure)
-                end = None
-            if end is not None:
-                return HoldEnd(
-                    end.loss, f"{end.why}, and its programs on node {agent.node} with it"
-                )
-        if agent.node not in report.agents.get(name, frozenset()):
-            return HoldEnd(
-                Loss.AGENT_LOST,
-                f"its agent on node {agent.node} has ended, and its programs with it",
-            )
+            return await self._end_of_hold(gang, agent, name, silent)
+        if agent.node not in report.agents[name]:
+            return _agent_ended(agent)
         return None
+
+    async def _end_of_hold(
+        self, gang: Gang, agent: AgentHandle, name: HoldName, silent: float
+    ) -> HoldEnd | None:
+        """How the hold ended of an agent that has been silent for so many seconds; None = that is not certain
+        yet."""
+        try:
+            end = await self._ended(name)
+        except MayLive as unsure:
+            if any(gang.is_live(seat) for seat in gang.seats_of(agent)):
+                return None
+            return HoldEnd(Loss.AGENT_LOST, str(unsure))
+        except ClusterUnavailable as failure:
+            if silent < _UNDECIDED:
+                return None
+            _log(agent).warning("it is not known how a hold ended: %s", failure)
+            end = None
+        if end is None:
+            return _agent_ended(agent)
+        return HoldEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
 
     async def _ended(self, name: HoldName) -> HoldEnd | None:
         """How a hold ended. The cluster is asked once a round, however many agents the hold had."""
@@ -479,6 +488,12 @@ class Agents:
             self.give_up(agent)
         for seat in lost:
             self._attempts.report_lost(gang, seat)
+
+
+def _agent_ended(agent: AgentHandle) -> HoldEnd:
+    return HoldEnd(
+        Loss.AGENT_LOST, f"its agent on node {agent.node} has ended, and its programs with it"
+    )
 
 
 def _told_of_files(seen: messages.SharedFiles) -> str:

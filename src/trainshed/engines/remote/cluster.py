@@ -24,6 +24,11 @@ class ClusterUnavailable(Exception):
     why, as the cluster tells it."""
 
 
+class MayLive(ClusterUnavailable):
+    """The cluster knows nothing of a hold any more, and nobody saw its end: programs there may live until
+    their agent's lease is over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """As whom a project's jobs hold nodes, and run there."""
@@ -79,6 +84,9 @@ class NodeNeed:
     #: Public machine type of the replicas, or of one whose machine goes where the others' go; "" = not known.
     machine: str = ""
     owner: Owner = THE_SERVICE
+    #: The replica, `workerpool0-1`, if it is for one alone (`RemoteOptions.apart`), and its hostname.
+    replica: str = ""
+    hostname: str = ""
 
     @property
     def wanted(self) -> MachineWanted:
@@ -164,6 +172,11 @@ class Cluster(Protocol):
         """Each look that found something else than the one before, until `close`. One reader."""
         ...
 
+    def suspect(self, node: str) -> None:
+        """An agent on that node is silent: clusters that are not looked at every few seconds anyway look at
+        it soon (`NodeReport.looked`)."""
+        ...
+
     def detach(self) -> None:
         """This process ends: what is still asked for stays so, if the cluster keeps it, for the next one to
         go on waiting."""
@@ -193,7 +206,7 @@ class Cluster(Protocol):
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         """How a hold ended that is not in reports any more; None = the cluster does not know. Raises
-        ClusterUnavailable: that is not decided yet, or not told just now."""
+        ClusterUnavailable: that is not decided yet, or not told just now; MayLive."""
         ...
 
     async def give_back(self, name: HoldName) -> None:

@@ -166,7 +166,15 @@ class RemoteEngine:
                 nodes = self._nodes.by_name()
                 owner = await self._slots.owner(requests)
                 gang = Gang(
-                    new_record(job_uid, attempt, requests, nodes, owner=owner, anywhere=anywhere)
+                    new_record(
+                        job_uid,
+                        attempt,
+                        requests,
+                        nodes,
+                        owner=owner,
+                        anywhere=anywhere,
+                        apart=self._options.apart,
+                    )
                 )
                 await self._attempts.write(gang, gang.record)
                 self._attempts.gangs[key] = gang

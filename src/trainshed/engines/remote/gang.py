@@ -91,13 +91,16 @@ def new_record(
     *,
     owner: Owner = THE_SERVICE,
     anywhere: bool = False,
+    apart: bool = False,
 ) -> GangRecord:
     """Nodes that need the same are one part of it: clusters give equal nodes at once. `anywhere`: the cluster
-    chooses them."""
+    chooses them. `apart`: each replica is a part by itself."""
     parts: dict[int, tuple[NodeNeed, ...]] = {}
     places: dict[ReplicaId, int] = {}
-    for need, replicas in needs(requests, nodes, owner=owner, anywhere=anywhere):
+    for need, replicas in needs(requests, nodes, owner=owner, anywhere=anywhere, apart=apart):
         for number, others in parts.items():
+            if apart:
+                continue
             # Two needs of one node are of machines that go different ways to it.
             if _shape(others[0]) == _shape(need) and need.node not in {one.node for one in others}:
                 parts[number] = (*others, need)
@@ -162,13 +165,14 @@ def moved(
     nodes: Mapping[str, Node],
     *,
     anywhere: bool = False,
+    apart: bool = False,
 ) -> GangRecord:
     """The record with those replicas on the nodes that the requests name, in a part of their own for each
     need; parts that nobody is left in are no more."""
     parts = dict(record.parts)
     first = max(parts, default=-1) + 1
     places: dict[ReplicaId, int] = {}
-    found = needs(requests, nodes, owner=record.owner, anywhere=anywhere)
+    found = needs(requests, nodes, owner=record.owner, anywhere=anywhere, apart=apart)
     for number, (need, replicas) in enumerate(found, first):
         parts[number] = (need,)
         places |= dict.fromkeys(replicas, number)
@@ -193,18 +197,22 @@ def needs(
     *,
     owner: Owner = THE_SERVICE,
     anywhere: bool = False,
+    apart: bool = False,
 ) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
     """What replicas need on each node together, and which they are: those whose machines go the same way to
-    it (`Acceptance.routes`). Their agent is included as far as others leave it room; never more than the node
-    has, on which the scheduler has found them a place. `anywhere`: the cluster chooses, and says itself what
-    it will never give; their agent is included unless no node is as large."""
-    by_way: dict[tuple[str, int], list[SlotRequest]] = {}
+    it (`Acceptance.routes`); what each needs by itself, where they are kept `apart`. Their agent is included
+    as far as others leave it room; never more than the node has, on which the scheduler has found them a
+    place. `anywhere`: the cluster chooses, and says itself what it will never give; their agent is included
+    unless no node is as large."""
+    by_way: dict[tuple[object, ...], list[SlotRequest]] = {}
     for request in requests:
         here = nodes.get(request.node)
         way = here.accepts.position(request.wanted) if here else -1
-        by_way.setdefault((request.node, way), []).append(request)
+        own = request.replica if apart else None
+        by_way.setdefault((request.node, way, own), []).append(request)
     found: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []
-    for (node, _), some in by_way.items():
+    for some in by_way.values():
+        node = some[0].node
         vcpus = sum(request.vcpus for request in some) or 1.0
         asked = sum(request.memory_bytes or UNSAID_MEMORY for request in some)
         memory = asked + AGENT_MEMORY
@@ -220,6 +228,8 @@ def needs(
         typical = next((request for request in some if request.accelerators), some[0])
         kind = typical.accelerator if devices else ""
         need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine, owner)
+        if apart:
+            need = replace(need, replica=str(some[0].replica), hostname=some[0].hostname)
         found.append((need, tuple(request.replica for request in some)))
     return found
 

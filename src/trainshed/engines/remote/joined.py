@@ -113,6 +113,10 @@ class JoinedClusters:
         while (report := await self._reader.get()) is not None:
             yield report
 
+    def suspect(self, node: str) -> None:
+        name, own = self._split(node)
+        self._members[name].cluster.suspect(own)
+
     def detach(self) -> None:
         for member in self._members.values():
             member.cluster.detach()
@@ -198,7 +202,7 @@ class JoinedClusters:
             one,
             node=replace(node, name=_joined(name, node.name), accepts=accepts),
             address=one.address or node.name,
-            looked=looked,
+            looked=looked if one.looked is None else one.looked,
         )
 
     def _require(self, name: str) -> None:

@@ -69,6 +69,9 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     preflight: bool = False
     #: Directories of file systems that it shares with the service (`shared_files`).
     shared: tuple[str, ...] = ()
+    #: Seconds that programs get when the agent is asked to end by others than the service (SIGTERM); their
+    #: ends are told then. 0 = it ends at once, and its programs with it.
+    grace: float = 0.0
 
 
 # --- what the service says ---

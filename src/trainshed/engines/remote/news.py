@@ -32,6 +32,19 @@ class Known:
     def replicas(self) -> list[ReplicaId]:
         return sorted({replica for replica, _ in self._news})
 
+    def live(self) -> list[ReplicaId]:
+        """Those that have started, and whose end was not seen."""
+        ends = messages.Exited, messages.Lost
+        last = {
+            replica: told
+            for (replica, _), told in sorted(self._news.items(), key=lambda each: each[0])
+        }
+        return [
+            replica
+            for replica, told in last.items()
+            if not any(isinstance(one, ends) for one in told)
+        ]
+
     def all(self) -> list[tuple[ReplicaId, News]]:
         """Of each replica in the order in which it was seen, and of each incarnation all starts first: who
         has ended may have waited for the others to begin."""
@@ -52,6 +65,8 @@ class Untold:
         self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
         self._number = 0
         self._wake = asyncio.Event()
+        #: Somebody waits for something new, and has sent what was before it.
+        self._emptied = asyncio.Event()
 
     def add(self, replica: ReplicaId | None, news: News | None) -> None:
         """`replica`: None = it concerns no single one. `news`: None = only look at the replica's streams."""
@@ -62,14 +77,21 @@ class Untold:
             case _:
                 key = self._number = self._number + 1
         self._waiting[key] = (replica, news)
+        self._emptied.clear()
         self._wake.set()
 
     def clear(self) -> None:
         """Drop all of it."""
         self._waiting.clear()
+        self._emptied.set()
+
+    async def empty(self) -> None:
+        """Wait until all that was added has been taken, and what was taken last was done with."""
+        await self._emptied.wait()
 
     async def next(self) -> tuple[ReplicaId | None, News | None]:
         while not self._waiting:
+            self._emptied.set()
             self._wake.clear()
             await self._wake.wait()
         return self._waiting.pop(next(iter(self._waiting)))

@@ -46,6 +46,8 @@ class RemoteOptions:
     quarantine: float = 3600.0
     #: The cluster chooses nodes: those that requests name are wishes.
     anywhere: bool = False
+    #: Each replica has a hold and an agent of its own, also beside others on its node.
+    apart: bool = False
     #: Of what failed replicas left.
     autopsies: CollectorOptions = field(default_factory=CollectorOptions)
     #: Seconds for which what an attempt held is kept for another one that needs the same; 0 = it is not, but

@@ -135,7 +135,14 @@ class SlotMaker:
         if not self._options.anywhere:
             moving += with_them(gang, moving, requests)
         await self._attempts.write(
-            gang, moved(before, moving, self._nodes.by_name(), anywhere=self._options.anywhere)
+            gang,
+            moved(
+                before,
+                moving,
+                self._nodes.by_name(),
+                anywhere=self._options.anywhere,
+                apart=self._options.apart,
+            ),
         )
         for part in before.parts.keys() - gang.record.parts.keys():
             left = [agent for agent in gang.agents.values() if agent.part == part]

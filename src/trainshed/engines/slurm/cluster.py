@@ -109,6 +109,9 @@ class SlurmCluster:
         while (report := await self._reader.get()) is not None:
             yield report
 
+    def suspect(self, node: str) -> None:
+        pass  # It is looked at all the time.
+
     def detach(self) -> None:
         self._is_detached = True
 

@@ -76,12 +76,14 @@ class Bootstrap:
     python: str
     directory: str
     module: str = AGENT
+    #: Run before anything is read, by a Python that has imported `sys` alone.
+    first: str = ""
 
     @property
     def argv(self) -> Sequence[str]:
         """The command that starts an agent."""
         # The last word is for those who look at the node's processes.
-        return self.python, "-I", "-S", "-c", _FIRST, "trainshed-agent"
+        return self.python, "-I", "-S", "-c", f"{self.first}{_FIRST}", "trainshed-agent"
 
     def parcel(self, document: bytes) -> bytes:
         """All of its standard input."""

@@ -8,6 +8,7 @@ when it has taken all (`opening.say_taken`): until then whoever hands it over is
 import _imp
 import json
 import os
+import signal
 import stat
 import sys
 
@@ -41,6 +42,9 @@ def load(stream: "IO[bytes]") -> None:
         agent = __import__(header["module"], fromlist=["main"])
     except ImportError as failure:
         _give_up("the agent's code cannot be loaded by %s: %s" % (sys.executable, failure))
+    # Who started this may have set a limit to how long it takes to come.
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _give(document)
     agent.main()
 

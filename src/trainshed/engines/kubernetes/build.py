@@ -1,0 +1,174 @@
+"""Builds the Kubernetes engine for a service, by the settings of `[engines.kubernetes]`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from trainshed.engines.kubernetes.manifests import DIRECTORY
+from trainshed.engines.kubernetes.settings import KubernetesSettings, parse
+from trainshed.engines.local import machine
+from trainshed.engines.local.autopsies import Keeping
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
+from trainshed.engines.local.spawner import ZygoteHandle
+from trainshed.engines.registry import EngineContext
+from trainshed.engines.remote.agents import Agents
+from trainshed.engines.remote.autopsies import CollectorOptions
+from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
+from trainshed.engines.remote.content.library import Library
+from trainshed.engines.remote.credentials import Credential, Issuer
+from trainshed.engines.remote.engine import PORT, RemoteEngine
+from trainshed.engines.remote.hub import Hub
+from trainshed.engines.remote.joined import ALONE, JoinedClusters, Member
+from trainshed.engines.remote.messages import AgentDocument, News, Order
+from trainshed.engines.remote.options import AgentCommand, RemoteOptions
+from trainshed.engines.streams import FileStreams
+
+_AGENTS: Final = f"{DIRECTORY}/agents"
+"""Where an agent writes in its Pod."""
+_WAIT = 60
+"""Seconds for which a Pod's process waits for its document: one that nobody comes for, since the service was
+killed just then, shall not be taken for an agent."""
+_FIRST = (
+    "import os,signal;signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'nobody said what to do\\n'),"
+    f"os._exit(78)));signal.alarm({_WAIT});"
+)
+"""As process 1 it would not even get a signal that it has no handler for."""
+
+
+def new_engine(context: EngineContext) -> RemoteEngine:
+    """Raises ValueError: what is wrong with the settings."""
+    settings = parse(context.settings)
+    try:
+        from trainshed.engines.kubernetes.cluster import KubernetesCluster
+    except ImportError as failure:
+        raise ValueError(
+            f"the engine kubernetes needs packages that are not installed ({failure.name}); install "
+            "trainshed[kubernetes]"
+        ) from failure
+    directory = context.data / "engines" / "kubernetes"
+    identity = machine.identity(context.data)
+    doors = {
+        door: path
+        for door, path in (
+            ("buckets", context.access.storage_socket),
+            ("rest", context.access.rest_socket),
+            ("grpc", context.access.grpc_socket),
+        )
+        if path is not None
+    }
+    code = _Code(settings.python)
+    options = RemoteOptions(
+        identity=identity,
+        directory=directory,
+        lease=settings.lease,
+        # A node that is only not heard of is waited for (`look.node_state`).
+        down_is_lost=True,
+        agent=partial(_document, context, settings, tuple(doors)),
+        command=code.command,
+        secrets=context.secrets,
+        library=Library([context.cache], context.interpreters),
+        preflight=settings.preflight,
+        quarantine=settings.quarantine_minutes * 60,
+        apart=True,
+        autopsies=CollectorOptions(
+            round(settings.autopsy_size * 2**30), nodes_directories=(_AGENTS,)
+        ),
+    )
+
+    def new_hub(agents: Agents) -> Hub[Order, News]:
+        return Hub(
+            Issuer.open(directory / "authority", options.now),
+            host=settings.host,
+            port=settings.port or _last_port(directory),
+            received=News,
+            doors=doors,
+            admits=agents.admits,
+            serve=agents.serve,
+            introduction=agents.may_introduce,
+            content=agents.send_content,
+            dialled=settings.service_address,
+        )
+
+    zygote = context.zygote if isinstance(context.zygote, ZygoteHandle) else None
+    here = Options(
+        hidden=context.hidden,
+        visible=context.rules.visible,
+        level=context.rules.isolation,
+        keeping=Keeping(context.rules.autopsy_ttl, context.rules.autopsy_limit),
+        now=context.now,
+    )
+    cluster = KubernetesCluster(
+        settings, identity, command=entry(settings.python), cache=str(context.cache)
+    )
+    return RemoteEngine(
+        # By which the service starts without the cluster, if that does not answer.
+        JoinedClusters({ALONE: Member(cluster, (), identity)}, identity, "kubernetes"),
+        FileStreams(context.data / "logs"),
+        options,
+        new_hub,
+        here=LocalEngine(directory / "here", here, zygote=zygote),
+    )
+
+
+def entry(python: str) -> tuple[str, ...]:
+    """What every Pod runs."""
+    return tuple(Bootstrap(AgentCode(b"", ""), python, _AGENTS, first=_FIRST).argv)
+
+
+class _Code:
+    """What agents are given, read when the first one is started."""
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        self._made: Bootstrap | None = None
+
+    def command(self, node: str) -> AgentCommand:
+        """Blocks, the first time for half a second."""
+        if self._made is None:
+            self._made = Bootstrap(AgentCode.collect(), self._python, _AGENTS, first=_FIRST)
+        return AgentCommand(self._made.argv, self._made.parcel)
+
+
+def _document(
+    context: EngineContext,
+    settings: KubernetesSettings,
+    doors: tuple[str, ...],
+    *,
+    credential: Credential,
+    **own: object,
+) -> AgentDocument:
+    """What all agents are told, and what is one's own."""
+    own["address"] = ""  # Its Pod's, whatever the node's is.
+    return AgentDocument(
+        credential=replace(credential, host=settings.service_address),
+        directory=_AGENTS,
+        level=context.rules.isolation,
+        processes=context.rules.max_processes,
+        usage_every=context.rules.usage_every,
+        disk_enforced=context.rules.enforce_disk,
+        hidden=tuple(map(str, context.hidden)),
+        visible=tuple(map(str, context.rules.visible)),
+        interception=_text(context.access.certificate),
+        trust=_text(context.access.trust),
+        doors=doors,
+        cache=str(context.cache),
+        cache_limit=round(settings.cache_limit * 2**30),
+        preflight=settings.preflight,
+        grace=settings.grace,
+        **own,  # pyright: ignore[reportArgumentType] `RemoteOptions.agent` says which
+    )
+
+
+def _text(path: Path | None) -> str:
+    return path.read_text("utf-8") if path is not None and path.exists() else ""
+
+
+def _last_port(directory: Path) -> int:
+    """Where agents of jobs that run will call; 0 = nowhere yet."""
+    try:
+        return int((directory / PORT).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0

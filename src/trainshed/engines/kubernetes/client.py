@@ -1,0 +1,234 @@
+"""The API of one cluster: lists, watches, and the few writes that the engine makes.
+
+Kubeconfigs, credentials (tokens that rotate, commands that print them, certificates) and TLS are lightkube's,
+HTTP is httpx2's; only what is looked at of objects is decoded (docs/adr/0098).
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, TypeVar
+
+import httpx2
+import msgspec
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.exceptions import ConfigError
+
+from trainshed.engines.kubernetes.objects import Page, Status, WatchEvent
+from trainshed.engines.kubernetes.settings import KubernetesSettings
+from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, Given
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_PAGE = 500
+"""Objects of one page of a list."""
+_PATIENCE = httpx2.Timeout(20.0, connect=5.0)
+"""Seconds for any one call; `attach` and watches have their own."""
+WATCH_SECONDS: Final = 240
+"""After which the server ends a watch, to be resumed."""
+_SILENT_SECONDS = WATCH_SECONDS + 30.0
+"""After which a watch that says nothing has no other end any more."""
+_STDIN, _STDOUT, _ERROR = b"\0", b"\1", b"\3"
+"""How messages to and from a container begin."""
+_TAKING_SECONDS = 30.0
+"""In which a process has to take its input."""
+_PIECE = 1 << 17
+"""Bytes of one message to a container."""
+
+
+class ApiFailure(Exception):
+    """The API answers, and does not do it. `status`: the number of HTTP. `reason`: its word for it."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{message or reason or 'no reason is given'} ({status} {reason})".strip())
+        self.status = status
+        self.reason = reason
+
+    @property
+    def is_final(self) -> bool:
+        """The same call would fail the same way: what was asked for is wrong, or forbidden."""
+        return self.status in (400, 401, 403, 404, 405, 413, 415, 422)
+
+
+class Expired(Exception):
+    """What a watch was to go on from the server does not remember any more."""
+
+
+class ApiClient:
+    """Raises ClusterRefused: there is no usable kubeconfig."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        path = settings.kubeconfig_path
+        try:
+            found = KubeConfig.from_file(path) if path else KubeConfig.from_service_account()
+            config = found.get(settings.context or None)
+            assert config is not None, "a context was named, or there is a current one"
+            self._http = AsyncClient(config, ConnectionParams(timeout=_PATIENCE, trust_env=False))
+        except (ConfigError, KeyError, OSError, ValueError) as failure:
+            raise ClusterRefused(
+                f"how the cluster is reached cannot be read from {path or 'this Pod'} ({failure!r}); name a "
+                "kubeconfig and a context of it in [engines.kubernetes]"
+            ) from failure
+        #: Where it is, for messages.
+        self.server: str = config.cluster.server
+        #: Of the context; "" = it names none.
+        self.namespace: str = config.namespace or ""
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def list(
+        self, path: str, kind: type[T], params: Mapping[str, str] | None = None
+    ) -> tuple[list[T], str]:
+        """All of a collection, and the version from which a watch of it goes on. Raises ApiFailure,
+        ClusterUnavailable."""
+        found: list[T] = []
+        asked = {"limit": str(_PAGE), **(params or {})}
+        while True:
+            answer = await self._call("GET", path, params=asked)
+            page = _decoded(answer, Page[kind])
+            found += page.items
+            if not page.metadata.continue_:
+                return found, page.metadata.resource_version
+            asked["continue"] = page.metadata.continue_
+
+    async def get(self, path: str, kind: type[T]) -> T:
+        """Raises ApiFailure, ClusterUnavailable."""
+        return _decoded(await self._call("GET", path), kind)
+
+    async def create(self, path: str, manifest: Mapping[str, Any], kind: type[T]) -> T:
+        """Raises ApiFailure, ClusterUnavailable."""
+        return _decoded(await self._call("POST", path, body=manifest), kind)
+
+    async def delete(self, path: str, *, uid: str, grace: int | None = None) -> None:
+        """That very one, if it is there. `grace`: seconds; None = its own. Raises ApiFailure,
+        ClusterUnavailable."""
+        body: dict[str, Any] = {"preconditions": {"uid": uid}}
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
+        try:
+            await self._call("DELETE", path, body=body)
+        except ApiFailure as failure:
+            # 409: another one of that name is there by now.
+            if failure.status not in (404, 409):
+                raise
+
+    async def watch(
+        self, path: str, version: str, params: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[WatchEvent]:
+        """What has changed since `version`, until the server ends it, which it does every few minutes. Raises
+        Expired, ApiFailure, ClusterUnavailable."""
+        asked = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+            **(params or {}),
+        }
+        timeout = httpx2.Timeout(5.0, read=_SILENT_SECONDS)
+        try:
+            async with self._http.stream("GET", path, params=asked, timeout=timeout) as answer:
+                if answer.status_code == 410:
+                    raise Expired
+                if answer.is_error:
+                    await answer.aread()
+                    raise _failure(answer)
+                async with contextlib.aclosing(_lines(answer)) as lines:
+                    async for line in lines:
+                        event = msgspec.json.decode(line, type=WatchEvent)
+                        if event.type == "ERROR":
+                            status = msgspec.json.decode(event.object, type=Status)
+                            if status.code == 410:
+                                raise Expired
+                            raise ApiFailure(status.code, status.reason, status.message)
+                        yield event
+        except (httpx2.HTTPError, OSError, msgspec.MsgspecError) as failure:
+            raise ClusterUnavailable(_unreached(self.server, failure)) from failure
+
+    async def attach(self, path: str, container: str, given: Given, word: bytes) -> bool:
+        """Give a container all of its standard input, once it is attached to it, and wait until it says that
+        it has taken it. False: it ended before. Raises ApiFailure, ClusterUnavailable, what `given`
+        raises."""
+        params = {"container": container, "stdin": "true", "stdout": "true", "stderr": "false"}
+        url = httpx2.URL(self._http.base_url).join(f"{path}/attach")
+        try:
+            async with self._http.websocket(
+                url, params=params, subprotocols=["v4.channel.k8s.io"]
+            ) as line:
+                content = await given()
+                for start in range(0, len(content), _PIECE):
+                    await line.send_bytes(_STDIN + content[start : start + _PIECE])
+                return await _said(line, word)
+        except Exception as failure:
+            # Its tasks raise groups, mostly of one.
+            one = failure
+            while isinstance(one, ExceptionGroup) and len(one.exceptions) == 1:
+                one = one.exceptions[0]
+            if isinstance(one, (WebSocketDisconnect, WebSocketNetworkError)):
+                return False
+            if isinstance(one, (httpx2.HTTPError, HTTPXWSException, OSError, TimeoutError)):
+                raise ClusterUnavailable(_unreached(self.server, one)) from failure
+            raise one from None
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        headers = {"Content-Type": "application/json"} if body is not None else None
+        content = msgspec.json.encode(body) if body is not None else None
+        try:
+            answer = await self._http.request(
+                method, path, params=params, content=content, headers=headers
+            )
+        except (httpx2.HTTPError, OSError, ConfigError) as failure:
+            raise ClusterUnavailable(_unreached(self.server, failure)) from failure
+        if answer.is_error:
+            raise _failure(answer)
+        return answer.content
+
+
+async def _said(line: AsyncWebSocketSession, word: bytes) -> bool:
+    """Whether a container says the word before it ends."""
+    said = b""
+    while word not in said:
+        message = await line.receive_bytes(timeout=_TAKING_SECONDS)
+        if message[:1] == _STDOUT:
+            said += message[1:]
+        elif message[:1] == _ERROR:
+            return False
+    return True
+
+
+async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes]:
+    """As soon as each is whole."""
+    rest = b""
+    async for part in answer.aiter_raw():
+        *whole, rest = (rest + part).split(b"\n")
+        for line in whole:
+            if line:
+                yield line
+
+
+def _decoded(answer: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.MsgspecError as failure:
+        raise ClusterUnavailable(f"the API's answer is not understood: {failure}") from failure
+
+
+def _failure(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
+    try:
+        status = msgspec.json.decode(answer.content, type=Status)
+    except msgspec.MsgspecError:
+        status = Status(answer.text[:200])
+    failure = ApiFailure(answer.status_code, status.reason, status.message)
+    return ClusterUnavailable(str(failure)) if answer.status_code >= 500 else failure
+
+
+def _unreached(server: str, failure: BaseException) -> str:
+    what = str(failure) or type(failure).__name__
+    return f"the API of the cluster ({server}) is not reached: {what}"

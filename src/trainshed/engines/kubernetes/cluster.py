@@ -1,0 +1,551 @@
+"""A Kubernetes cluster as `engines.remote` wants one: a Pod for each hold, whose one process becomes the
+agent when it is given the agent's document.
+
+What is known of the cluster are its nodes and Pods, listed once and watched from then on (`watching`); what
+follows from them is decided in `look`, `reasons` and `manifests`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.engines.kubernetes import manifests, reasons
+from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
+from trainshed.engines.kubernetes.look import compile_report, node_state
+from trainshed.engines.kubernetes.objects import ClusterNode, Pod
+from trainshed.engines.kubernetes.routes import Routes
+from trainshed.engines.kubernetes.settings import KubernetesSettings
+from trainshed.engines.kubernetes.watching import Followed
+from trainshed.engines.port import NodeState
+from trainshed.engines.remote.cluster import (
+    ClusterRefused,
+    ClusterReport,
+    ClusterUnavailable,
+    Given,
+    Hold,
+    HoldEnd,
+    HoldName,
+    MayLive,
+    NodeNeed,
+    Owner,
+)
+from trainshed.engines.remote.opening import TAKEN
+from trainshed.eventloop.background import Crew, begin
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_TOLD_EVERY = 0.05
+"""Seconds for which changes are gathered until they are told."""
+_CONFIRM_EVERY = 2.0
+"""Seconds between two questions about one node on which an agent is silent."""
+_QUOTA_SECONDS = 5.0
+"""After which a Pod is asked for again that the namespace's quota did not admit."""
+_GONE_SECONDS = 30.0
+"""For which it is waited for the end of a Pod that another one is to follow."""
+_LEAVING_SECONDS = 2.5
+"""For which it is waited until a Pod is over whose agent was told to leave."""
+_LAST_GRACE = 1
+"""Seconds that an agent has whose work is over, when its Pod is deleted."""
+_STRAY_SECONDS = 120.0
+"""After which a Pod of before this service's start, that nobody came back for, is deleted unless it runs."""
+_NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
+
+
+class KubernetesCluster:
+    """A `Cluster`. `service`: the part of hold names that tells this service from others. `command`: what
+    Pods run. `cache`: the service's cache directory."""
+
+    def __init__(
+        self, settings: KubernetesSettings, service: str, *, command: Sequence[str], cache: str
+    ) -> None:
+        self._settings = settings
+        self._routes = Routes(settings)
+        self._service = service
+        self._command = tuple(command)
+        self._cache = cache
+        self._client: ApiClient | None = None
+        self._tasks = Crew()
+        self._started = 0.0
+        self._nodes: Followed[ClusterNode] | None = None
+        #: One for the whole cluster, or one for each namespace where no more may be seen.
+        self._pods: list[Followed[Pod]] = []
+        #: This service's, by what they hold.
+        self._mine: dict[HoldName, Pod] = {}
+        #: By uid: Pods whose process waits for its document.
+        self._fresh: set[str] = set()
+        #: How those ended that are no more.
+        self._ends: dict[HoldName, HoldEnd] = {}
+        #: Holds whose Pod vanished though nobody saw it end, with its node: what ran there may live.
+        self._ghosts: dict[HoldName, str] = {}
+        self._needs: dict[HoldName, NodeNeed] = {}
+        #: What somebody waits for.
+        self._wanted: set[HoldName] = set()
+        #: Why a Pod of it cannot even be made just now.
+        self._unmade: dict[HoldName, Delay] = {}
+        self._given_back: set[HoldName] = set()
+        #: Namespaces whose Pods can find each other.
+        self._discovery: set[str] = set()
+        #: When each node was asked about last (monotonic).
+        self._confirmed: dict[str, float] = {}
+        self._confirming: set[str] = set()
+        self._changed = asyncio.Event()
+        self._is_dirty = False
+        self._report: ClusterReport | None = None
+        self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
+
+    async def start(self) -> None:
+        self._started = time.monotonic()
+        client = self._client = ApiClient(self._settings)
+        if not self._settings.namespace and client.namespace:
+            import msgspec
+
+            self._settings = msgspec.structs.replace(self._settings, namespace=client.namespace)
+        self._nodes = Followed(client, _NODES, ClusterNode, self._node_changed)
+        try:
+            await asyncio.gather(self._nodes.list(), self._list_pods(client))
+        except ApiFailure as failure:
+            raise ClusterRefused(
+                f"the cluster does not let its nodes and Pods be seen: {failure}; docs/kubernetes.md has the "
+                "rights that the service's account needs"
+            ) from failure
+        for one in (self._nodes, *self._pods):
+            self._tasks.keep(one.follow, f"kubernetes: watching {one.path}")
+        self._tasks.keep(self._tell_changes, "kubernetes: telling changes")
+        self._tasks.begin(self._delete_strays(), "kubernetes: deleting what nobody wants")
+        self.report()
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        self._reader.put_nowait(None)
+        if self._client is not None:
+            await self._client.close()
+
+    def report(self) -> ClusterReport:
+        if self._report is None or self._is_dirty:
+            self._is_dirty = False
+            self._report = self._compile()
+        nodes = tuple(
+            replace(one, looked=self._confirmed.get(one.node.name)) for one in self._report.nodes
+        )
+        return replace(self._report, nodes=nodes)
+
+    async def watch(self) -> AsyncIterator[ClusterReport]:
+        while (report := await self._reader.get()) is not None:
+            yield report
+
+    def detach(self) -> None:
+        pass  # Pods that were made stay.
+
+    def suspect(self, node: str) -> None:
+        last = self._confirmed.get(node, 0.0)
+        if node not in self._confirming and time.monotonic() - last > _CONFIRM_EVERY:
+            self._confirming.add(node)
+            self._tasks.begin(self._confirm(node), f"kubernetes: asking about {node}")
+
+    async def owner(self, project: str, node: str) -> Owner:
+        known = self._settings.namespaces
+        if not known:
+            return Owner()
+        namespace = known.get(project) or known.get("*")
+        if namespace is None:
+            raise ClusterRefused(
+                f"no namespace is named for jobs of project {project or '(none)'}: "
+                f"[engines.kubernetes.namespaces] has {', '.join(sorted(known))}"
+            )
+        return Owner(account=namespace)
+
+    async def acquire(
+        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
+    ) -> Hold:
+        (need,) = needs
+        self._needs[name] = need
+        self._given_back.discard(name)
+        self._ends.pop(name, None)
+        self._ghosts.pop(name, None)
+        self._wanted.add(name)
+        try:
+            pod = await self._running(name, need)
+        except BaseException:
+            # Of whatever became of it: what was sent to the API may arrive there yet.
+            withdrawing = begin(self._try_to_give_back(name), f"kubernetes: withdrawing {name}")
+            await asyncio.shield(withdrawing)
+            raise
+        finally:
+            self._wanted.discard(name)
+            self._unmade.pop(name, None)
+            self._touch()
+        return Hold(name, pod.metadata.uid, (pod.spec.node_name,))
+
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
+        if tuple(argv) != self._command:
+            raise ValueError("every agent of a cluster is started by the same command")
+        pod = self._mine.get(hold.name)
+        if pod is None or pod.metadata.uid not in self._fresh or pod.is_leaving or pod.is_over:
+            # It has, or had, an agent already, or somebody else's start of one broke off.
+            if pod is not None:
+                await self._remove(pod)
+            pod = await self._running(hold.name, self._needs[hold.name])
+        self._fresh.discard(pod.metadata.uid)
+        try:
+            taken = await self._api.attach(_path(pod), manifests.CONTAINER, given, TAKEN)
+        except ApiFailure as failure:
+            raise ClusterUnavailable(
+                f"Pod {pod.metadata.name} was not given what its agent is to do: {failure}"
+            ) from failure
+        if not taken:
+            raise await self._why_not_taken(hold.name, pod)
+
+    async def _why_not_taken(self, name: HoldName, pod: Pod) -> ClusterUnavailable:
+        """What a Pod's process said that ended in place of becoming an agent."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVING_SECONDS):
+                await self._until(lambda: True if self._is_over(name) else None)
+        now = self._mine.get(name, pod)
+        return ClusterUnavailable(reasons.end(now, deleted=now.is_leaving).why)
+
+    async def ended(self, name: HoldName) -> HoldEnd | None:
+        if name in self._ends:
+            return self._ends[name]
+        pod = self._mine.get(name)
+        if pod is None:
+            raise MayLive(
+                f"the Pod of {name} is gone, and nobody saw it end: it may have been deleted by force, and "
+                "what ran there may live until its lease is over"
+            )
+        if pod.is_over:
+            return reasons.end(pod, deleted=pod.is_leaving)
+        return HoldEnd(Loss.AGENT_LOST, f"Pod {pod.metadata.name} does not run")
+
+    async def give_back(self, name: HoldName) -> None:
+        self._given_back.add(name)
+        self._ends.pop(name, None)
+        self._ghosts.pop(name, None)
+        self._needs.pop(name, None)
+        pod = self._mine.get(name)
+        if pod is None:
+            return
+        if pod.is_running and pod.metadata.uid not in self._fresh:
+            # Its agent has just been told to leave. A Pod that is known to be over is gone as soon as it is
+            # deleted; of any other the kubelet first removes all it can find, which old ones do once a minute.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVING_SECONDS):
+                    await self._until(lambda: True if self._is_over(name) else None)
+        try:
+            await self._delete(pod)
+        except ApiFailure as failure:
+            raise ClusterUnavailable(f"{name}: {failure}") from failure
+
+    # --- Pods ---
+
+    @property
+    def _api(self) -> ApiClient:
+        assert self._client is not None, "the cluster was started"
+        return self._client
+
+    async def _running(self, name: HoldName, need: NodeNeed) -> Pod:
+        """Its Pod, made unless it is there, once it runs. Raises ClusterRefused, ClusterUnavailable."""
+        pod = self._mine.get(name)
+        if pod is not None and (pod.is_over or pod.is_leaving):
+            await self._remove(pod)
+            pod = None
+        if pod is None:
+            pod = await self._make(name, need)
+        uid, failing_since = pod.metadata.uid, 0.0
+
+        def judged() -> Pod | None:
+            nonlocal failing_since
+            now = self._mine.get(name)
+            if now is None or now.metadata.uid != uid:
+                raise self._ended_early(name)
+            if why := reasons.refusal(now):
+                raise ClusterRefused(why)
+            if now.is_over or now.is_leaving:
+                raise ClusterUnavailable(reasons.end(now, deleted=now.is_leaving).why)
+            if now.is_running:
+                return now
+            self._require_node_up(need.node)
+            pulling = now.waiting is not None and now.waiting.reason in reasons.PULLS
+            if pulling and not failing_since:
+                failing_since = time.monotonic()
+            if failing_since and time.monotonic() - failing_since > self._pull_seconds:
+                told = reasons.delay(now)
+                raise ClusterRefused(
+                    f"{told.message if told else 'its image does not come'}; it was tried for "
+                    f"{self._settings.pull_minutes:g} minutes"
+                )
+            return None
+
+        return await self._until(judged)
+
+    @property
+    def _pull_seconds(self) -> float:
+        return self._settings.pull_minutes * 60
+
+    def _ended_early(self, name: HoldName) -> ClusterUnavailable:
+        end = self._ends.get(name)
+        return ClusterUnavailable(end.why if end else f"{name}: its Pod was deleted by somebody")
+
+    def _require_node_up(self, node: str) -> None:
+        """Raises ClusterUnavailable: a Pod would wait for it in vain."""
+        assert self._nodes is not None
+        found = self._nodes.objects.get(node)
+        state, cause = (
+            node_state(found)[:2] if found else (NodeState.GONE, "the cluster does not list it")
+        )
+        if state is not NodeState.UP:
+            raise ClusterUnavailable(f"no Pod starts on node {node}: {cause}")
+
+    async def _make(self, name: HoldName, need: NodeNeed) -> Pod:
+        """Raises ClusterRefused, ClusterUnavailable."""
+        accelerator = self._routes.accelerator(need.accelerator) if need.accelerators else None
+        if need.accelerators and accelerator is None:
+            known = ", ".join(self._routes.accelerators) or "no type"
+            raise ClusterRefused(
+                f"no node of this cluster is known to have {need.accelerator}: "
+                f"[engines.kubernetes.accelerators] names {known}"
+            )
+        manifest = manifests.pod(
+            self._settings,
+            self._routes.of(need.wanted),
+            accelerator,
+            name,
+            need,
+            command=self._command,
+            cache=self._cache,
+        )
+        where: str = manifest["metadata"]["namespace"]
+        await self._make_discoverable(where)
+        while True:
+            try:
+                pod = await self._api.create(f"/api/v1/namespaces/{where}/pods", manifest, Pod)
+            except ApiFailure as failure:
+                if failure.status == 409 and failure.reason == "AlreadyExists":
+                    pod = await self._found(where, manifest["metadata"]["name"], name)
+                elif failure.status in (403, 429) and "quota" in str(failure):
+                    await self._await_quota(name, where, failure)
+                    continue
+                elif failure.is_final:
+                    raise ClusterRefused(
+                        f"Kubernetes does not take the Pod in namespace {where}: {failure}"
+                    ) from failure
+                else:
+                    raise ClusterUnavailable(f"{name}: {failure}") from failure
+            if name not in self._mine:
+                self._pod_changed(pod, gone=False)
+            return self._mine[name]
+
+    async def _found(self, where: str, pod_name: str, name: HoldName) -> Pod:
+        """The one of that name that is there already: of a call whose answer did not come. Raises
+        ClusterUnavailable: it is somebody else's."""
+        try:
+            pod = await self._api.get(f"/api/v1/namespaces/{where}/pods/{pod_name}", Pod)
+        except ApiFailure as failure:
+            raise ClusterUnavailable(f"{name}: {failure}") from failure
+        if manifests.hold_of(pod, self._service) != name:
+            raise ClusterUnavailable(
+                f"there is a Pod {pod_name} in namespace {where} that is not this service's; delete it, or "
+                "give the service a namespace of its own"
+            )
+        return pod
+
+    async def _await_quota(self, name: HoldName, where: str, failure: ApiFailure) -> None:
+        self._unmade[name] = Delay(
+            DelayCause.CLUSTER, f"namespace {where} admits no more: {failure}", word="ExceededQuota"
+        )
+        self._touch()
+        # Nothing tells that a quota has room again.
+        await asyncio.sleep(_QUOTA_SECONDS)
+
+    async def _make_discoverable(self, where: str) -> None:
+        """Have the namespace's headless Service, once. Without it hostnames of other Pods do not resolve;
+        their addresses are told anyway."""
+        if where in self._discovery:
+            return
+        self._discovery.add(where)
+        manifest = manifests.discovery(self._settings, where)
+        try:
+            await self._api.create(f"/api/v1/namespaces/{where}/services", manifest, Pod)
+        except ApiFailure as failure:
+            if failure.status != 409:
+                log.warning("kubernetes: hostnames do not resolve in %s: %s", where, failure)
+
+    async def _delete(self, pod: Pod) -> None:
+        """Raises ApiFailure, ClusterUnavailable."""
+        await self._api.delete(_path(pod), uid=pod.metadata.uid, grace=_LAST_GRACE)
+
+    async def _remove(self, pod: Pod) -> None:
+        """Delete it, and wait until nothing of it runs. Raises ClusterUnavailable."""
+        name = manifests.hold_of(pod, self._service)
+        assert name is not None
+        try:
+            if not pod.is_leaving:
+                await self._delete(pod)
+            async with asyncio.timeout(_GONE_SECONDS):
+                await self._until(lambda: True if self._uid(name) != pod.metadata.uid else None)
+        except ApiFailure as failure:
+            raise ClusterUnavailable(f"{name}: {failure}") from failure
+        except TimeoutError:
+            raise ClusterUnavailable(
+                f"Pod {pod.metadata.name} does not end; its node {pod.spec.node_name} does not answer"
+            ) from None
+        self._ends.pop(name, None)
+
+    def _is_over(self, name: HoldName) -> bool:
+        pod = self._mine.get(name)
+        return pod is None or pod.is_over
+
+    def _uid(self, name: HoldName) -> str:
+        pod = self._mine.get(name)
+        return pod.metadata.uid if pod else ""
+
+    async def _try_to_give_back(self, name: HoldName) -> None:
+        try:
+            await self.give_back(name)
+        except ClusterUnavailable as failure:
+            log.info("kubernetes: %s is not given back yet: %s", name, failure)
+
+    async def _delete_strays(self) -> None:
+        """Those of before this start that wait or are over, and that nobody came back for."""
+        await asyncio.sleep(_STRAY_SECONDS)
+        for name, pod in tuple(self._mine.items()):
+            if name not in self._needs and not pod.is_running:
+                log.info("kubernetes: Pod %s is wanted by nobody: deleted", pod.metadata.name)
+                await self._try_to_give_back(name)
+
+    # --- what is seen ---
+
+    async def _list_pods(self, client: ApiClient) -> None:
+        """Of the whole cluster, if that may be seen: others' Pods take room on nodes, too."""
+        everywhere = Followed(client, _PODS, Pod, self._pod_changed)
+        try:
+            await everywhere.list()
+        except ApiFailure as failure:
+            if failure.status != 403:
+                raise
+            log.warning(
+                "kubernetes: Pods of others cannot be seen (%s): what they take of nodes is not counted",
+                failure,
+            )
+        else:
+            self._pods = [everywhere]
+            return
+        own = self._settings
+        for where in sorted({own.namespace or "default", *own.namespaces.values()}):
+            here = Followed(client, f"/api/v1/namespaces/{where}/pods", Pod, self._pod_changed)
+            await here.list()
+            self._pods.append(here)
+
+    def _node_changed(self, node: ClusterNode, *, gone: bool) -> None:
+        self._touch()
+
+    def _pod_changed(self, pod: Pod, *, gone: bool) -> None:
+        name = manifests.hold_of(pod, self._service)
+        self._touch()
+        if name is None:
+            return
+        known = self._mine.get(name)
+        if gone:
+            if known is not None and known.metadata.uid == pod.metadata.uid:
+                del self._mine[name]
+                self._learn_end(name, pod if pod.is_over else known)
+            self._fresh.discard(pod.metadata.uid)
+            return
+        if not pod.is_over and not pod.is_running:
+            self._fresh.add(pod.metadata.uid)
+        self._mine[name] = pod
+        if name in self._given_back and not pod.is_leaving:
+            # Made by a call that was given up.
+            self._tasks.begin(self._try_to_give_back(name), f"kubernetes: deleting {name}")
+
+    def _learn_end(self, name: HoldName, pod: Pod) -> None:
+        """Of a Pod that is no more."""
+        if name in self._given_back:
+            return
+        if pod.is_over or not pod.spec.node_name or pod.metadata.uid in self._fresh:
+            self._ends[name] = reasons.end(pod, deleted=pod.is_leaving)
+        else:
+            log.warning(
+                "kubernetes: Pod %s was deleted by force on node %s; what ran there may live, and is waited "
+                "for as long as its lease",
+                pod.metadata.name,
+                pod.spec.node_name,
+            )
+            self._ghosts[name] = pod.spec.node_name
+
+    def _touch(self) -> None:
+        self._is_dirty = True
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _until(self, found: Callable[[], T | None]) -> T:
+        """What it finds, as soon as it finds something."""
+        while True:
+            changed = self._changed
+            if (result := found()) is not None:
+                return result
+            await changed.wait()
+
+    def _compile(self) -> ClusterReport:
+        assert self._nodes is not None
+        report = compile_report(
+            min(one.listed for one in (self._nodes, *self._pods)),
+            self._nodes.objects.values(),
+            (pod for one in self._pods for pod in one.objects.values()),
+            service=self._service,
+            routes=self._routes,
+            overcommit=self._settings.overcommit,
+            ghosts=self._ghosts,
+            wanted=self._wanted,
+        )
+        return replace(report, delays={**report.delays, **self._unmade})
+
+    async def _tell_changes(self) -> None:
+        told: ClusterReport | None = None
+        while True:
+            changed = self._changed
+            found = self.report()
+            if told is None or _told_of(told) != _told_of(found):
+                told = found
+                self._reader.put_nowait(found)
+            await changed.wait()
+            await asyncio.sleep(_TOLD_EVERY)
+
+    async def _confirm(self, node: str) -> None:
+        """Ask about a node, and about this service's Pods there: what a watch has not brought yet is brought
+        by this, and what it says holds from now on."""
+        asked = time.monotonic()
+        assert self._nodes is not None
+        try:
+            await self._nodes.ask(node)
+            for one in self._pods:
+                await one.ask_some(
+                    {
+                        "labelSelector": manifests.selector(self._service),
+                        "fieldSelector": f"spec.nodeName={node}",
+                    },
+                    lambda pod: (
+                        pod.spec.node_name == node
+                        and manifests.hold_of(pod, self._service) is not None
+                    ),
+                )
+            self._confirmed[node] = asked
+        except (ApiFailure, ClusterUnavailable) as failure:
+            log.info("kubernetes: nothing is told about node %s: %s", node, failure)
+        finally:
+            self._confirming.discard(node)
+            self._touch()
+
+
+def _path(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
+
+
+def _told_of(report: ClusterReport) -> tuple[object, ...]:
+    return tuple(replace(one, looked=None) for one in report.nodes), report.agents, report.delays

@@ -1,0 +1,264 @@
+"""The Pod of a hold, and the Service by which Pods find each other, as they are sent to the API. Pure.
+
+A user's words never get into a Pod: its command is the agent's, and what the agent is to run it is told on
+its standard input.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from trainshed.core.names import JobUid
+from trainshed.engines.kubernetes import quantities
+from trainshed.engines.kubernetes.objects import Pod
+from trainshed.engines.kubernetes.routes import NODES_OWN, KubernetesRoute
+from trainshed.engines.kubernetes.settings import Accelerator, KubernetesSettings
+from trainshed.engines.remote.cluster import HoldName, NodeNeed
+
+HOLD: Final = "trainshed/hold"
+"""Annotation: the whole name of the hold that the Pod is."""
+SERVICE: Final = "trainshed/service"
+"""Label: tells this service's Pods from those of others."""
+JOB, ATTEMPT, REPLICA = "trainshed/job", "trainshed/attempt", "trainshed/replica"
+CONTAINER: Final = "replica"
+"""The one container of a Pod."""
+DISCOVERY: Final = "trainshed"
+"""The headless Service of a namespace, by which hostnames resolve."""
+DIRECTORY: Final = "/var/lib/trainshed"
+"""Where an agent and its programs write."""
+_SCRATCH, _SHM, _CACHE = "scratch", "shm", "cache"
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
+
+
+def pod_name(need: NodeNeed, hold: HoldName) -> str:
+    """Of a replica's Pod: its hostname, attempt, and which of the attempt's holds it is."""
+    base = _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-") or f"trainshed-{hold.job_uid}"
+    # A hostname is at most 63 long, as a Pod's name should be that kubectl shows beside others.
+    return f"{base[:230]}-{hold.attempt}-{hold.part}"
+
+
+def hold_of(pod: Pod, service: str) -> HoldName | None:
+    """The hold that a Pod is; None = it is none of this service's."""
+    if (pod.metadata.labels or {}).get(SERVICE) != service:
+        return None
+    try:
+        name = HoldName.parse((pod.metadata.annotations or {}).get(HOLD, ""))
+    except ValueError:
+        return None
+    return name if name.service == service else None
+
+
+def selector(service: str) -> str:
+    """What picks this service's Pods out of a list."""
+    return f"{SERVICE}={service}"
+
+
+def pod(
+    settings: KubernetesSettings,
+    route: KubernetesRoute,
+    accelerator: Accelerator | None,
+    hold: HoldName,
+    need: NodeNeed,
+    *,
+    command: Sequence[str],
+    cache: str,
+) -> dict[str, Any]:
+    """The Pod that holds what one replica needs on the named node. `accelerator`: how the cluster calls its
+    devices. `command`: starts the agent. `cache`: the service's cache directory, which Pods have at the same
+    path."""
+    own_selector = dict(route.node_selector) | dict(
+        accelerator.node_selector if accelerator else {}
+    )
+    spec: dict[str, Any] = {
+        # What has ended is started again, if at all, by the service, which knows whether it may be.
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _end_seconds(settings),
+        "hostname": _hostname(need),
+        "subdomain": DISCOVERY,
+        "dnsConfig": {"searches": [f"{DISCOVERY}.{namespace(settings, need)}.svc.cluster.local"]},
+        "enableServiceLinks": False,
+        # Programs are strangers: they get no token of the cluster's.
+        "automountServiceAccountToken": False,
+        "securityContext": _pod_security(settings),
+        "affinity": {"nodeAffinity": _only_on(need.node)},
+        "tolerations": _tolerations(settings, route),
+        "containers": [_container(settings, accelerator, need, command, cache)],
+        "volumes": _volumes(settings, need),
+    }
+    optional = {
+        "nodeSelector": own_selector,
+        "runtimeClassName": route.runtime_class,
+        "priorityClassName": route.priority_class,
+        "schedulerName": settings.scheduler,
+        "serviceAccountName": settings.service_account,
+        "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+    }
+    spec |= {key: value for key, value in optional.items() if value}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(need, hold),
+            "namespace": namespace(settings, need),
+            "labels": _labels(hold, need),
+            "annotations": {
+                HOLD: str(hold),
+                # Autoscalers must not move what cannot be moved.
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            },
+        },
+        "spec": spec,
+    }
+
+
+def discovery(settings: KubernetesSettings, where: str) -> dict[str, Any]:
+    """The headless Service of a namespace: each Pod's hostname is a name below it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": DISCOVERY,
+            "namespace": where,
+            "labels": {
+                "app.kubernetes.io/name": DISCOVERY,
+                "app.kubernetes.io/managed-by": DISCOVERY,
+            },
+        },
+        "spec": {
+            "clusterIP": "None",
+            "selector": {"app.kubernetes.io/managed-by": DISCOVERY},
+            # Peers look for each other before they are ready for anything.
+            "publishNotReadyAddresses": True,
+        },
+    }
+
+
+def namespace(settings: KubernetesSettings, need: NodeNeed) -> str:
+    return need.owner.account or settings.namespace or "default"
+
+
+def escaped(argument: str) -> str:
+    """An argument that a Pod's container gets as it is: Kubernetes puts variables in the place of $(NAME),
+    and $ in that of $$."""
+    return argument.replace("$", "$$")
+
+
+def _labels(hold: HoldName, need: NodeNeed) -> dict[str, str]:
+    pool, _, _ = need.replica.partition("-")
+    labels = {
+        "app.kubernetes.io/name": "training-job",
+        "app.kubernetes.io/instance": f"job-{hold.job_uid}",
+        "app.kubernetes.io/component": pool,
+        "app.kubernetes.io/managed-by": DISCOVERY,
+        SERVICE: hold.service,
+        JOB: str(JobUid(hold.job_uid)),
+        ATTEMPT: str(hold.attempt),
+        REPLICA: need.replica,
+    }
+    return {key: value for key, value in labels.items() if value}
+
+
+def _hostname(need: NodeNeed) -> str:
+    return _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")[:63].rstrip("-")
+
+
+def _end_seconds(settings: KubernetesSettings) -> int:
+    """More than programs get, for what is told after their end."""
+    return math.ceil(settings.grace) + 10
+
+
+def _only_on(node: str) -> dict[str, Any]:
+    """As a DaemonSet's Pods have it: the scheduler goes by it, and still looks at room and taints, which it
+    would not if the Pod named its node itself."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+
+
+def _tolerations(settings: KubernetesSettings, route: KubernetesRoute) -> list[dict[str, Any]]:
+    """Beside the operator's: of a node that is not heard of, for as long as agents there are waited for."""
+    own = [
+        {key: value for key, value in (("key", one.key), ("operator", one.operator)) if value}
+        | ({"value": one.value} if one.operator == "Equal" else {})
+        | ({"effect": one.effect} if one.effect else {})
+        for one in route.tolerations
+    ]
+    return own + [
+        {
+            "key": f"{NODES_OWN}{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": math.ceil(settings.lease),
+        }
+        for state in ("not-ready", "unreachable")
+    ]
+
+
+def _pod_security(settings: KubernetesSettings) -> dict[str, Any]:
+    context: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if settings.run_as:
+        own = settings.run_as
+        context |= {"runAsNonRoot": True, "runAsUser": own, "runAsGroup": own, "fsGroup": own}
+    else:
+        context |= {"runAsUser": 0}
+    return context
+
+
+def _container(
+    settings: KubernetesSettings,
+    accelerator: Accelerator | None,
+    need: NodeNeed,
+    command: Sequence[str],
+    cache: str,
+) -> dict[str, Any]:
+    requests: dict[str, Any] = {
+        "cpu": quantities.cpus(need.vcpus / settings.overcommit),
+        "memory": str(need.memory_bytes),
+    }
+    limits = {"memory": requests["memory"]}
+    if settings.overcommit == 1:
+        limits["cpu"] = requests["cpu"]
+    if accelerator is not None:
+        limits[accelerator.resource] = requests[accelerator.resource] = str(need.accelerators)
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": settings.image,
+        "command": [escaped(argument) for argument in command],
+        # The agent's document comes there, once.
+        "stdin": True,
+        "stdinOnce": True,
+        "resources": {"requests": requests, "limits": limits},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        # Why an agent could not begin is told with its end.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "workingDir": DIRECTORY,
+        "volumeMounts": [
+            {"name": _SCRATCH, "mountPath": DIRECTORY},
+            {"name": _SHM, "mountPath": "/dev/shm"},
+            {"name": _CACHE, "mountPath": cache},
+        ],
+    }
+    if settings.image_pull_policy:
+        container["imagePullPolicy"] = settings.image_pull_policy
+    return container
+
+
+def _volumes(settings: KubernetesSettings, need: NodeNeed) -> list[Mapping[str, Any]]:
+    where: dict[str, Any] = {"name": _CACHE}
+    if (
+        claim := settings.cache.removeprefix("claim:")
+        if settings.cache.startswith("claim:")
+        else ""
+    ):
+        where["persistentVolumeClaim"] = {"claimName": claim}
+    elif settings.cache:
+        where["hostPath"] = {"path": settings.cache, "type": "DirectoryOrCreate"}
+    else:
+        where["emptyDir"] = {}
+    return [
+        {"name": _SCRATCH, "emptyDir": {}},
+        # 64 MiB, which containers have of it by themselves, are too few for workers that load data.
+        {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(need.memory_bytes)}},
+        where,
+    ]

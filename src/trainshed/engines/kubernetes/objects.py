@@ -1,0 +1,195 @@
+"""What is looked at of the API's objects: nodes, Pods, and the answers that say no. Values only; all else
+that the API tells of them is not even decoded."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_Quantities = Mapping[str, str | int]
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
+    #: When it was asked to go; None = it was not.
+    deletion_timestamp: datetime.datetime | None = None
+    #: Of a list: where its next page begins; "" = that is all.
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class Requirements(msgspec.Struct, frozen=True):
+    requests: _Quantities | None = None
+    limits: _Quantities | None = None
+
+
+class Container(msgspec.Struct, frozen=True):
+    name: str = ""
+    image: str = ""
+    resources: Requirements | None = None
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    #: None in bookmarks alone.
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+    overhead: _Quantities | None = None
+
+
+class Condition(msgspec.Struct, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class Running(msgspec.Struct, frozen=True):
+    pass
+
+
+class Terminated(msgspec.Struct, frozen=True, rename="camel"):
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(msgspec.Struct, frozen=True):
+    waiting: Waiting | None = None
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True):
+    name: str = ""
+    state: ContainerState = ContainerState()
+
+
+class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    conditions: tuple[Condition, ...] | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def is_over(self) -> bool:
+        """None of its containers runs, or will."""
+        return self.status.phase in ("Succeeded", "Failed") or self.terminated is not None
+
+    @property
+    def is_leaving(self) -> bool:
+        """It was asked to go."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def is_running(self) -> bool:
+        return not self.is_over and any(one.state.running for one in self._statuses)
+
+    @property
+    def terminated(self) -> Terminated | None:
+        """How its container ended; None = it has not."""
+        return next((one.state.terminated for one in self._statuses if one.state.terminated), None)
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """Why its container does not run yet."""
+        return next((one.state.waiting for one in self._statuses if one.state.waiting), None)
+
+    @property
+    def unscheduled(self) -> Condition | None:
+        """What the scheduler says of it that has found it no node."""
+        conditions = self.status.conditions or ()
+        return next(
+            (one for one in conditions if one.type == "PodScheduled" and one.status == "False"),
+            None,
+        )
+
+    @property
+    def _statuses(self) -> tuple[ContainerStatus, ...]:
+        return self.status.container_statuses or ()
+
+
+class Taint(msgspec.Struct, frozen=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] | None = None
+
+
+class Address(msgspec.Struct, frozen=True):
+    type: str
+    address: str
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    allocatable: _Quantities | None = None
+    conditions: tuple[Condition, ...] | None = None
+    addresses: tuple[Address, ...] | None = None
+
+
+class ClusterNode(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def key(self) -> str:
+        return self.metadata.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.metadata.labels or {}
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        return self.spec.taints or ()
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list."""
+
+    metadata: Metadata
+    items: tuple[T, ...]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What the API answers that does not do what it was asked for."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    #: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR.
+    type: str
+    #: What of, or a `Status`.
+    object: msgspec.Raw

@@ -1,0 +1,136 @@
+"""Why a Pod does not run yet, and how one ended, in plain words, with Kubernetes' own word beside them.
+Pure."""
+
+from typing import Final
+
+from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.engines.kubernetes.objects import Pod, Terminated
+from trainshed.engines.remote.cluster import HoldEnd
+
+PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
+"""Words of an image that does not come; it may yet."""
+_HOPELESS = {
+    "InvalidImageName": "its name is no image's",
+    "ErrImageNeverPull": "no node has it, and `image_pull_policy` forbids to pull it",
+    "ImageInspectError": "it cannot be read there",
+}
+"""Words of an image that will never come, and what they mean."""
+_UNFIT = {
+    "CreateContainerConfigError": "its container cannot be made as the settings say",
+    "CreateContainerError": "its container cannot be made",
+    "RunContainerError": "its container cannot be run",
+    "StartError": "its command cannot be run",
+    "ContainerCannotRun": "its command cannot be run",
+}
+_ENDS: Final = {
+    "Preempting": (
+        Loss.CLUSTER_PREEMPTED,
+        "the cluster gave its place to a Pod that goes before it",
+    ),
+    "NodeLost": (Loss.NODE_FAILED, "its node is lost, as Kubernetes says"),
+    "NodeShutdown": (Loss.NODE_FAILED, "its node shut down"),
+    "Shutdown": (Loss.NODE_FAILED, "its node shut down"),
+    "Terminated": (Loss.NODE_FAILED, "its node shut down"),
+    "NodeAffinity": (Loss.POD_EVICTED, "its node does not take it any more"),
+    "DeadlineExceeded": (Loss.ALLOCATION_EXPIRED, "its time limit in the cluster is over"),
+}
+"""By the reason of a Pod that failed: what ended it, and in what words."""
+_OWN_DISK = ("ephemeral local storage usage exceeds", "emptyDir volume")
+"""Of the message of an eviction: the Pod's own limits, not those of the node."""
+_LONGEST = 300
+
+
+def delay(pod: Pod) -> Delay | None:
+    """What is told of a Pod that does not run yet; None = nothing keeps it for long."""
+    if unscheduled := pod.unscheduled:
+        word = unscheduled.reason or "Unschedulable"
+        said = _shortened(unscheduled.message) or "the scheduler has not said why"
+        return Delay(
+            DelayCause.CLUSTER,
+            f"Kubernetes has not placed Pod {pod.metadata.name}: {said} ({word})",
+            word=word,
+        )
+    waiting = pod.waiting
+    if waiting is None or waiting.reason in ("", "ContainerCreating", "PodInitializing"):
+        return None
+    words = "its image does not come" if waiting.reason in PULLS else _why(waiting.reason)
+    said = f": {_shortened(waiting.message)}" if waiting.message else ""
+    return Delay(
+        DelayCause.CLUSTER,
+        f"Pod {pod.metadata.name} does not start on node {pod.spec.node_name}: {words}{said} "
+        f"({waiting.reason})",
+        word=waiting.reason,
+    )
+
+
+def refusal(pod: Pod) -> str:
+    """Why a Pod will never run, for a reason that waiting does not mend; "" = it may."""
+    if (waiting := pod.waiting) and waiting.reason in (*_HOPELESS, "CreateContainerConfigError"):
+        image = ", ".join(one.image for one in pod.spec.containers or ())
+        said = f" ({_shortened(waiting.message)})" if waiting.message else ""
+        what = f"image {image}" if waiting.reason in _HOPELESS else "the Pod"
+        return (
+            f"{what} cannot be used on this cluster: {_why(waiting.reason)}{said} [{waiting.reason}]; mend "
+            "[engines.kubernetes], or what it names in the cluster"
+        )
+    return ""
+
+
+def end(pod: Pod, *, deleted: bool) -> HoldEnd:
+    """How a Pod ended of which nothing runs any more. `deleted`: it was asked to go before that."""
+    name, status, over = pod.metadata.name, pod.status, pod.terminated
+    if status.reason == "Evicted":
+        loss = Loss.OUT_OF_DISK if any(w in status.message for w in _OWN_DISK) else Loss.POD_EVICTED
+        return HoldEnd(loss, f"Pod {name} was evicted: {_shortened(status.message)} (Evicted)")
+    if over is not None and over.reason == "OOMKilled":
+        return HoldEnd(
+            Loss.OUT_OF_MEMORY,
+            f"Pod {name} took more memory than its limit, and was killed for it with all that ran in it "
+            "(OOMKilled)",
+        )
+    if status.reason in _ENDS:
+        loss, words = _ENDS[status.reason]
+        said = f": {_shortened(status.message)}" if status.message else ""
+        return HoldEnd(loss, f"{words}{said} (Pod {name}: {status.reason})")
+    if disrupted := _disruption(pod):
+        return disrupted
+    if deleted:
+        return HoldEnd(
+            Loss.POD_EVICTED,
+            f"Pod {name} was deleted, or evicted from its node, and not by this service",
+        )
+    return HoldEnd(Loss.AGENT_LOST, f"Pod {name} has ended{_exit(over)}")
+
+
+def _disruption(pod: Pod) -> HoldEnd | None:
+    """By the condition that says who ended a Pod; Kubernetes has it since 1.26."""
+    found = next(
+        (one for one in pod.status.conditions or () if one.type == "DisruptionTarget"), None
+    )
+    if found is None or found.status != "True":
+        return None
+    losses = {
+        "PreemptionByScheduler": Loss.CLUSTER_PREEMPTED,
+        "DeletionByTaintManager": Loss.NODE_FAILED,
+        "DeletionByPodGC": Loss.NODE_FAILED,
+    }
+    said = _shortened(found.message) or found.reason
+    return HoldEnd(losses.get(found.reason, Loss.POD_EVICTED), f"{said} ({found.reason})")
+
+
+def _exit(over: Terminated | None) -> str:
+    if over is None:
+        return ""
+    said = over.message.strip().splitlines()
+    return f" with exit code {over.exit_code}" + (f": {_shortened(said[-1])}" if said else "")
+
+
+def _why(word: str) -> str:
+    return _HOPELESS.get(word) or _UNFIT.get(word) or "for a reason of the cluster's own"
+
+
+def _shortened(text: str) -> str:
+    """One line, not too long, without its full stop."""
+    line = " ".join(text.split()).rstrip(".")
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"

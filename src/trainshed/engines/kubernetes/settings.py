@@ -1,0 +1,260 @@
+"""What an operator may choose about the Kubernetes engine: the table `[engines.kubernetes]`."""
+
+import difflib
+import os
+import re
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, cast
+
+import msgspec
+
+from trainshed.core.catalog.accelerators import accelerator_types
+from trainshed.core.catalog.machines import closest, machine_types
+from trainshed.core.names import Api
+from trainshed.core.routes import MachineWanted, Route
+
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_Namespace = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}$")]
+_Name = Annotated[str, msgspec.Meta(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
+_Project = Annotated[str, msgspec.Meta(pattern=r"^[^/\x00-\x20]{1,100}$")]
+_Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{0,253}$")]
+_Path = Annotated[str, msgspec.Meta(pattern=r"^(/[^\x00-\x1f]{0,500})?$")]
+_Key = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"),
+]
+_Value = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]
+_Pattern = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*?-]{1,100}$")]
+_Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,500}$")]
+_Resource = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9.-]{1,253}/[A-Za-z0-9_.-]{1,63}$")]
+_Selector = dict[_Key, _Value]
+
+SHORTEST_LEASE: Final = 5
+"""Seconds."""
+
+
+class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As a Pod's: a taint that jobs may run beside."""
+
+    #: "" = every one.
+    key: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_./-]{0,317}$")] = ""
+    operator: Literal["Equal", "Exists"] = "Exists"
+    value: _Value = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+
+class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of `[engines.kubernetes.accelerators]`: how the cluster calls devices of one public type."""
+
+    #: What their device plugin calls them.
+    resource: _Resource = "nvidia.com/gpu"
+    #: Labels of the nodes that have those; {} = all that have the resource.
+    node_selector: _Selector = {}
+
+
+class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of `[[engines.kubernetes.machines]]`: where Pods of some machines go instead. What is None is as in
+    the plain settings."""
+
+    #: Patterns of machine types (`a2-*`); [] = all.
+    types: Annotated[list[_Pattern], msgspec.Meta(max_length=200)] = []
+    #: Public accelerator types, of one of which the machine must have devices; [] = any, or none.
+    accelerators: Annotated[list[str], msgspec.Meta(max_length=50)] = []
+    node_selector: _Selector | None = None
+    tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] | None = None
+    runtime_class: _Name | None = None
+    priority_class: _Name | None = None
+
+
+class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Table `[engines.kubernetes]`."""
+
+    #: Image of the Pods that prebuilt runtimes run in: it needs a Python of the service's version, and no
+    #: more (deploy/kubernetes/base).
+    image: _Image
+    #: Name or address at which Pods reach the service; "" = this machine's name.
+    address: _Address = ""
+    #: Where agents are listened to.
+    host: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,253}$")] = "0.0.0.0"
+    #: 0 = any that is free.
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    #: File of how the cluster is reached; "" = as a Pod of it is told, else $KUBECONFIG, else ~/.kube/config.
+    kubeconfig: _Path = ""
+    #: One of its contexts; "" = its current one.
+    context: Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]{0,300}$")] = ""
+    #: Where Pods are made; "" = the context's, or `default`.
+    namespace: Annotated[str, msgspec.Meta(pattern=rf"^({_LABEL})?$")] = ""
+    #: By project id ("*" = all others): its namespace. {} = that of `namespace`; else jobs of a project
+    #: without an entry are refused.
+    namespaces: dict[_Project, _Namespace] = {}
+    #: When the image is pulled; "" = as Kubernetes decides.
+    image_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
+    #: Names of secrets of the namespace, by which images may be pulled.
+    image_pull_secrets: Annotated[list[_Name], msgspec.Meta(max_length=20)] = []
+    #: Of the Pods; no token of it is given to them. "" = the namespace's default one.
+    service_account: _Name = ""
+    #: Number of the user as whom Pods run; 0 = root, which Pod Security's `restricted` does not admit.
+    run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
+    #: Command of the image that is a Python of the service's version.
+    python: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_./+-]{1,300}$")] = "python3"
+    #: Where environments are kept that Pods are sent: "" = in each Pod, as long as it lives; /PATH = in that
+    #: directory of the nodes, for all Pods there; claim:NAME = in a volume of that claim.
+    cache: Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] = ""
+    #: GiB of what is kept there; beyond it goes what was not used for longest. 0 = as much as there is room.
+    cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
+    #: How many of a machine type's vCPUs one CPU of the cluster stands for.
+    overcommit: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.0
+    #: Labels of the nodes that take jobs.
+    node_selector: _Selector = {}
+    tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] = []
+    runtime_class: _Name = ""
+    priority_class: _Name = ""
+    #: Who finds Pods their nodes; "" = the cluster's own scheduler.
+    scheduler: _Name = ""
+    #: How the cluster calls devices of each public accelerator type.
+    accelerators: dict[str, Accelerator] = {}
+    #: Where Pods of some machines go instead; the first that fits a machine counts.
+    machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
+    #: Seconds of silence after which an agent ends its programs, and its Pod is lost unless the cluster says
+    #: so before. As long as the service may be away.
+    lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 300.0
+    #: Seconds that programs have to end when their Pod is evicted or deleted by others.
+    grace: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
+    #: Minutes for which an image may fail to be pulled until the job is told that it cannot be had.
+    pull_minutes: Annotated[float, msgspec.Meta(ge=0.05, le=1440)] = 10.0
+    #: Each node's disk, memory, clock and GPUs are looked at before something is started there, and whether
+    #: the Pods of a job reach each other.
+    preflight: bool = False
+    #: For how long a node is left alone that was found unfit.
+    quarantine_minutes: Annotated[float, msgspec.Meta(ge=1, le=10080)] = 60.0
+    #: GiB of what a failed replica left in its Pod, whose files are fetched from there; of one that left
+    #: more nothing is kept.
+    autopsy_size: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
+
+    @property
+    def service_address(self) -> str:
+        return self.address or socket.gethostname()
+
+    @property
+    def kubeconfig_path(self) -> str:
+        """ "" = there is none but that of the Pod that the service runs in."""
+        if self.kubeconfig:
+            return self.kubeconfig
+        if "KUBERNETES_SERVICE_HOST" in os.environ:
+            return ""
+        return os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+
+
+def parse(table: Mapping[str, Any]) -> KubernetesSettings:
+    """Raises ValueError: everything that is wrong with the table, one line each."""
+    wrong = _wrong_fields(KubernetesSettings, table)
+    if "image" not in table:
+        wrong.append(
+            "image: it is missing; name the image that Pods run in, with a Python of the service's version "
+            "(docs/kubernetes.md says how to build one)"
+        )
+    if not wrong:
+        settings = msgspec.convert(dict(table), KubernetesSettings)
+        wrong = [*_wrong_accelerators(settings), *_wrong_machines(settings)]
+        if not wrong:
+            return settings
+    raise ValueError("\n".join(f"[engines.kubernetes] {line}" for line in wrong))
+
+
+def not_restricted(settings: KubernetesSettings) -> tuple[str, ...]:
+    """What of the settings Pod Security's level `restricted` does not admit; () = nothing."""
+    found: list[str] = []
+    if settings.run_as == 0:
+        found.append("run_as = 0: Pods run as root")
+    if settings.cache.startswith("/"):
+        found.append(f"cache = {settings.cache!r}: a directory of the nodes is mounted")
+    return tuple(found)
+
+
+def _wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str = "") -> list[str]:
+    """Those that there are not, and those whose value is not what it must be. `at`: what stands before their
+    names."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    wrong: list[str] = []
+    for key, value in table.items():
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
+            wrong.append(f"{at}{key}: there is no such setting; {hint}")
+            continue
+        inner: list[str] = []
+        for where, kind_inside, one in _tables_inside(key, value):
+            inner += _wrong_fields(kind_inside, one, f"{at}{where}.")
+        wrong += inner
+        try:
+            msgspec.convert(value, fields[key].type)
+        except msgspec.ValidationError as e:
+            if not inner:
+                wrong.append(f"{at}{key}: {e}")
+    return wrong
+
+
+def _tables_inside(
+    key: str, value: object
+) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
+    """The tables that a setting consists of: how each is called, and of what kind it is."""
+    lists: dict[str, type[msgspec.Struct]] = {"machines": MachineRoute, "tolerations": Toleration}
+    if key in lists and isinstance(value, list):
+        for number, one in enumerate(cast("list[object]", value)):
+            if isinstance(one, Mapping):
+                yield f"{key}[{number}]", lists[key], cast("Mapping[str, Any]", one)
+    elif key == "accelerators" and isinstance(value, Mapping):
+        for name, one in cast("Mapping[str, object]", value).items():
+            if isinstance(one, Mapping):
+                yield f"accelerators.{name}", Accelerator, cast("Mapping[str, Any]", one)
+
+
+def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:
+    wrong = [f"accelerators: {line}" for line in _unknown_accelerators(settings.accelerators)]
+    seen: dict[tuple[str, frozenset[tuple[str, str]]], str] = {}
+    for name, one in settings.accelerators.items():
+        key = one.resource, frozenset(one.node_selector.items())
+        if (other := seen.setdefault(key, name)) != name:
+            wrong.append(
+                f"accelerators.{name}: {one.resource} on the same nodes stands for {other} already; tell "
+                "them apart by node_selector"
+            )
+    return wrong
+
+
+def _unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
+    known = sorted({name for api in Api for name in accelerator_types(api)})
+    for public in names:
+        if public not in known:
+            near = difflib.get_close_matches(re.sub("-", "_", public.upper()), known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            yield f"there is no accelerator type {public!r}; {hint}"
+
+
+def _wrong_machines(settings: KubernetesSettings) -> list[str]:
+    wrong: list[str] = []
+    types, devices = machine_types(), {name for api in Api for name in accelerator_types(api)}
+    left = {MachineWanted(name, device) for name in types for device in ("", *devices)}
+    for number, one in enumerate(settings.machines):
+        at = f"machines[{number}]."
+        unknown = list(_unknown_accelerators(one.accelerators))
+        wrong += [f"{at}accelerators: {line}" for line in unknown]
+        strange = [name for name in one.types if not any(fnmatchcase(t, name) for t in types)]
+        for name in strange:
+            hint = closest(name, types) or " Such as n1-standard-4, or n1-* for all of a series."
+            wrong.append(f"{at}types: no machine type is called {name!r}.{hint}")
+        mine = {m for m in left if Route(tuple(one.types), tuple(one.accelerators)).is_for(m)}
+        if not mine and not strange and not unknown:
+            wrong.append(
+                f"machines[{number}]: those before it are for all of its machines already; put it before them"
+            )
+        if not one.types and not one.accelerators:
+            wrong.append(
+                f"machines[{number}]: it names neither types nor accelerators; what is for all machines "
+                "is said in [engines.kubernetes] itself"
+            )
+        left -= mine
+    return wrong

@@ -1,0 +1,79 @@
+"""The Kubernetes engine as the conformance suite wants it: a process of the real machine, on the lab's
+nodes."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.kubernetes.lab import IMAGE, KubernetesLab
+from tests.kubernetes.rootfs import PYTHON
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.secrets import SecretRef
+from trainshed.engines.conformance.lab import LabWithNodes, Program
+from trainshed.engines.kubernetes.build import new_engine
+from trainshed.engines.port import Engine, ServiceAccess
+from trainshed.engines.registry import EngineContext, ProgramRules
+
+
+class KubernetesEngineLab(LabWithNodes):
+    """`settings`: of `[engines.kubernetes]`, besides what the lab asks for."""
+
+    patience = 60.0
+
+    def __init__(self, lab: KubernetesLab, directory: Path, kills: int, **settings: Any) -> None:
+        self.kills = kills
+        self._lab = lab
+        self._directory = directory
+        self._settings = {**lab_settings(lab), "lease": 10.0, **settings}
+
+    def engine(self) -> Engine:
+        return self.elsewhere()()
+
+    def elsewhere(self) -> Callable[[], Engine]:
+        return partial(engine_of, self._directory, self._settings)
+
+    def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
+        """By the Python of the Pods' image."""
+        return replace(plan, argv=(PYTHON, *program.argv()[1:]))
+
+    async def cut_off(self, engine: Engine, node: str) -> None:
+        self._lab.unplug(node)
+
+    async def reconnect(self, engine: Engine, node: str) -> None:
+        self._lab.replug(node)
+
+
+def lab_settings(lab: KubernetesLab) -> dict[str, Any]:
+    """Of `[engines.kubernetes]`, by which a service of the real machine uses the lab."""
+    return {
+        "kubeconfig": str(lab.kubeconfig),
+        "image": IMAGE,
+        "image_pull_policy": "Never",
+        "address": lab.outside,
+        # Machines of the table have more processors than this one.
+        "overcommit": 8.0,
+    }
+
+
+class _NoSecrets:
+    async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
+        return {}
+
+
+def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
+    context = EngineContext(
+        data=directory,
+        settings=settings,
+        secrets=_NoSecrets(),
+        now=time.time_ns,
+        hidden=(),
+        kept_ports=(),
+        access=ServiceAccess(),
+        zygote=None,
+        rules=ProgramRules(autopsy_ttl=3600 * 10**9),
+        cache=directory / "cache",
+    )
+    return new_engine(context)

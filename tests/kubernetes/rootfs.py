@@ -1,0 +1,64 @@
+"""The image of the lab's Pods, put together from this machine's own files: Debian's Python, a shell, and what
+they load. What a real one is made of says deploy/kubernetes/base/Containerfile."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+PYTHON = "/usr/bin/python3.11"
+_COMMANDS = ("sh", "sleep", "cat", "ls", "env", "true", "ps", "head", "tail", "dd", "rm", "mkdir")
+_GLIBC = (
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+    "libutil.so.1",
+    "libm.so.6",
+    "libgcc_s.so.1",
+)
+"""Parts of it that compiled packages name, which come from elsewhere."""
+_LEFT_OUT = ("test", "dist-packages", "__pycache__", "idlelib", "tkinter", "lib2to3", "ensurepip")
+
+
+def make(directory: Path) -> None:
+    """Fill an empty directory with it."""
+    library = Path("/usr/lib/python3.11")
+    for name in ("tmp", "proc", "sys", "dev", "etc", "root", "var/lib/trainshed", "run", "usr/bin"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (directory / "usr" / name).mkdir(exist_ok=True)
+        (directory / name).symlink_to(f"usr/{name}")
+    (directory / "tmp").chmod(0o1777)
+    shutil.copytree(
+        library,
+        directory / library.relative_to("/"),
+        ignore=shutil.ignore_patterns(*_LEFT_OUT, "config-*"),
+        dirs_exist_ok=True,
+    )
+    programs = [Path(PYTHON), *(Path(found) for name in _COMMANDS if (found := shutil.which(name)))]
+    for path in programs:
+        _copy(path, directory / "usr/bin" / path.name)
+    (directory / "usr/bin/python3").symlink_to("python3.11")
+    libraries = next(Path("/usr/lib").glob("*-linux-gnu"))
+    needed = {str(libraries / name) for name in _GLIBC}
+    for path in (*programs, *(library / "lib-dynload").glob("*.so")):
+        told = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
+        needed.update(re.findall(r"(/\S+) \(0x", told))
+    for name in needed:
+        _copy(Path(name), directory / Path(name).resolve().relative_to("/"))
+        link = directory / Path(name).relative_to("/")
+        if not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            _copy(Path(name), link)
+    (directory / "etc/passwd").write_text(
+        "root:x:0:0:root:/root:/bin/sh\njob:x:1000:1000:job:/tmp:/bin/sh\n"
+    )
+    (directory / "etc/group").write_text("root:x:0:\njob:x:1000:\n")
+    shutil.copytree(
+        "/usr/share/zoneinfo/Etc", directory / "usr/share/zoneinfo/Etc", dirs_exist_ok=True
+    )
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(source.resolve(), target)

@@ -1,0 +1,23 @@
+#!/bin/sh
+# What `./dev test-kubernetes` runs: the Kubernetes engine on a real cluster of this machine's own (tests/kubernetes/lab.py).
+# Installs the Debian packages that it needs if it may, and builds the cluster's binaries once, into the user's cache.
+set -eu
+cd "$(dirname "$0")/../.."
+cache=${TRAINSHED_TEST_KUBERNETES:-${XDG_CACHE_HOME:-$HOME/.cache}/trainshed-tests/kubernetes-1.20.2}
+missing=
+for command in etcd dockerd kubectl ip; do
+    command -v "$command" >/dev/null 2>&1 || [ -x "/usr/sbin/$command" ] || missing="$missing $command"
+done
+if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+    if [ -n "$missing" ]; then
+        echo "Installing etcd, docker, kubectl and iproute2 for the lab (missing:$missing) ..." >&2
+        export DEBIAN_FRONTEND=noninteractive
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+            etcd-server docker.io kubernetes-client iproute2; } >/dev/null 2>&1 || true
+    fi
+    if [ ! -x "$cache/kubelet" ]; then
+        echo "Building Kubernetes 1.20.2 into $cache, which takes some 10 minutes once ..." >&2
+        sh tests/kubernetes/build_binaries.sh "$cache"
+    fi
+fi
+TRAINSHED_TEST_KUBERNETES=$cache exec .venv/bin/python -m pytest -m kubernetes -rs tests/kubernetes "$@"

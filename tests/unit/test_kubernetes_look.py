@@ -1,0 +1,238 @@
+"""What is concluded from the nodes and Pods of a cluster: capacity, states of nodes, why Pods wait, how they
+ended."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.names import JobUid
+from trainshed.core.routes import MachineWanted
+from trainshed.engines.kubernetes import manifests, reasons
+from trainshed.engines.kubernetes.look import compile_report, node_state, requests
+from trainshed.engines.kubernetes.objects import ClusterNode, Pod
+from trainshed.engines.kubernetes.routes import OUT_OF_SERVICE, Routes
+from trainshed.engines.kubernetes.settings import parse
+from trainshed.engines.port import NodeState
+from trainshed.engines.remote.cluster import ClusterReport, HoldName
+
+HOLD = HoldName("abc", JobUid(7), 1, 0)
+READY = [{"type": "Ready", "status": "True"}]
+T4 = {"NVIDIA_TESLA_T4": {"node_selector": {"gpu": "t4"}}}
+
+
+def node(name: str = "node-a", **fields: Any) -> ClusterNode:
+    status = {
+        "allocatable": {"cpu": "7910m", "memory": "30Gi", "nvidia.com/gpu": "4"},
+        "conditions": fields.pop("conditions", READY),
+    }
+    metadata = {"name": name, "labels": fields.pop("labels", {})}
+    return msgspec.convert({"metadata": metadata, "spec": fields, "status": status}, ClusterNode)
+
+
+def pod(*, mine: bool = True, at: str = "node-a", deleted: bool = False, **status: Any) -> Pod:
+    metadata: dict[str, Any] = {"name": "p-1", "namespace": "default", "uid": "u1"}
+    if mine:
+        metadata["labels"] = {manifests.SERVICE: "abc"}
+        metadata["annotations"] = {manifests.HOLD: str(HOLD)}
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-11-22T12:00:00Z"
+    wanted = {"cpu": "1500m", "memory": "2Gi", "nvidia.com/gpu": "1"}
+    spec = {
+        "nodeName": at,
+        "containers": [{"name": "replica", "image": "i:1", "resources": {"requests": wanted}}],
+    }
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Pod)
+
+
+def container(**state: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "replica", "state": state}]}
+
+
+RUNNING: dict[str, Any] = {"phase": "Running", **container(running={})}
+
+
+def report(
+    nodes: list[ClusterNode], pods: list[Pod], table: dict[str, Any] | None = None, **more: Any
+) -> ClusterReport:
+    settings = parse({"image": "i:1", **(table or {})})
+    return compile_report(
+        1.0,
+        nodes,
+        pods,
+        service="abc",
+        routes=Routes(settings),
+        overcommit=settings.overcommit,
+        ghosts=more.get("ghosts", {}),
+        wanted=more.get("wanted", ()),
+    )
+
+
+def test_what_others_hold_of_a_node_is_theirs() -> None:
+    theirs, over = pod(mine=False, **RUNNING), pod(mine=False, phase="Succeeded")
+    [found] = report(
+        [node(labels={"gpu": "t4"})], [theirs, over, pod(**RUNNING)], {"accelerators": T4}
+    ).nodes
+    assert found.node.vcpus == pytest.approx(7.91)
+    assert found.node.memory_bytes == 30 << 30
+    assert found.node.accelerators == (("NVIDIA_TESLA_T4", 4),)
+    assert found.node.others.vcpus == 1.5
+    assert found.node.others.memory_bytes == 2 << 30
+    assert found.node.others.accelerators == (("NVIDIA_TESLA_T4", 1),)
+
+
+def test_a_node_has_the_devices_that_its_labels_say() -> None:
+    [found] = report([node(labels={"gpu": "other"})], [], {"accelerators": T4}).nodes
+    assert found.node.accelerators == ()
+
+
+def test_processors_count_as_often_as_the_operator_says() -> None:
+    [found] = report([node()], [pod(mine=False, **RUNNING)], {"overcommit": 2.0}).nodes
+    assert (found.node.vcpus, found.node.others.vcpus) == (pytest.approx(15.82), 3.0)
+
+
+def test_a_pod_asks_for_its_containers_together_or_for_what_runs_before_them() -> None:
+    some = {"resources": {"requests": {"cpu": "1"}}}
+    large = {"resources": {"requests": {"cpu": "3"}}}
+    spec = {"containers": [some, some], "initContainers": [large], "overhead": {"cpu": "250m"}}
+    found = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
+    assert requests(found) == {"cpu": 3.25}
+
+
+def test_only_nodes_that_jobs_may_use_are_listed_or_that_have_some() -> None:
+    selector = {"node_selector": {"pool": "training"}}
+    inside, outside = node("node-b", labels={"pool": "training"}), node("node-a")
+    assert [one.node.name for one in report([inside, outside], [], selector).nodes] == ["node-b"]
+    assert len(report([inside, outside], [pod(**RUNNING)], selector).nodes) == 2
+
+
+def test_a_taint_keeps_machines_away_that_do_not_tolerate_it() -> None:
+    tainted = node(taints=[{"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}])
+    table = {
+        "machines": [
+            {
+                "types": ["a2-*"],
+                "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "gpu"}],
+            }
+        ]
+    }
+    [found] = report([tainted], [], table).nodes
+    accepts = found.node.accepts
+    assert accepts.takes(MachineWanted("a2-highgpu-1g"))
+    assert not accepts.takes(MachineWanted("n1-standard-4"))
+    assert report([tainted], []).nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "is_awaited"),
+    [
+        ({}, NodeState.UP, False),
+        ({"unschedulable": True}, NodeState.DRAINING, False),
+        ({"conditions": [{"type": "Ready", "status": "False"}]}, NodeState.DRAINING, False),
+        ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, NodeState.GONE, True),
+        ({"conditions": []}, NodeState.GONE, True),
+        (
+            {
+                "conditions": [{"type": "Ready", "status": "Unknown"}],
+                "taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}],
+            },
+            NodeState.GONE,
+            False,
+        ),
+    ],
+)  # fmt: skip
+def test_how_a_node_stands(fields: dict[str, Any], state: NodeState, is_awaited: bool) -> None:
+    """A node that is not heard of may live, and leases decide, unless an operator has said that it is off."""
+    found = node_state(node(**fields))
+    assert (found[0], found[2]) == (state, is_awaited)
+    assert bool(found[1]) is (state is not NodeState.UP)
+
+
+def test_a_node_that_the_api_lists_no_more_is_waited_for_while_something_may_live_there() -> None:
+    [found] = report([], [], ghosts={HOLD: "node-a"}).nodes
+    assert (found.node.name, found.state, found.is_awaited) == ("node-a", NodeState.GONE, True)
+    assert report([], []).nodes == ()
+
+
+def test_agents_are_in_pods_that_run_or_vanished() -> None:
+    assert report([node()], [pod(**RUNNING)]).agents == {HOLD: {"node-a"}}
+    assert report([node()], [pod(phase="Pending")]).agents == {}
+    assert report([node()], [pod(phase="Failed")]).agents == {}
+    assert report([node()], [], ghosts={HOLD: "node-a"}).agents == {HOLD: {"node-a"}}
+
+
+def test_why_a_pod_waits_is_told_to_who_waits_for_it() -> None:
+    why = "0/2 nodes are available: 2 Insufficient cpu."
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": why,
+    }
+    pending = pod(at="", phase="Pending", conditions=[condition])
+    told = report([node()], [pending], wanted={HOLD}).delays[HOLD]
+    assert told.word == "Unschedulable" and "2 Insufficient cpu (Unschedulable)" in told.message
+    assert not report([node()], [pending]).delays
+
+
+def test_an_image_that_does_not_come_is_told_by_its_word() -> None:
+    waiting = container(waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling i:1"})
+    told = reasons.delay(pod(phase="Pending", **waiting))
+    assert told is not None and told.word == "ImagePullBackOff" and "node-a" in told.message
+    assert not reasons.refusal(pod(phase="Pending", **waiting))
+    usual = container(waiting={"reason": "ContainerCreating"})
+    assert reasons.delay(pod(phase="Pending", **usual)) is None
+
+
+@pytest.mark.parametrize(
+    "word", ["InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"]
+)
+def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
+    why = reasons.refusal(pod(phase="Pending", **container(waiting={"reason": word})))
+    assert word in why and "engines.kubernetes" in why
+
+
+@pytest.mark.parametrize(
+    ("status", "deleted", "loss"),
+    [
+        (container(terminated={"exitCode": 137, "reason": "OOMKilled"}), False, Loss.OUT_OF_MEMORY),
+        (
+            {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."},
+            False,
+            Loss.POD_EVICTED,
+        ),
+        (
+            {
+                "reason": "Evicted",
+                "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
+            },
+            False,
+            Loss.OUT_OF_DISK,
+        ),
+        ({"reason": "Preempting", "message": "Preempted"}, False, Loss.CLUSTER_PREEMPTED),
+        ({"reason": "NodeShutdown"}, False, Loss.NODE_FAILED),
+        ({"reason": "DeadlineExceeded"}, False, Loss.ALLOCATION_EXPIRED),
+        (container(terminated={"exitCode": 143}), True, Loss.POD_EVICTED),
+        (container(terminated={"exitCode": 78, "message": "x\nno code"}), False, Loss.AGENT_LOST),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "DisruptionTarget",
+                        "status": "True",
+                        "reason": "PreemptionByScheduler",
+                        "message": "default-scheduler: preempting",
+                    }
+                ]
+            },
+            True,
+            Loss.CLUSTER_PREEMPTED,
+        ),
+    ],
+)
+def test_how_a_pod_ended_is_told_apart(status: dict[str, Any], deleted: bool, loss: Loss) -> None:
+    ended = reasons.end(pod(deleted=deleted, phase="Failed", **status), deleted=deleted)
+    assert ended.loss is loss and not ended.why.endswith(".")
+    if loss is Loss.AGENT_LOST:
+        assert ended.why.endswith("with exit code 78: no code")
