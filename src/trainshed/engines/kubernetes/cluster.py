@@ -233,7 +233,7 @@ class KubernetesCluster:
             return
         if pod.is_running and pod.metadata.uid not in self._fresh:
             # Its agent has just been told to leave. A Pod that is known to be over is gone as soon as it is
-            # deleted; of any other the kubelet first removes all it can find, which old ones do once a minute.
+            # deleted; of any other the kubelet first clears all away, which old ones do once a minute.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVING_SECONDS):
                     await self._until(lambda: True if self._is_over(name) else None)
