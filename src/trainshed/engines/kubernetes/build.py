@@ -1,6 +1,5 @@
 """Builds the Kubernetes engine for a service, by the settings of `[engines.kubernetes]`."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

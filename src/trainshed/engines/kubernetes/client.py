@@ -10,6 +10,12 @@ from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
+from httpx2.websockets import (
+    AsyncWebSocketSession,
+    HTTPXWSException,
+    WebSocketDisconnect,
+    WebSocketNetworkError,
+)
 from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ConfigError
@@ -160,10 +166,7 @@ class ApiClient:
                     await line.send_bytes(_STDIN + content[start : start + _PIECE])
                 return await _said(line, word)
         except Exception as failure:
-            # Its tasks raise groups, mostly of one.
-            one = failure
-            while isinstance(one, ExceptionGroup) and len(one.exceptions) == 1:
-                one = one.exceptions[0]
+            one = _alone(failure)
             if isinstance(one, (WebSocketDisconnect, WebSocketNetworkError)):
                 return False
             if isinstance(one, (httpx2.HTTPError, HTTPXWSException, OSError, TimeoutError)):
@@ -189,6 +192,14 @@ class ApiClient:
         if answer.is_error:
             raise _failure(answer)
         return answer.content
+
+
+def _alone(failure: Exception) -> Exception:
+    """What a task group wraps into groups of one."""
+    inner: tuple[Exception, ...]
+    while len(inner := getattr(failure, "exceptions", ())) == 1:
+        failure = inner[0]
+    return failure
 
 
 async def _said(line: AsyncWebSocketSession, word: bytes) -> bool:
