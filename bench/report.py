@@ -4,10 +4,15 @@ docs/benchmarks.md."""
 import os
 import platform
 import re
+import subprocess
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import published
 from bench.measures import Row
+from bench.published import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +36,24 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}"
 
 
-def table(section: Section) -> str:
-    """The section as Markdown; the load before it stands below."""
+def commit() -> str:
+    """Of the code that runs, short; "+" behind it where files differ from it, "" without git."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip()
+
+
+def as_run(section: Section) -> Run:
+    """What is kept of a section that is published."""
+    held = {published.key(row): row.held for row in section.rows if row.held is not None}
+    return Run(section.part, time.strftime("%Y-%m-%d"), machine(), commit(), held)
+
+
+def table(section: Section, runs: Sequence[Run] = ()) -> str:
+    """The section as Markdown; the load before it stands below. `runs`: those that were published, this one
+    among them: with them each target says on how many machines and days it held."""
     lines = [
         f"| what | {section.ours} | {section.floor} | ratio | target |",
         "|---|---|---|---|---|",
@@ -40,6 +61,8 @@ def table(section: Section) -> str:
     for row in section.rows:
         ratio = "–" if row.ratio is None else f"{row.ratio:.2f}×"
         verdict = "" if row.held is None else (" held" if row.held else " MISSED")
+        if on := published.judged(runs, section.part, row):
+            verdict += f" ({on})"
         lines.append(
             f"| {row.name} | {row.value} | {row.floor} | {ratio} | {row.target}{verdict} |"
         )
@@ -47,7 +70,8 @@ def table(section: Section) -> str:
         lines = []
     if section.lost:
         lines += ["", f"SKIPPED: {section.lost}"]
-    return "\n".join([*lines, "", f"{machine()}; load {section.load:.1f} before this part."])
+    by = f"; {commit()}, {time.strftime('%Y-%m-%d')}" if runs else ""
+    return "\n".join([*lines, "", f"{machine()}; load {section.load:.1f} before this part{by}."])
 
 
 def text(sections: list[Section]) -> str:
@@ -57,11 +81,13 @@ def text(sections: list[Section]) -> str:
 
 def put_between_marks(page: Path, sections: list[Section]) -> list[str]:
     """Replace what stands in the page between `<!-- bench PART -->` and `<!-- end -->`. Returns the parts
-    that have rows and no marks there; parts without rows leave what is there."""
+    that have rows and no marks there; parts without rows leave what is there. What has rows is noted in
+    `published.json` as well."""
+    measured = [section for section in sections if section.rows]
+    runs = [*published.load(), *map(as_run, measured)]
+    published.save(runs)
     return [
-        section.part
-        for section in sections
-        if section.rows and not put(page, section.part, table(section))
+        section.part for section in measured if not put(page, section.part, table(section, runs))
     ]
 
 
