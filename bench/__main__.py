@@ -30,6 +30,7 @@ from bench import (
     report,
     restarts,
     slurm,
+    warm_starts,
 )
 from bench.measures import Row
 from bench.peers import __main__ as all_peers
@@ -84,6 +85,13 @@ PARTS = (
         110,
         lambda options: cold.measure(max(10, options.rounds // 2)),
         floor="the other, same run",
+        disk=3,
+    ),
+    Part(
+        "warm-starts",
+        "the first statement of a PyTorch program, trials per hour, warm and cold",
+        150,
+        lambda options: warm_starts.measure(max(5, options.rounds // 3)),
         disk=3,
     ),
     Part(

@@ -59,6 +59,7 @@ def test_a_module_of_a_runtime_with_frameworks_begins_warm() -> None:
         (of(("python3", "-m")), "not python3 -m MODULE"),
         (of(("sh", "-c", "python3 -m x")), "not python3 -m MODULE"),
         (of(()), "not python3 -m MODULE"),
+        (of(("python3", "-m", "trainshed_program.train")), "submit it as a package"),
     ],
 )
 def test_others_begin_cold_and_say_why(warm: WarmStart, why: str) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from trainshed.core.launch import WarmStart
+from trainshed.core.launch import PACKED_PROGRAM, WarmStart
 
 WarmStarts = Literal["trials", "on", "off"]
 """Who begins warm without a label: trials whose program is a package, all programs, or none."""
@@ -69,6 +69,8 @@ def of_program(
         why = "it reduces gradients by a plug-in of its own"
     elif not _is_module(argv):
         why = "its command is not python3 -m MODULE"
+    elif argv[2].partition(".")[0] == PACKED_PROGRAM:
+        why = "trainshed run has its program started by an interpreter of its own; submit it as a package"
     return WarmStart("" if why else runtime, () if why else tuple(modules), why)
 
 

@@ -162,7 +162,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
                 memory_cap=settings.memory_per_replica << 20,
                 stall_after=round(settings.stall_after * 1e9),
                 progress_reports=settings.progress_reports,
-                warm_starts=settings.warm_starts,
+                warm_starts=settings.warm_starts if settings.keeps_imports else "off",
             ),
             report=report,
             grace=round(settings.grace * 1e9),

@@ -230,6 +230,11 @@ class Settings:
         return (self.capacity or ("strict" if bounded else "relaxed")) == "strict"
 
     @property
+    def keeps_imports(self) -> bool:
+        """Programs can begin with their frameworks imported: not on nodes of a cluster."""
+        return self.engine == "local" and self.warm_idle > 0
+
+    @property
     def is_handed_down(self) -> bool:
         """Jobs wait for nodes in the queue of a cluster, and not in ours."""
         return self.engine == "slurm" and engine_settings(self).get("queue") == "slurm"

@@ -13,12 +13,23 @@ from typing import Any
 
 import pytest
 
+from tests.contract.engines import conftest
 from tests.contract.engines.conftest import House, Run
-from tests.contract.engines.warm_programs import FRAMEWORK, PROGRAMS, RUN
+from tests.contract.engines.warm_programs import (
+    FRAMEWORK,
+    PROGRAMS,
+    RUN,
+    SHORT,
+    TORCH_DRAWN,
+    WITH_TORCH,
+)
+from tests.soaks import SOAKS
+from tests.torch_runtime import service_python
 from trainshed.core.launch import Account, Software, WarmStart
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import JobUid
 from trainshed.replica import protocol
+from trainshed.runtimes.families import PYTORCH
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
 
@@ -144,7 +155,7 @@ def test_a_warm_program_is_seen_as_a_cold_one_is(house: Run, runtime: Runtime) -
     async def test(house: House) -> None:
         assert await preloaded(house, runtime) == "started warm: framework 1.2 imported"
         different: dict[str, object] = {}
-        for module, arguments in RUN.items():
+        for module, arguments in RUN.items() if SOAKS else SHORT.items():
             cold = await start(house, runtime, module, *arguments, warm=None)
             warm = await start(house, runtime, module, *arguments, warm=runtime.warm())
             assert await told(house, warm) == "started warm: framework 1.2 imported"
@@ -270,5 +281,51 @@ def test_a_program_that_began_warm_lives_on_without_the_service(
         await house.started(uid)
         await house.restart()
         assert (await house.exit(uid)).exit.exit_code == 0
+
+    house(test)
+
+
+class TorchRuntime(Runtime):
+    """That of the service, with the programs in a layer."""
+
+    def __init__(self, place: Path) -> None:
+        root = service_python().parents[2].resolve()
+        minor = sys.version_info[:2]
+        interpreter = Interpreters(place / "interpreters.json").get((minor[0], minor[1]))
+        assert interpreter is not None
+        self.base = Prefix(root, f"{minor[0]}.{minor[1]}")
+        self.layer = derive_prefix(place / "layer", self.base, interpreter)
+        (self.layer.site / "none.py").touch()
+        (self.layer.site / "trains.py").write_text(WITH_TORCH)
+        (self.layer.site / "drawn.py").write_text(TORCH_DRAWN)
+        write_template(self.layer, self.layer)
+        self.places = interpreter.places
+
+
+@pytest.mark.soak
+def test_pytorch_does_the_same_in_warm_programs_and_draws_anew(
+    house: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Cold, it took 18 s on a busy machine.
+    monkeypatch.setattr(conftest, "PATIENCE", 120.0)
+    runtime = TorchRuntime(tmp_path)
+    modules = PYTORCH.preloads
+
+    @namespaced
+    async def test(house: House) -> None:
+        assert "torch 2.13.0" in await preloaded(house, runtime, *modules)
+        warm = runtime.warm(*modules)
+        found = [
+            await outcome(house, await start(house, runtime, "trains", warm=how))
+            for how in (None, warm)
+        ]
+        assert found[0][0] == 1, found[0]
+        assert found[1] == found[0], _differences(found[0], found[1])
+        drawn: list[tuple[object, ...]] = []
+        for _ in range(2):
+            uid = await start(house, runtime, "drawn", warm=warm)
+            await house.end(uid)
+            drawn.append(tuple(json.loads(str(house.texts(uid)[0]))))
+        assert all(one != other for one, other in zip(*drawn, strict=True)), drawn
 
     house(test)

@@ -160,3 +160,59 @@ RUN = {
     "typed": (),
 }
 """What is run, with its arguments, both ways."""
+
+SHORT = {
+    name: RUN[name]
+    for name in (
+        *("look", "pack", "broken.module", "missing", "raises", "says", "coded", "killed"),
+        *("interrupted", "late", "finalized"),
+    )
+}
+"""The part of it that each run of the tests has time for."""
+
+WITH_TORCH = """
+import json, os, sys
+import numpy, torch
+
+def worker(number):
+    return int(torch.initial_seed() % 2**31)
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, at):
+        return at * at
+
+torch.manual_seed(7)
+numpy.random.seed(7)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters())
+inputs = torch.randn(512, 64)
+for _ in range(10):
+    optimizer.zero_grad()
+    loss = (model(inputs) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+large = torch.ones(700, 700)
+loader = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=2)
+print(json.dumps({
+    "loss": loss.item(),
+    "numpy": numpy.random.rand(3).tolist(),
+    "product": [(large @ large).sum().item(), float((numpy.ones((700, 700)) @ numpy.ones((700, 700))).sum())],
+    "batches": [batch.tolist() for batch in loader],
+    "threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
+    "cuda": [torch.cuda.is_available(), torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()],
+    "backends": [torch.backends.mkldnn.is_available(), torch.backends.openmp.is_available()],
+    "devices": [str(torch.get_default_device()), str(torch.get_default_dtype())],
+    "compiled": torch.jit.script(torch.nn.ReLU())(torch.tensor([-1.0, 2.0])).tolist(),
+    "tasks": len(os.listdir("/proc/self/task")) > 1,
+    "template": sys.prefix,
+}))
+torch.tensor([1, 2]) @ torch.tensor([1, 2, 3])
+"""
+"""Trains, has workers, uses all processors, starts processes, and fails in PyTorch at last."""
+
+TORCH_DRAWN = """
+import json, numpy, random, torch
+print(json.dumps([torch.initial_seed(), torch.rand(1).item(), numpy.random.rand(), random.random()]))
+"""

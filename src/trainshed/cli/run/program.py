@@ -21,8 +21,9 @@ from trainshed.cli.requirements import (
     requirements_wheel,
 )
 from trainshed.cli.sdist import PackagingError, project_files
+from trainshed.core.launch import PACKED_PROGRAM
 
-_PACKAGE = "trainshed_program"
+_PACKAGE = PACKED_PROGRAM
 _WHEEL = f"{_PACKAGE}-1.0-py3-none-any.whl"
 _INFO = f"{_PACKAGE}-1.0.dist-info"
 _ENTRIES = ("__main__.py", "task.py", "train.py", "main.py")

@@ -105,7 +105,7 @@ class Preloaders:
 
     def _refusal(self, environ: Mapping[str, str]) -> str:
         if self._idle <= 0:
-            return "this service keeps no frameworks imported (setting warm_idle)"
+            return "no frameworks are kept imported there: it is a node, or warm_idle is 0"
         names = warm_start.differing(environ)
         return f"{', '.join(names)}: an import may read it, and was made without" if names else ""
 

@@ -1,0 +1,189 @@
+"""Programs that begin warm (docs/warm-starts.md): PyTorch's first statement, and trials per hour.
+
+`python -m bench.warm_starts` prints the rows; `--cache DIRECTORY` takes a cache that has the runtime. The
+first statement of a PyTorch program is the one after `import torch`. Trials train for a fixed time, so what
+is compared is what is paid beside that.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.packages import source_package, upload
+from tests.e2e.running import CACHE, Service, running
+from tests.e2e.tuning_programs import TUNING_JOBS, study_spec
+from tests.torch_runtime import IMAGE
+
+from bench.measures import Connection, Row, interleaved, median
+from trainshed.core.launch import WARM_LABEL
+
+MOST = 5.0
+"""What the first statement may take, in bare starts of the plain interpreter."""
+_TRIALS, _PARALLEL = 8, 2
+_TASK = """
+import torch
+import time
+print(time.time_ns(), flush=True)
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--x", type=float, default=0.5)
+parser.add_argument("--seconds", type=float, default=0)
+given = parser.parse_args()
+torch.manual_seed(0)
+inputs, weights = torch.randn(256, 8), torch.zeros(8, 1, requires_grad=True)
+targets = inputs @ torch.ones(8, 1)
+optimizer = torch.optim.SGD([weights], lr=given.x / 10)
+end = time.monotonic() + given.seconds
+while time.monotonic() < end:
+    optimizer.zero_grad()
+    loss = ((inputs @ weights - targets) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+if given.seconds:
+    import hypertune
+    hypertune.HyperTune().report_hyperparameter_tuning_metric("score", loss.item(), 1)
+import sys
+print("runs", sys.executable)
+"""
+
+
+def measure(rounds: int, cache: Path = CACHE, *, trials: bool = True) -> list[Row]:
+    """`rounds` of single programs; with `trials` two tuning jobs for each length of them."""
+    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
+        config = Path(directory, "service.toml")
+        config.write_text(f'cache = "{cache}"\n')
+        with running(Path(directory, "data"), "--config", str(config)) as service:
+            uri = upload(service, "pkg-1.0.tar.gz", source_package(_TASK))
+            rows = _first_statements(service, uri, rounds)
+            return [*rows, *_trials(service, uri)] if trials else rows
+
+
+def _first_statements(service: Service, uri: str, rounds: int) -> list[Row]:
+    connection = Connection(service)
+    _, template = _submitted(connection, uri, "on")
+    while "started warm" not in _beginnings(connection, _submitted(connection, uri, "on")[0]):
+        time.sleep(0.5)
+
+    def took(label: str) -> float:
+        begun = time.time_ns()
+        job, stamp = _submitted(connection, uri, label)
+        if label == "on" and "started warm" not in _beginnings(connection, job):
+            raise RuntimeError(_beginnings(connection, job))
+        return (int(stamp.split()[0]) - begun) / 1e6
+
+    python = template.split()[1]
+    warm, cold, bare = interleaved(
+        rounds, lambda: took("on"), lambda: took("off"), lambda: _bare(python)
+    )
+    floor = median(bare)
+    rows: list[Row] = []
+    for name, values, target in (("warm", warm, MOST), ("cold", cold, 0.0)):
+        ratio = median(values) / floor
+        rows.append(
+            Row(
+                f"PyTorch: submit → first statement after its import, {name}, p50",
+                f"{median(values):.1f} ms",
+                f"{floor:.1f} ms",
+                ratio,
+                f"≤ {target:g}×" if target else "",
+                ratio <= target if target else None,
+            )
+        )
+    return rows
+
+
+def _bare(python: str) -> float:
+    """From spawn to the first statement of a program without imports, in the job's own interpreter."""
+    begun = time.time_ns()
+    done = subprocess.run(
+        [python, "-c", "import time; print(time.time_ns())"], capture_output=True, check=True
+    )
+    return (int(done.stdout) - begun) / 1e6
+
+
+def _submitted(connection: Connection, uri: str, label: str) -> tuple[str, str]:
+    """The job, over; and what it printed: when its first statement ran, `runs`, its interpreter."""
+    job = connection.submit({"labels": {WARM_LABEL: label}, **_job(uri)})
+    said = [line for line in connection.messages(job) if line.isdigit() or line.startswith("runs ")]
+    if len(said) != 2:
+        raise RuntimeError(f"{job} did not print what it should; its log says why")
+    return job, f"{said[0]} {said[1].split()[1]}"
+
+
+def _job(uri: str) -> dict[str, Any]:
+    return {"displayName": "warm", "jobSpec": {"workerPoolSpecs": [_pool(uri, [])]}}
+
+
+def _pool(uri: str, args: list[str]) -> dict[str, Any]:
+    package = {
+        "executorImageUri": IMAGE,
+        "packageUris": [uri],
+        "pythonModule": "trainer.task",
+        "args": args,
+    }
+    machine = {"machineType": "n1-standard-4"}
+    return {"machineSpec": machine, "replicaCount": 1, "pythonPackageSpec": package}
+
+
+def _beginnings(connection: Connection, job: str) -> str:
+    """What its timeline says of how it began."""
+    entries = connection.call("GET", f"/trainshed/v1/jobs/{job}/timeline")["entries"]
+    return " ".join(each["message"] for each in entries if each["kind"] == "warm_start")
+
+
+def _trials(service: Service, uri: str) -> list[Row]:
+    rows: list[Row] = []
+    for seconds in (10, 1):
+        warm, cold = (_trials_per_hour(service, uri, seconds, label) for label in ("on", "off"))
+        rows.append(
+            Row(
+                f"PyTorch trials of {seconds} s per hour, {_PARALLEL} at once: warm, against cold",
+                f"{warm:.0f}",
+                f"{cold:.0f}",
+                warm / cold,
+            )
+        )
+    return rows
+
+
+def _trials_per_hour(service: Service, uri: str, seconds: int, label: str) -> float:
+    spec = {"workerPoolSpecs": [_pool(uri, ["--seconds", str(seconds)])]}
+    body = {
+        "displayName": "trials",
+        "labels": {WARM_LABEL: label},
+        "studySpec": study_spec(),
+        "maxTrialCount": _TRIALS,
+        "parallelTrialCount": _PARALLEL,
+        "trialJobSpec": spec,
+    }
+    begun = time.monotonic()
+    name = service.call("POST", TUNING_JOBS, body)["name"]
+    while True:
+        job = service.call("GET", f"/v1/{name}")
+        if job["state"] == "JOB_STATE_SUCCEEDED":
+            return _TRIALS * 3600 / (time.monotonic() - begun)
+        if job["state"] in ("JOB_STATE_FAILED", "JOB_STATE_CANCELLED"):
+            raise RuntimeError(str(job.get("error")))
+        time.sleep(0.1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--cache", type=Path, default=CACHE)
+    parser.add_argument("--no-trials", action="store_true", help="single programs alone")
+    options = parser.parse_args()
+    found = measure(options.rounds, options.cache, trials=not options.no_trials)
+    for one in found:
+        ratio = "" if one.ratio is None else f" {one.ratio:.2f}×"
+        held = "" if one.held is None else ("held" if one.held else "MISSED")
+        print(f"{one.name}: {one.value}, floor {one.floor}{ratio} {one.target} {held}")
+    return 1 if any(one.held is False for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
