@@ -127,8 +127,8 @@ RUNNING: Final = (
     Mutant(
         "stop not written down",
         _LOCAL + "engine.py",
-        "            await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)\n",
-        "            await asyncio.sleep(0)\n",
+        "joined(asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt))",
+        "joined(asyncio.sleep(0))",
         "A start that is under way outlives the stop of its attempt.",
         tests(_CONFORMANCE),
     ),

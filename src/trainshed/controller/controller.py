@@ -8,6 +8,7 @@ and the commit read and write one table of jobs in hand.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -42,7 +43,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import Deadline, deadlines, give_up, step
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.replica_events import ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
@@ -72,10 +73,9 @@ _LONGEST_DELAY = 24 * 3600.0
 """Seconds; a later deadline is looked at again then, so that a changed clock is noticed."""
 _STALE_LIMIT = 20
 """Commits in a row that may find the job changed; more mean that another service has taken the lead."""
-_GATHER = 0.01
-_GATHER_TIMES = 5
-"""Seconds, and how often: so long are events gathered of which more are sure to come, and not longer than
-until the last of them. A gang's start is then a few commits, and the processors are its programs'."""
+_GATHER = 0.05
+"""Seconds for which events are gathered of which more are sure to come, and not longer than until the last of
+them. A gang's start, or its end, is then a commit or two, and the processors are its programs'."""
 _MOST = 50
 """Events of one job that are taken in at once: each looks at all of its replicas, and others wait for the
 loop."""
@@ -94,6 +94,7 @@ _CROWD = 100
 _TURN = 0.02
 """Seconds after which others on the event loop have their turn while jobs are taken in at the start."""
 
+_ENDS = (ReplicaExited, ReplicaLost)
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -104,6 +105,8 @@ class Mailbox:
     events: list[Event] = field(default_factory=list[Event])
     #: The stored job may have changed: it is loaded again.
     reload: bool = False
+    #: Set by whatever comes in.
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Mailboxes:
@@ -124,7 +127,9 @@ class Mailboxes:
 
     def wake(self, uid: JobUid) -> None:
         """The stored job was changed by somebody else, or is new."""
-        self._mailboxes[uid].reload = True
+        mailbox = self._mailboxes[uid]
+        mailbox.reload = True
+        mailbox.news.set()
         self._ensure_busy(uid)
 
     def look(self, uid: JobUid) -> None:
@@ -134,7 +139,9 @@ class Mailboxes:
 
     def add(self, uid: JobUid, event: Event) -> None:
         """Something happened to a job."""
-        self._mailboxes[uid].events.append(event)
+        mailbox = self._mailboxes[uid]
+        mailbox.events.append(event)
+        mailbox.news.set()
         self._ensure_busy(uid)
 
     def hold(self, uid: JobUid) -> None:
@@ -165,10 +172,7 @@ class Mailboxes:
         """Apply all that came in for one job, until nothing is left."""
         stale = refused = 0
         while uid in self._mailboxes and not self._closing:
-            for _ in range(_GATHER_TIMES):
-                if not self._more_to_come(uid, self._mailboxes[uid]):
-                    break
-                await asyncio.sleep(_GATHER)
+            await self._gather(uid)
             mailbox = self._take(uid)
             try:
                 await self._apply(uid, mailbox)
@@ -193,6 +197,16 @@ class Mailboxes:
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_PAUSE)
         del self._busy[uid]
+
+    async def _gather(self, uid: JobUid) -> None:
+        mailbox = self._mailboxes[uid]
+        if not self._more_to_come(uid, mailbox):
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GATHER):
+                while self._more_to_come(uid, mailbox):
+                    mailbox.news.clear()
+                    await mailbox.news.wait()
 
     def _take(self, uid: JobUid) -> Mailbox:
         """What came in, or as much of it as is taken in at once; the rest stays."""
@@ -303,7 +317,7 @@ class Controller:
         self._meters = meters or Meters()
         self._traces = JobTraces(self._meters.spans) if self._meters.spans else None
         self._outbox = outbox
-        self._mailboxes = Mailboxes(self._apply, self._more_starts_to_come)
+        self._mailboxes = Mailboxes(self._apply, self._more_to_come)
         self._watchers = Watchers(logs, self._ports.buckets, now, self.report)
         self._measured: dict[JobUid, asyncio.TimerHandle] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -548,15 +562,23 @@ class Controller:
             others = (d for d in deadlines(job) if not isinstance(d.event, CheckpointDue))
             self._alarms.set(uid, tuple(others))
 
-    def _more_starts_to_come(self, uid: JobUid, mailbox: Mailbox) -> bool:
-        """Whether all that came in is that some replicas of a gang have started, with more to come."""
+    def _more_to_come(self, uid: JobUid, mailbox: Mailbox) -> bool:
+        """Whether all that came in is that some replicas of a gang have started, or that some of one that is
+        stopped have ended, with more to come."""
         tracked = self._tracked.get(uid)
         if tracked is None or mailbox.reload:
             return False
-        replicas = tracked.live.job.replicas
-        waiting = sum(r.state is ReplicaState.WAITING and not r.not_before for r in replicas)
-        starts = sum(isinstance(event, ReplicaStarted) for event in mailbox.events)
-        return starts == len(mailbox.events) < waiting
+        job = tracked.live.job
+        if job.phase is AttemptState.STOPPING:
+            told, expected = _ENDS, sum(not r.state.is_over for r in job.replicas)
+        else:
+            told = (ReplicaStarted,)
+            expected = sum(
+                r.state is ReplicaState.WAITING and not r.not_before for r in job.replicas
+            )
+        return (
+            sum(isinstance(each, told) for each in mailbox.events) == len(mailbox.events) < expected
+        )
 
     async def _apply(self, uid: JobUid, mailbox: Mailbox) -> None:
         tracked = self._tracked.get(uid)

@@ -55,14 +55,15 @@ class FileStreams:
 
     def directory(self, source: StreamSource) -> Path:
         """Where a replica's streams are written."""
-        return self._root / str(source.job_uid) / str(source.attempt) / str(source.replica)
+        return self._root / f"{source.job_uid}/{source.attempt}/{source.replica}"
 
     def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
+        job = self._root / str(job_uid)
         return [
             StreamSource(job_uid, int(attempt), replica)
-            for attempt in _names(self._root / str(job_uid))
+            for attempt in _names(job)
             if attempt.isdecimal()
-            for replica in self._replicas(self._root / str(job_uid) / attempt)
+            for replica in self._replicas(job / attempt)
         ]
 
     def open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
@@ -104,6 +105,6 @@ def _remove_whole(directory: Path) -> None:
 
 def _names(directory: Path) -> list[str]:
     try:
-        return [path.name for path in directory.iterdir()]
+        return [entry.name for entry in os.scandir(directory)]
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -13,6 +13,7 @@ from tests.contract.engines.test_terminals import shown
 from trainshed.core.launch import Limits
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.engines.local import autopsies
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.terminals import Terminal, TerminalRefused
 
@@ -88,16 +89,31 @@ def test_the_files_and_the_environment_are_as_they_were(house: Run) -> None:
 
 
 def test_no_secret_is_on_the_disk(house: Run) -> None:
-    """Redacted when it is captured: as soon as the program is started."""
+    """Redacted when it is captured: soon after the program is started, or when the service ends."""
 
     async def test(house: House) -> None:
         await keeping(house)
         secret = "tell-nobody-of-this"
         uid = await house.run("sleep", "100", environ=(("DB_PASSWORD", secret), ("SEEN", "shown")))
         await house.started(uid)
+        await keeping(house)
         files = [path for path in house.data.rglob("*") if path.is_file()]
         assert any("shown" in path.read_text(errors="replace") for path in files)
         assert not [path for path in files if secret in path.read_text(errors="replace")]
+
+    house(test)
+
+
+def test_what_is_over_before_it_is_captured_is_captured_if_it_failed(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autopsies, "_NOTED_AFTER", 3600.0)
+
+    async def test(house: House) -> None:
+        await keeping(house)
+        good, bad = await failed(house, "true"), await failed(house, "exit 3")
+        assert house.engine.autopsies(good) == ()
+        assert (await weighed(house, bad)).argv == ("sh", "-c", "exit 3")
 
     house(test)
 

@@ -42,6 +42,8 @@ REPORT = "autopsy.json"
 journal says then. Made anew if it is not there."""
 _IN_A_TURN = 8
 """Slots that are looked into before others have their turn on the loop."""
+_NOTED_AFTER = 0.1
+"""Seconds after a launch."""
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket"),
@@ -95,6 +97,9 @@ class Autopsies:
         self._kept: dict[Key, Autopsy] = {}
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
+        #: By slot, the launch documents that are not noted yet, and when they will be.
+        self._captured: dict[Path, protocol.Message] = {}
+        self._noting: asyncio.TimerHandle | None = None
         self._tasks = Crew()
 
     async def start(self) -> None:
@@ -106,18 +111,34 @@ class Autopsies:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._noting is not None:
+            self._noting.cancel()
+        for slot in tuple(self._captured):
+            self._note(slot)
         await self._tasks.close()
 
     def capture(self, slot: Path, document: protocol.Message) -> None:
-        """Note how a program is started, for an autopsy that may come. Its secrets are not noted: the service
-        has them in mind only now."""
+        """Note how a program is started, for an autopsy that may come: when programs have started, for which
+        that would be time lost. A service that is killed before has no autopsy of it. Secrets are not noted:
+        the service has them in mind only now."""
         if self._keeping.ttl:
-            text = json.dumps(
-                {"files": str(slot / protocol.FILES), "plan": _without_secrets(document)}
-            )
-            # A full disk, say: it costs the autopsy, not the program.
-            with contextlib.suppress(OSError):
-                durable.write(str(slot / PLAN), text, sync=False)
+            self._captured[slot] = document
+            if self._noting is None:
+                loop = asyncio.get_running_loop()
+                self._noting = loop.call_later(_NOTED_AFTER, self._note_some)
+
+    def _note_some(self) -> None:
+        for slot in tuple(self._captured)[:_IN_A_TURN]:
+            self._note(slot)
+        loop = asyncio.get_running_loop()
+        self._noting = loop.call_later(0, self._note_some) if self._captured else None
+
+    def _note(self, slot: Path) -> None:
+        plan = _without_secrets(self._captured.pop(slot))
+        # A full disk, say: it costs the autopsy, not the program.
+        with contextlib.suppress(OSError):
+            text = json.dumps({"files": str(slot / protocol.FILES), "plan": plan})
+            durable.write(str(slot / PLAN), text, sync=False)
 
     async def keep(self, job_uid: JobUid, attempt: int, slots: Mapping[ReplicaId, Path]) -> None:
         """An attempt's slots are about to be thrown away, and nothing of it lives: keep those that failed."""
@@ -125,7 +146,11 @@ class Autopsies:
             return
         async for some in in_turns(tuple(slots.items()), _IN_A_TURN):
             for replica, slot in some:
-                if (slot / PLAN).exists() and _failed(slot):
+                has_failed = _failed(slot)
+                if has_failed and slot in self._captured:
+                    self._note(slot)
+                self._captured.pop(slot, None)
+                if has_failed and (slot / PLAN).exists():
                     self._keep(JobUid(job_uid), attempt, replica, slot)
         self._tidy()
 

@@ -52,7 +52,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.engines.terminals import Terminal
-from trainshed.eventloop.background import in_turns
+from trainshed.eventloop.background import in_turns, joined
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 
@@ -264,24 +264,26 @@ class LocalEngine:
                 self._autopsies.capture(slot_handle.directory, document)
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
-        try:
-            await asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt)
-        except OSError as error:
-            # What runs may be what fills the disk. What has not begun must not before this is written down.
-            for slot_handle in self._gangs.of(job_uid, attempt).values():
-                if slot_handle.incarnation > 0:
-                    slot_handle.stop(grace)
-            raise EngineUnavailable(
-                f"the stop of job {job_uid} cannot be written down ({error}); make room and try again"
-            ) from error
-        for slot_handle in tuple(self._gangs.of(job_uid, attempt).values()):
+        gang = tuple(self._gangs.of(job_uid, attempt).values())
+        # What has begun need not wait for that; and what runs may be what fills the disk.
+        marking = joined(asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt))
+        for slot_handle in gang:
             if slot_handle.incarnation == 0:
-                slot_handle.begin(1)
-                slot_handle.lose(protocol.NEVER_STARTED)
                 continue
             if slot_handle.is_live:
                 await self._pace.stop(slot_handle.key)
             slot_handle.stop(grace)
+        try:
+            await marking
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the stop of job {job_uid} cannot be written down ({error}); make room and try again"
+            ) from error
+        # What has not begun must not before it is written down.
+        for slot_handle in gang:
+            if slot_handle.incarnation == 0:
+                slot_handle.begin(1)
+                slot_handle.lose(protocol.NEVER_STARTED)
 
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int

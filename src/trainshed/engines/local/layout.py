@@ -51,7 +51,7 @@ class Layout:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def attempt(self, job_uid: JobUid, attempt: int) -> Path:
-        return self.slots / str(job_uid) / str(attempt)
+        return self.slots / f"{job_uid}/{attempt}"
 
     def attempts(self) -> Iterator[tuple[JobUid, int]]:
         """Every attempt that has a directory, in no order. Jobs that have none any more lose theirs."""

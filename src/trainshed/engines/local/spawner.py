@@ -177,6 +177,8 @@ def start() -> ZygoteHandle:
     return ZygoteHandle(process.pid, ours)
 
 
+_PROVEN_AFTER = 0.1
+"""Seconds after a request until its taking up is looked into."""
 _PROBE_SECONDS = 30.0
 _LONGEST_SWEEP = 3600.0
 """Seconds after which nobody waits for the trash to be emptied: the next one who empties it begins anew."""
@@ -246,8 +248,12 @@ class Spawner:
             self._proving = begin(self._ping(), "asking the zygote for a sign of life")
 
     async def _ping(self) -> None:
-        while self._is_unproven and (handle := self._handle) is not None:
+        while self._is_unproven:
+            # Not while it forks what was asked for: the processors are the programs'.
+            await asyncio.sleep(_PROVEN_AFTER)
             self._is_unproven = False
+            if (handle := self._handle) is None:
+                return
             try:
                 await handle.ping()
             except TimeoutError:
