@@ -213,6 +213,19 @@ def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_submit_that_comes_again_leaves_the_job_as_it_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(job(1))
+            with pytest.raises(AlreadyExists):
+                await w.create(job(1))
+            await w.state(uid, JobState.RUNNING)
+            w.engine.exit(uid, 1, PRIMARY, 0)
+            await w.state(uid, JobState.SUCCEEDED)
+
+    asyncio.run(story())
+
+
 def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path) as w:

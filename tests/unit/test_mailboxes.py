@@ -4,19 +4,20 @@ import asyncio
 
 from trainshed.controller.controller import Mailbox, Mailboxes
 from trainshed.core.lifecycle.events import Event, PauseOver
-from trainshed.core.names import JobUid
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
+from trainshed.core.names import JobUid, ReplicaId
 
 UID = JobUid(1)
-FIRST, SECOND = PauseOver(1), PauseOver(2)
+FIRST, SECOND = (ReplicaStarted(1, ReplicaId(0, number), 1, 1) for number in (0, 1))
 
 
 class Taken:
-    """What mailboxes hand on, of which `expected` belong together."""
+    """What mailboxes hand on, of which so many are `expected` together."""
 
-    def __init__(self, expected: int = 1) -> None:
+    def __init__(self, expected: int = 0) -> None:
         self.events: list[list[Event]] = []
         self.some = asyncio.Event()
-        self.mailboxes = Mailboxes(self._apply, lambda _, mailbox: len(mailbox.events) < expected)
+        self.mailboxes = Mailboxes(self._apply, lambda _, __: expected)
 
     async def _apply(self, uid: JobUid, mailbox: Mailbox) -> None:
         self.events.append(list(mailbox.events))
@@ -41,6 +42,17 @@ def test_what_belongs_together_is_taken_in_as_soon_as_the_last_of_it_is_there() 
         await taken.nothing_yet()
         taken.mailboxes.add(UID, SECOND)
         assert await _in_time(taken) == [[FIRST, SECOND]]
+
+    asyncio.run(story())
+
+
+def test_something_else_is_not_kept_waiting() -> None:
+    async def story() -> None:
+        taken = Taken(expected=3)
+        taken.mailboxes.add(UID, FIRST)
+        await taken.nothing_yet()
+        taken.mailboxes.add(UID, PauseOver(1))
+        assert await _in_time(taken) == [[FIRST, PauseOver(1)]]
 
     asyncio.run(story())
 

@@ -94,7 +94,8 @@ _CROWD = 100
 _TURN = 0.02
 """Seconds after which others on the event loop have their turn while jobs are taken in at the start."""
 
-_ENDS = (ReplicaExited, ReplicaLost)
+_OF_A_GANG = (ReplicaStarted, ReplicaExited, ReplicaLost)
+"""What comes from each of its replicas."""
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -105,21 +106,24 @@ class Mailbox:
     events: list[Event] = field(default_factory=list[Event])
     #: The stored job may have changed: it is loaded again.
     reload: bool = False
-    #: Set by whatever comes in.
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    #: So many events are waited for, as far as they are such as come from all of a gang; 0 = nobody waits.
+    awaited: int = 0
+    #: Set when all of them have come in, or something else has.
+    is_complete: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Mailboxes:
     """`apply`: takes in what came for a job; StaleCommit means that it is to be applied to the job as it is
-    then. `more_to_come`: whether these events are soon followed by others of their kind."""
+    then. `expected`: how many events like these, which come from all of a gang, come in soon; 0 = they are of
+    other kinds."""
 
     def __init__(
         self,
         apply: Callable[[JobUid, Mailbox], Awaitable[None]],
-        more_to_come: Callable[[JobUid, Mailbox], bool],
+        expected: Callable[[JobUid, Mailbox], int],
     ) -> None:
         self._apply = apply
-        self._more_to_come = more_to_come
+        self._expected = expected
         self._mailboxes: defaultdict[JobUid, Mailbox] = defaultdict(Mailbox)
         self._busy: dict[JobUid, asyncio.Task[None]] = {}
         self._held: set[JobUid] = set()
@@ -129,7 +133,7 @@ class Mailboxes:
         """The stored job was changed by somebody else, or is new."""
         mailbox = self._mailboxes[uid]
         mailbox.reload = True
-        mailbox.news.set()
+        mailbox.is_complete.set()
         self._ensure_busy(uid)
 
     def look(self, uid: JobUid) -> None:
@@ -141,7 +145,8 @@ class Mailboxes:
         """Something happened to a job."""
         mailbox = self._mailboxes[uid]
         mailbox.events.append(event)
-        mailbox.news.set()
+        if len(mailbox.events) >= mailbox.awaited or not isinstance(event, _OF_A_GANG):
+            mailbox.is_complete.set()
         self._ensure_busy(uid)
 
     def hold(self, uid: JobUid) -> None:
@@ -200,13 +205,13 @@ class Mailboxes:
 
     async def _gather(self, uid: JobUid) -> None:
         mailbox = self._mailboxes[uid]
-        if not self._more_to_come(uid, mailbox):
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GATHER):
-                while self._more_to_come(uid, mailbox):
-                    mailbox.news.clear()
-                    await mailbox.news.wait()
+        mailbox.awaited = self._expected(uid, mailbox)
+        if len(mailbox.events) < mailbox.awaited:
+            mailbox.is_complete.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GATHER):
+                    await mailbox.is_complete.wait()
+        mailbox.awaited = 0
 
     def _take(self, uid: JobUid) -> Mailbox:
         """What came in, or as much of it as is taken in at once; the rest stays."""
@@ -317,7 +322,7 @@ class Controller:
         self._meters = meters or Meters()
         self._traces = JobTraces(self._meters.spans) if self._meters.spans else None
         self._outbox = outbox
-        self._mailboxes = Mailboxes(self._apply, self._more_to_come)
+        self._mailboxes = Mailboxes(self._apply, self._expected)
         self._watchers = Watchers(logs, self._ports.buckets, now, self.report)
         self._measured: dict[JobUid, asyncio.TimerHandle] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -463,7 +468,9 @@ class Controller:
     # --- new works ---
 
     async def _create(self, made: Sequence[NewWork]) -> None:
-        if len(made) == 1 and isinstance(job := made[0].job, Job) and not self._closing:
+        job = made[0].job if len(made) == 1 else None
+        # A number that is taken is the store's to refuse: the job that has it goes on.
+        if isinstance(job, Job) and job.uid not in self._tracked and not self._closing:
             await self._create_job(job, made[0])
             return
         await self._intake.create_jobs(made)
@@ -562,23 +569,19 @@ class Controller:
             others = (d for d in deadlines(job) if not isinstance(d.event, CheckpointDue))
             self._alarms.set(uid, tuple(others))
 
-    def _more_to_come(self, uid: JobUid, mailbox: Mailbox) -> bool:
-        """Whether all that came in is that some replicas of a gang have started, or that some of one that is
-        stopped have ended, with more to come."""
+    def _expected(self, uid: JobUid, mailbox: Mailbox) -> int:
+        """How many replicas of a gang are to start, or of one that is stopped to end; 0 if something else, or
+        nothing, came in."""
         tracked = self._tracked.get(uid)
-        if tracked is None or mailbox.reload:
-            return False
-        job = tracked.live.job
-        if job.phase is AttemptState.STOPPING:
-            told, expected = _ENDS, sum(not r.state.is_over for r in job.replicas)
-        else:
-            told = (ReplicaStarted,)
-            expected = sum(
-                r.state is ReplicaState.WAITING and not r.not_before for r in job.replicas
-            )
-        return (
-            sum(isinstance(each, told) for each in mailbox.events) == len(mailbox.events) < expected
-        )
+        if tracked is None or mailbox.reload or not mailbox.events:
+            return 0
+        job, kinds = tracked.live.job, {type(event) for event in mailbox.events}
+        if job.phase is AttemptState.STOPPING and kinds <= {ReplicaExited, ReplicaLost}:
+            return sum(not replica.state.is_over for replica in job.replicas)
+        if job.phase is not AttemptState.STOPPING and kinds == {ReplicaStarted}:
+            waiting = (r for r in job.replicas if r.state is ReplicaState.WAITING)
+            return sum(not replica.not_before for replica in waiting)
+        return 0
 
     async def _apply(self, uid: JobUid, mailbox: Mailbox) -> None:
         tracked = self._tracked.get(uid)
