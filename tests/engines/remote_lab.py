@@ -19,6 +19,7 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.autopsies import CollectorOptions
+from trainshed.engines.remote.cluster import HoldName, NodeNeed
 from trainshed.engines.remote.credentials import Issuer
 from trainshed.engines.remote.engine import KNOWN_NODES, RemoteEngine
 from trainshed.engines.remote.hub import Hub
@@ -139,6 +140,10 @@ class RemoteLab(LabWithNodes):
         """With all that they started."""
         for pid in self._cluster.agents_on(node):
             end(pid)
+
+    async def hold(self, name: HoldName) -> None:
+        """As an earlier service did."""
+        await self._cluster.acquire(name, [NodeNeed(NODES[0], 1, 1.0, 1 << 20)])
 
     def held(self) -> dict[str, dict[str, int]]:
         """Processes of the agents by node, by the name of each hold."""

@@ -88,3 +88,39 @@ async def test_an_unfit_node_is_left_alone_until_it_is_readmitted(
         await engine.release(JobUid(1), 1)
     finally:
         await engine.close()
+
+
+@pytest.mark.parametrize("preflight", [False, True])
+async def test_a_directory_that_is_refused_is_told_of_the_node(
+    tmp_path: Path, port: int, preflight: bool
+) -> None:
+    """docs/slurm.md: whoever waits for the node, or looks at it, learns what is to be mended there."""
+    directory, node = tmp_path / "nodes", NODES[0]
+    directory.mkdir()
+    directory.chmod(0o777)
+    engine = new_engine(tmp_path, port, preflight=preflight)
+    request = SlotRequest(ReplicaId(0, 0), "r0", node, memory_bytes=1 << 20)
+    wrong = f"{directory} is a link, belongs to user 0, or can be written to by others"
+    await engine.start()
+    try:
+        with pytest.raises(EngineUnavailable, match=wrong):
+            await engine.allocate(JobUid(1), 1, [request])
+        seen = await told(engine)
+        if preflight and seen.state is NodeState.UP:
+            seen = await told(engine)
+        assert (seen.node, seen.state) == (
+            node,
+            NodeState.QUARANTINED if preflight else NodeState.UP,
+        )
+        assert wrong in seen.cause
+        directory.chmod(0o711)
+        if preflight:
+            await engine.readmit(node)
+        (slot,) = await engine.allocate(JobUid(1), 1, [request])
+        while seen.cause:
+            seen = await told(engine)
+        assert (seen.node, seen.state, slot.node) == (node, NodeState.UP, node)
+        await engine.stop(JobUid(1), 1, 0)
+        await engine.release(JobUid(1), 1)
+    finally:
+        await engine.close()

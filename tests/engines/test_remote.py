@@ -36,6 +36,7 @@ from trainshed.engines.port import (
     StartFailed,
     StartWaits,
 )
+from trainshed.engines.remote.cluster import HoldName
 from trainshed.engines.remote.engine import RemoteEngine
 
 _OWN = (
@@ -98,6 +99,19 @@ class TestRemote(Conformance):
         lab.withhold(node, withheld=False)
         assert await allocating
         await stage.until(lambda: told()[1:] == [None], "that it waits no more")
+
+    @staged
+    async def test_what_no_attempt_holds_is_given_back(self, stage: Stage) -> None:
+        """A replica had left it, and the service was killed before it had given it back."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        uid = await stage.run(FOREVER)
+        await stage.started(uid)
+        [own] = lab.held()
+        left = HoldName("labs", uid, 1, 7)
+        await lab.hold(left)
+        await stage.until(lambda: list(lab.held()) == [own], "the end of the other hold")
+        assert not stage.ends(uid)
 
     @staged
     async def test_a_node_that_a_replica_leaves_is_not_waited_for_any_more(

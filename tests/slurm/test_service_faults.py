@@ -27,7 +27,7 @@ from tests.e2e.stories import (
 )
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until as asked_until
-from tests.slurm.whole import configure, service_on, start_again
+from tests.slurm.whole import AGENTS, configure, service_on, start_again
 
 __all__ = ["commons", "gate"]
 
@@ -383,3 +383,55 @@ def test_a_service_killed_at_a_step_of_a_start_goes_on_with_it(
     for _ in asked_until("the end of its allocations"):
         if not site.allocations():
             break
+
+
+@contextlib.contextmanager
+def short_of_all(lab: SlurmLab, node: str) -> Generator[None]:
+    """A node with 64 MiB of disk where agents write, and as much of memory free."""
+    meminfo = lab.directory / "meminfo"
+    meminfo.write_text("MemTotal: 65536 kB\nMemAvailable: 65536 kB\n")
+    lab.run(node, ["mkdir", "-p", AGENTS])
+    # Closed to others, as an agent wants it.
+    lab.run(node, ["mount", "-t", "tmpfs", "-o", "size=64m,mode=711", "tmpfs", AGENTS])
+    lab.run(node, ["mount", "--bind", str(meminfo), "/proc/meminfo"])
+    try:
+        yield
+    finally:
+        for place in ("/proc/meminfo", AGENTS):
+            lab.run(node, ["umount", "--lazy", place])
+
+
+def test_a_node_without_disk_and_memory_is_left_alone_with_its_reasons(
+    site: Site, gate: Path
+) -> None:
+    """docs/slurm.md, "Nodes, sizes and waiting": who waits for it, and who looks at nodes, learns why."""
+
+    def order(node: str, what: str) -> None:
+        site.service.call("POST", f"/trainshed/v1/nodes/{node}:{what}", {})
+
+    reasons = ("0.062 GiB of disk are free, 1 GiB are needed", "0.062 GiB of memory are free, ")
+    others = ("node1", "node3")
+    with short_of_all(site.lab, "node2"):
+        for node in others:
+            order(node, "drain")
+        try:
+            job_id = submit(site.service, spread(at(gate)))
+            for _ in site.service.watch(job_id):
+                if "quarantined" in site.condition("node2"):
+                    break
+        finally:
+            for node in others:
+                order(node, "undrain")
+        until(site.service.follow(job_id, PRIMARY), BEGUN)
+        found = site.condition("node2")
+        assert found.startswith("QUARANTINED node2 is quarantined until ")
+        assert all(reason in found for reason in reasons), found
+        assert site.node_of(job_id, PRIMARY) in others
+    gate.write_text("")
+    told = story(site.service, job_id)
+    # Nothing had begun there, so nothing was lost.
+    assert told.state == "SUCCEEDED" and told.begun == {PRIMARY: 1} and not told.verdicts
+    [left] = told.of_kind("replica_asked_to_leave")
+    assert all(reason in left["message"] for reason in reasons), left
+    order("node2", "undrain")
+    assert site.condition("node2").strip() == "READY"

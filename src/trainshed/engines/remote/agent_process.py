@@ -2,6 +2,7 @@
 until that ends, and leaves nothing. It begins in `start`."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -19,6 +20,7 @@ from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import ServiceAccess
 from trainshed.engines.remote import first_start, messages, node_directory
 from trainshed.engines.remote.agent import Agent
+from trainshed.engines.remote.channel import ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.reachability import own_address
@@ -27,23 +29,21 @@ from trainshed.eventloop.background import begin
 if TYPE_CHECKING:
     from trainshed.engines.remote.opening import Opening
 
+_TELLING = 20.0
+"""Seconds within which the service is told why there will be no agent."""
+
 
 def main(zygote: int, connection: socket.socket, document: bytes, opened: "Opening | None") -> None:
     """Read the document, run, leave nothing. `zygote`: a process that `connection` speaks to. `opened`: what
     was begun before."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     told = messages.read_document(document)
-    node_directory.require_user(told.user)
-    if opened is None:
-        name = node_directory.name_of(told.credential.name)
-        node_directory.make_ours(told.directory)
-        own, left = node_directory.own_directory(told.directory, name)
-        for path, text, mode in first_start.certificates(told, Path(own)):
-            path.touch(mode=0o600)
-            path.write_text(text, "utf-8")
-            path.chmod(mode)
-    else:
-        own, left = opened.directory, opened.left
+    try:
+        own, left = (opened.directory, opened.left) if opened else _own_place(told)
+    except OSError as failure:
+        # Whoever waits for this node has to know, and looks for it at the service.
+        asyncio.run(_refuse(told, str(failure)))
+        raise
     threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
     begun = [
         Begun(told.job_uid, told.attempt, ReplicaId.parse(replica), plan, shim)
@@ -53,6 +53,32 @@ def main(zygote: int, connection: socket.socket, document: bytes, opened: "Openi
         asyncio.run(_serve(told, Path(own), ZygoteHandle(zygote, connection), begun))
     finally:
         node_directory.remove([own])
+
+
+def _own_place(told: AgentDocument) -> tuple[str, list[str]]:
+    """The agent's directory, and what others have left beside it. Raises OSError."""
+    node_directory.require_user(told.user)
+    name = node_directory.name_of(told.credential.name)
+    node_directory.make_ours(told.directory)
+    own, left = node_directory.own_directory(told.directory, name)
+    for path, text, mode in first_start.certificates(told, Path(own)):
+        path.touch(mode=0o600)
+        path.write_text(text, "utf-8")
+        path.chmod(mode)
+    return own, left
+
+
+async def _refuse(told: AgentDocument, why: str) -> None:
+    """Tell the service that nothing can be run here."""
+    dialer: Dialer[News, Order] = Dialer(told.credential, Order)
+    with contextlib.suppress(OSError, ChannelClosed):
+        async with asyncio.timeout(_TELLING):
+            connection = await dialer.dial()
+            await connection.send(
+                messages.Hello(version=messages.VERSION, capabilities=None, failure=why)
+            )
+            # It ends the connection when it has heard.
+            await connection.receive()
 
 
 async def _serve(

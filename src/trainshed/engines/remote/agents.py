@@ -258,8 +258,12 @@ class Agents:
             agent.fail("its agent is of another version; start the service and the agents alike")
             return
         if hello.failure or hello.capabilities is None:
-            agent.fail(hello.failure or "its agent cannot say what it can do")
+            why = hello.failure or "its agent cannot say what it can do"
+            # Known before whoever waits for it goes on.
+            await self._nodes.tell_unfit(agent.node, why)
+            agent.fail(why)
             return
+        await self._nodes.tell_unfit(agent.node, "")
         agent.capabilities = self.capabilities = hello.capabilities
         if hello.facts is not None:
             self._known.learn(agent.node, hello.facts)

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine.json"
 """File in the engine's directory: nodes that were found unfit."""
+_NO_AGENT = "no agent"
+"""Whoever says that a node can have none, in the place of the agent."""
 _LONGEST_WAIT = 60.0
 """Seconds after which the clock is looked at again: it may have been set."""
 
@@ -166,6 +168,7 @@ class ClusterNodes:
 
     async def readmit(self, node: str) -> None:
         """Let a node that was found unfit take work again. Raises EngineUnavailable."""
+        self.tell_trouble(node, _NO_AGENT, "")
         async with self._quarantining:
             if self._quarantine.remove(node):
                 await self._save_quarantine()
@@ -178,6 +181,15 @@ class ClusterNodes:
             self._quarantine.add(node, cause, self._options.now(), seconds=seconds)
             self._quarantined.set()
             await self._save_quarantine()
+
+    async def tell_unfit(self, node: str, why: str) -> None:
+        """Why no agent can be on a node; "" = one is there, and all is well. With preflights it takes no work
+        for a while."""
+        self.tell_trouble(node, _NO_AGENT, why)
+        if why and self._options.preflight:
+            # It holds, also if it cannot be written down.
+            with contextlib.suppress(EngineUnavailable):
+                await self.quarantine(node, why)
 
     def tell_trouble(self, node: str, agent: str, what: str) -> None:
         """What an agent says is wrong with its node, which takes work all the same; "" = nothing any more."""

@@ -1,6 +1,7 @@
 """Slots on a cluster's nodes: nodes are held, agents started on them, and those give out the slots."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
@@ -32,6 +33,7 @@ from trainshed.engines.remote.cluster import (
     ClusterRefused,
     ClusterUnavailable,
     Hold,
+    HoldName,
     Owner,
 )
 from trainshed.engines.remote.content.library import Refused, named_by
@@ -90,6 +92,7 @@ class SlotMaker:
         for gang in self._attempts.gangs.values():
             if gang.record.released:
                 self._tasks.begin(self._give_back_released(gang), "giving back what was kept")
+        self._tasks.keep(self._give_back_strays, "giving back what nobody has")
 
     async def close(self) -> None:
         """What is held stays held."""
@@ -272,6 +275,25 @@ class SlotMaker:
                 except EngineUnavailable as failure:
                     log.info("job %s: nodes not given back yet: %s", gang.record.job_uid, failure)
             await asyncio.sleep(_PATIENCE)
+
+    async def _give_back_strays(self) -> None:
+        """What a service that was killed had not given back when replicas had left it, and what it had asked
+        for and was granted after its end: no attempt knows of that any more."""
+        before: set[HoldName] = set()
+        while True:
+            await asyncio.sleep(_PATIENCE)
+            known = {
+                hold_name(self._options.identity, gang.record, part)
+                for gang in self._attempts.gangs.values()
+                for part in gang.record.parts
+            }
+            strays = self._cluster.report().agents.keys() - known
+            for name in strays & before:
+                log.warning("%s: held for no attempt: given back", name)
+                # If it cannot be just now, the next round does it.
+                with contextlib.suppress(ClusterUnavailable):
+                    await self._cluster.give_back(name)
+            before = strays
 
     def _no_longer(self, key: tuple[JobUid, int], task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
