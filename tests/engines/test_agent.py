@@ -128,7 +128,8 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
         node="a",
         address="127.0.0.1",
         directory=str(tmp_path),
-        lease=1.0,
+        # Long enough for a slot to be made on a busy machine.
+        lease=5.0,
     )
     ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", service), "127.0.0.1")
     async with asyncio.timeout(30):
