@@ -198,7 +198,7 @@ def test_all_wrong_settings_are_named_at_once_with_their_source(data: Path, tmp_
         f"{config}: grace:",
         f"{config}: unknown setting 'colour'",
         f"{config}: max_replicas: 'many' is not a whole number",
-        "--engine: 'none' is not one of local",
+        "--engine: 'none' is not one of kubernetes, local",
         "TRAINSHED_NODES: '0'",
     )
     config.write_text("grace = = 1")
