@@ -100,7 +100,11 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         now=context.now,
     )
     cluster = KubernetesCluster(
-        settings, identity, command=entry(settings.python), cache=str(context.cache)
+        settings,
+        identity,
+        command=entry(settings.python),
+        cache=str(context.cache),
+        beside=partial(_homes_of_pythons, context),
     )
     return RemoteEngine(
         # By which the service starts without the cluster, if that does not answer.
@@ -110,6 +114,12 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         new_hub,
         here=LocalEngine(directory / "here", here, zygote=zygote),
     )
+
+
+def _homes_of_pythons(context: EngineContext) -> list[str]:
+    """Where the Pythons lie that environments are built on, if not in the cache: Pods are sent them, too."""
+    found = {prefix.parent for prefix in context.interpreters()}
+    return sorted(str(one) for one in found if not one.is_relative_to(context.cache))
 
 
 def entry(python: str) -> tuple[str, ...]:

@@ -61,15 +61,20 @@ class Expired(Exception):
 
 
 class ApiClient:
-    """Raises ClusterRefused: there is no usable kubeconfig."""
+    """Raises ClusterRefused: there is no usable kubeconfig. `transport`: in the network's place, for tests."""
 
-    def __init__(self, settings: KubernetesSettings) -> None:
+    def __init__(
+        self, settings: KubernetesSettings, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
         path = settings.kubeconfig_path
         try:
             found = KubeConfig.from_file(path) if path else KubeConfig.from_service_account()
             config = found.get(settings.context or None)
             assert config is not None, "a context was named, or there is a current one"
-            self._http = AsyncClient(config, ConnectionParams(timeout=_PATIENCE, trust_env=False))
+            params = ConnectionParams(timeout=_PATIENCE, trust_env=False)
+            # Typed for clients of both kinds.
+            params.transport = transport  # pyright: ignore[reportAttributeAccessIssue]
+            self._http = AsyncClient(config, params)
         except (ConfigError, KeyError, OSError, ValueError) as failure:
             raise ClusterRefused(
                 f"how the cluster is reached cannot be read from {path or 'this Pod'} ({failure!r}); name a "

@@ -60,16 +60,25 @@ _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
 
 class KubernetesCluster:
     """A `Cluster`. `service`: the part of hold names that tells this service from others. `command`: what
-    Pods run. `cache`: the service's cache directory."""
+    Pods run. `cache`: the service's cache directory. `beside`: other directories of which Pods are sent
+    something; asked once, in a thread."""
 
     def __init__(
-        self, settings: KubernetesSettings, service: str, *, command: Sequence[str], cache: str
+        self,
+        settings: KubernetesSettings,
+        service: str,
+        *,
+        command: Sequence[str],
+        cache: str,
+        beside: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._settings = settings
         self._routes = Routes(settings)
         self._service = service
         self._command = tuple(command)
         self._cache = cache
+        self._find_beside = beside
+        self._beside: Sequence[str] | None = None
         self._client: ApiClient | None = None
         self._tasks = Crew()
         self._started = 0.0
@@ -311,6 +320,8 @@ class KubernetesCluster:
                 f"no node of this cluster is known to have {need.accelerator}: "
                 f"[engines.kubernetes.accelerators] names {known}"
             )
+        if self._beside is None:
+            self._beside = await asyncio.to_thread(self._find_beside)
         manifest = manifests.pod(
             self._settings,
             self._routes.of(need.wanted),
@@ -319,6 +330,7 @@ class KubernetesCluster:
             need,
             command=self._command,
             cache=self._cache,
+            beside=self._beside,
         )
         where: str = manifest["metadata"]["namespace"]
         await self._make_discoverable(where)

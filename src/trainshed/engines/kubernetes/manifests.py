@@ -63,10 +63,11 @@ def pod(
     *,
     command: Sequence[str],
     cache: str,
+    beside: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The Pod that holds what one replica needs on the named node. `accelerator`: how the cluster calls its
     devices. `command`: starts the agent. `cache`: the service's cache directory, which Pods have at the same
-    path."""
+    path. `beside`: others of which they are sent something, likewise."""
     own_selector = dict(route.node_selector) | dict(
         accelerator.node_selector if accelerator else {}
     )
@@ -83,8 +84,8 @@ def pod(
         "securityContext": _pod_security(settings),
         "affinity": {"nodeAffinity": _only_on(need.node)},
         "tolerations": _tolerations(settings, route),
-        "containers": [_container(settings, accelerator, need, command, cache)],
-        "volumes": _volumes(settings, need),
+        "containers": [_container(settings, accelerator, need, command, (cache, *beside))],
+        "volumes": _volumes(settings, need, beside),
     }
     optional = {
         "nodeSelector": own_selector,
@@ -210,7 +211,7 @@ def _container(
     accelerator: Accelerator | None,
     need: NodeNeed,
     command: Sequence[str],
-    cache: str,
+    sent: Sequence[str],
 ) -> dict[str, Any]:
     requests: dict[str, Any] = {
         "cpu": quantities.cpus(need.vcpus / settings.overcommit),
@@ -236,7 +237,7 @@ def _container(
         "volumeMounts": [
             {"name": _SCRATCH, "mountPath": DIRECTORY},
             {"name": _SHM, "mountPath": "/dev/shm"},
-            {"name": _CACHE, "mountPath": cache},
+            *({"name": _sent(number), "mountPath": path} for number, path in enumerate(sent)),
         ],
     }
     if settings.image_pull_policy:
@@ -244,7 +245,14 @@ def _container(
     return container
 
 
-def _volumes(settings: KubernetesSettings, need: NodeNeed) -> list[Mapping[str, Any]]:
+def _sent(number: int) -> str:
+    """The volume of one of the directories of which Pods are sent something; the first is the cache's."""
+    return f"sent-{number}" if number else _CACHE
+
+
+def _volumes(
+    settings: KubernetesSettings, need: NodeNeed, beside: Sequence[str]
+) -> list[Mapping[str, Any]]:
     where: dict[str, Any] = {"name": _CACHE}
     if (
         claim := settings.cache.removeprefix("claim:")
@@ -261,4 +269,5 @@ def _volumes(settings: KubernetesSettings, need: NodeNeed) -> list[Mapping[str, 
         # 64 MiB, which containers have of it by themselves, are too few for workers that load data.
         {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(need.memory_bytes)}},
         where,
+        *({"name": _sent(number), "emptyDir": {}} for number, _ in enumerate(beside, 1)),
     ]

@@ -1,0 +1,162 @@
+"""What the cluster does to Pods, and what the engine makes of it: nodes that are cordoned, Pods that are
+evicted, deleted, never placed, or that have no image."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.conformance_lab import KubernetesEngineLab
+from tests.kubernetes.lab import KubernetesLab
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
+from trainshed.engines.conformance.lab import OnTerm, Program
+from trainshed.engines.conformance.stage import PRIMARY, Stage, requests_for, staged
+from trainshed.engines.port import EngineUnavailable, LaunchRejected, NodeState, StartWaits
+
+pytestmark = pytest.mark.kubernetes
+
+FOREVER = Program(prints=1, runs=None)
+
+
+@pytest.fixture
+def cluster(kubernetes_lab: KubernetesLab) -> Iterator[KubernetesLab]:
+    yield kubernetes_lab
+    kubernetes_lab.clear()
+
+
+def engine_lab(lab: KubernetesLab, directory: Path, **settings: Any) -> KubernetesEngineLab:
+    return KubernetesEngineLab(lab, directory, kills=1, **settings)
+
+
+def our_pods(lab: KubernetesLab) -> list[dict[str, Any]]:
+    return lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
+
+
+def test_a_cordoned_node_is_to_be_left(cluster: KubernetesLab, tmp_path: Path) -> None:
+    async def body(_: object, stage: Stage) -> None:
+        uid = await stage.run(FOREVER)
+        await stage.printed(uid, 1)
+        cluster.kubectl("cordon", "node1")
+        await stage.changed("node1", NodeState.DRAINING)
+        assert not stage.ends(uid), "what runs there runs on"
+        cluster.kubectl("uncordon", "node1")
+        await stage.changed("node1", NodeState.UP)
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+def test_who_is_evicted_gets_the_grace_and_is_told_so(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    """The eviction of `kubectl drain`."""
+
+    async def body(_: object, stage: Stage) -> None:
+        leaves = Program(prints=1, runs=None, on_term=OnTerm.EXIT, term_code=0)
+        uid = await stage.run(leaves)
+        await stage.printed(uid, 1)
+        [pod] = our_pods(cluster)
+        eviction = {
+            "apiVersion": "policy/v1beta1",
+            "kind": "Eviction",
+            "metadata": {"name": pod["metadata"]["name"], "namespace": "default"},
+        }
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/eviction"
+        cluster.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
+        end = await stage.end(uid)
+        assert isinstance(end, ReplicaExited)
+        assert end.exit.exit_code == 0 and end.exit.stopped, "it is not finished"
+        # Its place is another Pod then.
+        await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
+        assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+def test_what_was_deleted_by_force_is_waited_for_as_long_as_it_may_live(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    async def body(_: object, stage: Stage) -> None:
+        uid = await stage.run(Program(prints=1, ticks=0.05, runs=None))
+        await stage.printed(uid, 2)
+        cluster.unplug("node1")
+        try:
+            cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
+            assert not our_pods(cluster)
+            end = await stage.end(uid)
+            assert isinstance(end, ReplicaLost) and end.loss is Loss.AGENT_LOST
+            lines = len(stage.lines(uid))
+            await stage.for_a_while()
+            assert len(stage.lines(uid)) == lines
+        finally:
+            cluster.replug("node1")
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+    cluster.await_ready()
+
+
+def test_an_image_that_can_never_be_had_is_the_jobs_end(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    async def body(_: object, stage: Stage) -> None:
+        with pytest.raises(LaunchRejected, match=r"image nowhere:1 .*ErrImageNeverPull"):
+            await stage.allocate(stage.job())
+
+    staged(body)(None, engine_lab(cluster, tmp_path, image="nowhere:1"))
+
+
+def test_a_pod_that_fits_nowhere_waits_and_says_why(cluster: KubernetesLab, tmp_path: Path) -> None:
+    """Of a node that is full of others' Pods."""
+    wanted = {"requests": {"cpu": "1900m"}}
+    other = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "other"},
+        "spec": {
+            "nodeName": "node1",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [
+                {
+                    "name": "other",
+                    "image": "trainshed-lab:1",
+                    "imagePullPolicy": "Never",
+                    "resources": wanted,
+                }
+            ],
+        },
+    }
+
+    async def body(_: object, stage: Stage) -> None:
+        cluster.kubectl("apply", "-f", "-", given=json.dumps(other))
+        [request] = requests_for(uid := stage.job(), "node1", PRIMARY)
+        with pytest.raises(EngineUnavailable):
+            await stage.engine.allocate(uid, 1, [request])
+        await stage.until(
+            lambda: any(isinstance(event, StartWaits) and event.delay for event in stage.events),
+            "why it waits",
+        )
+        [told, *_] = [e.delay for e in stage.events if isinstance(e, StartWaits) and e.delay]
+        assert told.word == "Unschedulable" and "cpu" in told.message
+        [node, _] = await stage.engine.capacity()
+        assert node.others.vcpus == pytest.approx(15.2), "what others have is not ours to give"
+        cluster.kubectl("delete", "pod", "other", "--grace-period=1")
+        await stage.allocate(uid)
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+def test_a_pod_reads_well(cluster: KubernetesLab, tmp_path: Path) -> None:
+    """By its name, and by the labels that tools look at; nothing in it is secret, or a user's."""
+
+    async def body(_: object, stage: Stage) -> None:
+        uid = await stage.run(FOREVER)
+        await stage.printed(uid, 1)
+        [pod] = our_pods(cluster)
+        assert pod["metadata"]["name"] == f"conformance-{uid}-workerpool0-0-1-0"
+        assert pod["metadata"]["labels"]["app.kubernetes.io/instance"] == f"job-{uid}"
+        assert pod["metadata"]["labels"]["trainshed/replica"] == "workerpool0-0"
+        assert "PRIVATE KEY" not in json.dumps(pod)
+        assert cluster.get("services", "trainshed")["spec"]["clusterIP"] == "None"
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
