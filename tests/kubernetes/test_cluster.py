@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.kubernetes.conformance_lab import KubernetesEngineLab
 from tests.kubernetes.lab import KubernetesLab
@@ -17,6 +18,7 @@ from trainshed.engines.port import EngineUnavailable, LaunchRejected, NodeState,
 
 pytestmark = pytest.mark.kubernetes
 
+DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FOREVER = Program(prints=1, runs=None)
 
 
@@ -160,3 +162,25 @@ def test_a_pod_reads_well(cluster: KubernetesLab, tmp_path: Path) -> None:
         assert cluster.get("services", "trainshed")["spec"]["clusterIP"] == "None"
 
     staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+def test_the_rights_that_are_asked_for_are_all_that_is_needed(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    """deploy/kubernetes/rbac.yaml, given to a user who may do nothing else."""
+    rights = list(yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text()))
+    for one in rights:
+        if "subjects" in one:
+            one["subjects"] = [
+                {"kind": "User", "name": "trainshed", "apiGroup": "rbac.authorization.k8s.io"}
+            ]
+    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
+    cluster.kubectl("apply", "-f", "-", given=given)
+
+    async def body(_: object, stage: Stage) -> None:
+        uid = await stage.run(Program(prints=1))
+        assert (await stage.exited(uid)).exit.exit_code == 0
+
+    own = {"kubeconfig": str(cluster.service_kubeconfig)}
+    staged(body)(None, engine_lab(cluster, tmp_path, **own))
+    assert not our_pods(cluster)

@@ -16,7 +16,7 @@ from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.autopsies import CollectorOptions
 from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
-from trainshed.engines.remote.content.library import Library
+from trainshed.engines.remote.content.library import EVERYBODYS, Library
 from trainshed.engines.remote.credentials import Credential, Issuer
 from trainshed.engines.remote.engine import PORT, RemoteEngine
 from trainshed.engines.remote.hub import Hub
@@ -118,7 +118,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 def _homes_of_pythons(context: EngineContext) -> list[str]:
     """Where the Pythons lie that environments are built on, if not in the cache: Pods are sent them, too."""
-    found = {prefix.parent for prefix in context.interpreters()}
+    found = {prefix.parent for prefix in context.interpreters() if str(prefix) not in EVERYBODYS}
     return sorted(str(one) for one in found if not one.is_relative_to(context.cache))
 
 

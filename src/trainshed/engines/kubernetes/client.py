@@ -61,7 +61,7 @@ class Expired(Exception):
 
 
 class ApiClient:
-    """Raises ClusterRefused: there is no usable kubeconfig. `transport`: in the network's place, for tests."""
+    """Raises ClusterRefused: there is no usable kubeconfig. `transport`: in place of the network."""
 
     def __init__(
         self, settings: KubernetesSettings, transport: httpx2.AsyncBaseTransport | None = None

@@ -1,10 +1,8 @@
 """What an operator may choose about the Kubernetes engine: the table `[engines.kubernetes]`."""
 
-import difflib
 import os
-import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
@@ -15,6 +13,7 @@ from trainshed.core.catalog.accelerators import accelerator_types
 from trainshed.core.catalog.machines import closest, machine_types
 from trainshed.core.names import Api
 from trainshed.core.routes import MachineWanted, Route
+from trainshed.engines.tables import unknown_accelerators, wrong_fields
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _Namespace = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}$")]
@@ -150,7 +149,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 def parse(table: Mapping[str, Any]) -> KubernetesSettings:
     """Raises ValueError: everything that is wrong with the table, one line each."""
-    wrong = _wrong_fields(KubernetesSettings, table)
+    wrong = wrong_fields(KubernetesSettings, table, _tables_inside)
     if "image" not in table:
         wrong.append(
             "image: it is missing; name the image that Pods run in, with a Python of the service's version "
@@ -174,29 +173,6 @@ def not_restricted(settings: KubernetesSettings) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str = "") -> list[str]:
-    """Those that there are not, and those whose value is not what it must be. `at`: what stands before their
-    names."""
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    wrong: list[str] = []
-    for key, value in table.items():
-        if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
-            wrong.append(f"{at}{key}: there is no such setting; {hint}")
-            continue
-        inner: list[str] = []
-        for where, kind_inside, one in _tables_inside(key, value):
-            inner += _wrong_fields(kind_inside, one, f"{at}{where}.")
-        wrong += inner
-        try:
-            msgspec.convert(value, fields[key].type)
-        except msgspec.ValidationError as e:
-            if not inner:
-                wrong.append(f"{at}{key}: {e}")
-    return wrong
-
-
 def _tables_inside(
     key: str, value: object
 ) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
@@ -213,7 +189,7 @@ def _tables_inside(
 
 
 def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:
-    wrong = [f"accelerators: {line}" for line in _unknown_accelerators(settings.accelerators)]
+    wrong = [f"accelerators: {line}" for line in unknown_accelerators(settings.accelerators)]
     seen: dict[tuple[str, frozenset[tuple[str, str]]], str] = {}
     for name, one in settings.accelerators.items():
         key = one.resource, frozenset(one.node_selector.items())
@@ -225,22 +201,13 @@ def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:
     return wrong
 
 
-def _unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
-    known = sorted({name for api in Api for name in accelerator_types(api)})
-    for public in names:
-        if public not in known:
-            near = difflib.get_close_matches(re.sub("-", "_", public.upper()), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            yield f"there is no accelerator type {public!r}; {hint}"
-
-
 def _wrong_machines(settings: KubernetesSettings) -> list[str]:
     wrong: list[str] = []
     types, devices = machine_types(), {name for api in Api for name in accelerator_types(api)}
     left = {MachineWanted(name, device) for name in types for device in ("", *devices)}
     for number, one in enumerate(settings.machines):
         at = f"machines[{number}]."
-        unknown = list(_unknown_accelerators(one.accelerators))
+        unknown = list(unknown_accelerators(one.accelerators))
         wrong += [f"{at}accelerators: {line}" for line in unknown]
         strange = [name for name in one.types if not any(fnmatchcase(t, name) for t in types)]
         for name in strange:

@@ -1,6 +1,5 @@
 """What an operator may choose about the Slurm engine: the table `[engines.slurm]`."""
 
-import difflib
 import os
 import pwd
 import re
@@ -17,6 +16,7 @@ from trainshed.core.catalog.machines import closest, machine_types
 from trainshed.core.catalog.regions import regions
 from trainshed.core.names import Api
 from trainshed.core.routes import MachineWanted, Route
+from trainshed.engines.tables import unknown_accelerators, wrong_fields
 
 _Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,@+-]{0,200}$")]
 _Directory = Annotated[str, msgspec.Meta(pattern=r"^(/[^\x00-\x1f]{0,500})?$")]
@@ -190,7 +190,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def parse(table: Mapping[str, Any]) -> SlurmSettings:
     """Raises ValueError: everything that is wrong with the table, one line each."""
-    wrong = _wrong_fields(SlurmSettings, table)
+    wrong = wrong_fields(SlurmSettings, table, _tables_inside)
     if not wrong:
         settings = msgspec.convert(dict(table), SlurmSettings)
         wrong = [*_wrong_values(settings), *_wrong_regions(settings)]
@@ -271,29 +271,6 @@ def _wrong_regions(settings: SlurmSettings) -> list[str]:
     return wrong
 
 
-def _wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str = "") -> list[str]:
-    """Those that there are not, and those whose value is not what it must be. `at`: what stands before their
-    names."""
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    wrong: list[str] = []
-    for key, value in table.items():
-        if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
-            wrong.append(f"{at}{key}: there is no such setting; {hint}")
-            continue
-        inner: list[str] = []
-        for where, kind_inside, one in _tables_inside(key, value):
-            inner += _wrong_fields(kind_inside, one, f"{at}{where}.")
-        wrong += inner
-        try:
-            msgspec.convert(value, fields[key].type)
-        except msgspec.ValidationError as e:
-            if not inner:
-                wrong.append(f"{at}{key}: {e}")
-    return wrong
-
-
 def _tables_inside(
     key: str, value: object
 ) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
@@ -318,20 +295,11 @@ def _wrong_extra(extra: Iterable[str], at: str = "") -> list[str]:
 
 
 def _wrong_accelerators(settings: SlurmSettings) -> list[str]:
-    wrong = [f"accelerators: {line}" for line in _unknown_accelerators(settings.accelerators)]
+    wrong = [f"accelerators: {line}" for line in unknown_accelerators(settings.accelerators)]
     types = list(settings.accelerators.values())
     for name in sorted({name for name in types if types.count(name) > 1}):
         wrong.append(f"accelerators: {name!r} stands for more than one accelerator type")
     return wrong
-
-
-def _unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
-    known = sorted({name for api in Api for name in accelerator_types(api)})
-    for public in names:
-        if public not in known:
-            near = difflib.get_close_matches(public.upper().replace("-", "_"), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            yield f"there is no accelerator type {public!r}; {hint}"
 
 
 def _wrong_machines(settings: SlurmSettings) -> list[str]:
@@ -342,7 +310,7 @@ def _wrong_machines(settings: SlurmSettings) -> list[str]:
     for number, one in enumerate(settings.machines):
         at = f"machines[{number}]."
         wrong += _wrong_extra(one.extra or (), at)
-        unknown = list(_unknown_accelerators(one.accelerators))
+        unknown = list(unknown_accelerators(one.accelerators))
         wrong += [f"{at}accelerators: {line}" for line in unknown]
         strange = [name for name in one.types if not any(fnmatchcase(t, name) for t in types)]
         for name in strange:

@@ -20,7 +20,7 @@ _STALLED = 60.0
 """Seconds in which a node has to take the next piece: others wait for their turn."""
 _DEEPEST = 3
 """Directories between a root and a unit, at most."""
-_EVERYBODYS = ("/", "/usr", "/usr/local")
+EVERYBODYS = ("/", "/usr", "/usr/local")
 """Prefixes that hold far more than an interpreter, and are on each node anyway."""
 _PACK = "import sys; sys.path.insert(0, sys.argv[1]); sys.argv[:2] = ['-']; \
 from trainshed.engines.remote.content import packing; packing.main()"
@@ -126,7 +126,7 @@ class Library:
         return Manifest(tuple(units.values()), tuple(sorted(outside)))
 
     def _prefixes(self) -> list[Path]:
-        return [prefix for prefix in self._interpreters() if str(prefix) not in _EVERYBODYS]
+        return [prefix for prefix in self._interpreters() if str(prefix) not in EVERYBODYS]
 
     def _unit_to_send(self, path: str, granted: Collection[str] | None) -> _Place:
         place = self._place(path, self._prefixes())
