@@ -116,6 +116,19 @@ def test_two_attempts_and_two_places_have_pods_of_other_names() -> None:
     assert manifests.pod_name(NEED, HOLD) == "cmle-training-workerpool0-0123abcd-1-2-3"
 
 
+def test_what_follows_a_pod_of_the_same_hold_has_another_name() -> None:
+    """What has ended may keep its name for a minute."""
+    settings = parse(PLAIN)
+    route = Routes(settings).of(NEED.wanted)
+    for again in (0, 1, 12):
+        made_again = manifests.pod(
+            settings, route, None, HOLD, NEED, command=("x",), cache="/c", again=again
+        )
+        assert made_again["metadata"]["name"] == manifests.pod_name(NEED, HOLD, again)
+        assert manifests.again_of(msgspec.convert(made_again, Pod)) == again
+    assert manifests.pod_name(NEED, HOLD, 1) == "cmle-training-workerpool0-0123abcd-1-2-3-1"
+
+
 def test_nothing_of_a_command_is_taken_for_a_variable() -> None:
     """Kubernetes' rule: $(NAME) is a variable, $$ is $, any other $ is itself."""
 

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+import msgspec
+
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.kubernetes import manifests, reasons
@@ -20,7 +22,7 @@ from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
 from trainshed.engines.kubernetes.look import compile_report, node_state
 from trainshed.engines.kubernetes.objects import ClusterNode, Pod
 from trainshed.engines.kubernetes.routes import Routes
-from trainshed.engines.kubernetes.settings import KubernetesSettings
+from trainshed.engines.kubernetes.settings import KubernetesSettings, not_restricted
 from trainshed.engines.kubernetes.watching import Followed
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import (
@@ -111,10 +113,10 @@ class KubernetesCluster:
 
     async def start(self) -> None:
         self._started = time.monotonic()
+        for what in not_restricted(self._settings):
+            log.warning("kubernetes: not at Pod Security's level restricted: %s", what)
         client = self._client = ApiClient(self._settings)
         if not self._settings.namespace and client.namespace:
-            import msgspec
-
             self._settings = msgspec.structs.replace(self._settings, namespace=client.namespace)
         self._nodes = Followed(client, _NODES, ClusterNode, self._node_changed)
         try:
@@ -198,9 +200,7 @@ class KubernetesCluster:
         pod = self._mine.get(hold.name)
         if pod is None or pod.metadata.uid not in self._fresh or pod.is_leaving or pod.is_over:
             # It has, or had, an agent already, or somebody else's start of one broke off.
-            if pod is not None:
-                await self._remove(pod)
-            pod = await self._running(hold.name, self._needs[hold.name])
+            pod = await self._running(hold.name, self._needs[hold.name], anew=True)
         self._fresh.discard(pod.metadata.uid)
         try:
             taken = await self._api.attach(_path(pod), manifests.CONTAINER, given, TAKEN)
@@ -258,14 +258,15 @@ class KubernetesCluster:
         assert self._client is not None, "the cluster was started"
         return self._client
 
-    async def _running(self, name: HoldName, need: NodeNeed) -> Pod:
-        """Its Pod, made unless it is there, once it runs. Raises ClusterRefused, ClusterUnavailable."""
-        pod = self._mine.get(name)
-        if pod is not None and (pod.is_over or pod.is_leaving):
+    async def _running(self, name: HoldName, need: NodeNeed, *, anew: bool = False) -> Pod:
+        """Its Pod, made unless it is there, once it runs. `anew`: another one in any case. Raises
+        ClusterRefused, ClusterUnavailable."""
+        pod, again = self._mine.get(name), 0
+        if pod is not None and (anew or pod.is_over or pod.is_leaving):
             await self._remove(pod)
-            pod = None
+            pod, again = None, manifests.again_of(pod) + 1
         if pod is None:
-            pod = await self._make(name, need)
+            pod = await self._make(name, need, again)
         uid, failing_since = pod.metadata.uid, 0.0
 
         def judged() -> Pod | None:
@@ -311,8 +312,8 @@ class KubernetesCluster:
         if state is not NodeState.UP:
             raise ClusterUnavailable(f"no Pod starts on node {node}: {cause}")
 
-    async def _make(self, name: HoldName, need: NodeNeed) -> Pod:
-        """Raises ClusterRefused, ClusterUnavailable."""
+    async def _make(self, name: HoldName, need: NodeNeed, again: int) -> Pod:
+        """`again`: how many there were of it before. Raises ClusterRefused, ClusterUnavailable."""
         accelerator = self._routes.accelerator(need.accelerator) if need.accelerators else None
         if need.accelerators and accelerator is None:
             known = ", ".join(self._routes.accelerators) or "no type"
@@ -331,6 +332,7 @@ class KubernetesCluster:
             command=self._command,
             cache=self._cache,
             beside=self._beside,
+            again=again,
         )
         where: str = manifest["metadata"]["namespace"]
         await self._make_discoverable(where)
@@ -349,9 +351,9 @@ class KubernetesCluster:
                     ) from failure
                 else:
                     raise ClusterUnavailable(f"{name}: {failure}") from failure
-            if name not in self._mine:
+            if self._uid(name) != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
-            return self._mine[name]
+            return pod
 
     async def _found(self, where: str, pod_name: str, name: HoldName) -> Pod:
         """The one of that name that is there already: of a call whose answer did not come. Raises
@@ -400,13 +402,17 @@ class KubernetesCluster:
             if not pod.is_leaving:
                 await self._delete(pod)
             async with asyncio.timeout(_GONE_SECONDS):
-                await self._until(lambda: True if self._uid(name) != pod.metadata.uid else None)
+                await self._until(lambda: True if self._is_over(name) else None)
         except ApiFailure as failure:
             raise ClusterUnavailable(f"{name}: {failure}") from failure
         except TimeoutError:
             raise ClusterUnavailable(
                 f"Pod {pod.metadata.name} does not end; its node {pod.spec.node_name} does not answer"
             ) from None
+        if name in self._ghosts:
+            raise ClusterUnavailable(
+                f"Pod {pod.metadata.name} was deleted by force; what ran there may live"
+            )
         self._ends.pop(name, None)
 
     def _is_over(self, name: HoldName) -> bool:
@@ -469,6 +475,8 @@ class KubernetesCluster:
                 self._learn_end(name, pod if pod.is_over else known)
             self._fresh.discard(pod.metadata.uid)
             return
+        if known is not None and manifests.again_of(known) > manifests.again_of(pod):
+            return  # It has ended, or will, and another one has its place.
         if not pod.is_over and not pod.is_running:
             self._fresh.add(pod.metadata.uid)
         self._mine[name] = pod

@@ -18,6 +18,8 @@ from trainshed.engines.remote.cluster import HoldName, NodeNeed
 
 HOLD: Final = "trainshed/hold"
 """Annotation: the whole name of the hold that the Pod is."""
+AGAIN: Final = "trainshed/again"
+"""Annotation: how many Pods of that hold there were before it; none = it is the first."""
 SERVICE: Final = "trainshed/service"
 """Label: tells this service's Pods from those of others."""
 JOB, ATTEMPT, REPLICA = "trainshed/job", "trainshed/attempt", "trainshed/replica"
@@ -31,11 +33,18 @@ _SCRATCH, _SHM, _CACHE = "scratch", "shm", "cache"
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
-def pod_name(need: NodeNeed, hold: HoldName) -> str:
-    """Of a replica's Pod: its hostname, attempt, and which of the attempt's holds it is."""
+def pod_name(need: NodeNeed, hold: HoldName, again: int = 0) -> str:
+    """Of a replica's Pod: its hostname, attempt, which of the attempt's holds it is, and the how many-th of
+    that, if it is not the first: what has ended may keep its name for a minute."""
     base = _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-") or f"trainshed-{hold.job_uid}"
     # A hostname is at most 63 long, as a Pod's name should be that kubectl shows beside others.
-    return f"{base[:230]}-{hold.attempt}-{hold.part}"
+    return f"{base[:230]}-{hold.attempt}-{hold.part}" + (f"-{again}" if again else "")
+
+
+def again_of(pod: Pod) -> int:
+    """How many Pods of its hold there were before."""
+    written = (pod.metadata.annotations or {}).get(AGAIN, "")
+    return int(written) if written.isdecimal() and len(written) < 9 else 0
 
 
 def hold_of(pod: Pod, service: str) -> HoldName | None:
@@ -64,10 +73,12 @@ def pod(
     command: Sequence[str],
     cache: str,
     beside: Sequence[str] = (),
+    again: int = 0,
 ) -> dict[str, Any]:
     """The Pod that holds what one replica needs on the named node. `accelerator`: how the cluster calls its
     devices. `command`: starts the agent. `cache`: the service's cache directory, which Pods have at the same
-    path. `beside`: others of which they are sent something, likewise."""
+    path. `beside`: others of which they are sent something, likewise.
+    `again`: how many Pods of the hold there were before."""
     own_selector = dict(route.node_selector) | dict(
         accelerator.node_selector if accelerator else {}
     )
@@ -100,11 +111,12 @@ def pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": pod_name(need, hold),
+            "name": pod_name(need, hold, again),
             "namespace": namespace(settings, need),
             "labels": _labels(hold, need),
             "annotations": {
                 HOLD: str(hold),
+                **({AGAIN: str(again)} if again else {}),
                 # Autoscalers must not move what cannot be moved.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             },
