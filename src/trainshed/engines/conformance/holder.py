@@ -12,17 +12,21 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from trainshed.engines.port import Engine
+from trainshed.engines.port import Engine, EngineUnavailable
 from trainshed.eventloop.background import begin
 
 OUTSIDE = frozenset(("posix", "fcntl", "_io", "_posixsubprocess", "_socket", "socket", "sqlite3"))
 """Modules whose functions, or whose types' methods, are steps: they are written in C and call the system."""
+
+_PATIENCE, _PAUSE = 30.0, 0.05
+"""Seconds for which a call is made again that cannot be had yet, and between two of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,17 @@ async def _die_in(build: Callable[[], Engine], call: Call, report: int) -> None:
     await asyncio.sleep(0)
     sys.setprofile(count)
     steps = 0
-    await getattr(engine, call.method)(*call.arguments)
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            await getattr(engine, call.method)(*call.arguments)
+        except EngineUnavailable:
+            # Asked for again, as the service does: a cluster may take longer than one call waits for it.
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_PAUSE)
+        else:
+            break
     sys.setprofile(None)
     os.write(report, b"%d" % steps)
     signal.raise_signal(signal.SIGKILL)
