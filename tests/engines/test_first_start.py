@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import socket
 import sys
 from pathlib import Path
@@ -191,6 +192,29 @@ def test_a_node_that_is_another_one_by_now_begins_nothing(
     assert "not started before the agent" in capfd.readouterr().err
     assert not list(tmp_path.glob("nodes/*"))
     assert opening.begin(b"", socket.socket()) is None
+
+
+@pytest.mark.parametrize(("busy", "waits"), [(7, True), (6, False)])
+def test_programs_go_first_where_others_take_the_other_processors(
+    monkeypatch: pytest.MonkeyPatch, busy: int, waits: bool
+) -> None:
+    """ADR 93."""
+    polls: list[select.poll] = []
+
+    def new_poll(make: type[select.poll] = select.poll) -> select.poll:
+        polls.append(make())
+        return polls[-1]
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"started")
+        opened = opening.Opening("", [])
+        opened.programs.append(("replica", {}, ours))
+        monkeypatch.setattr(os, "cpu_count", lambda: 8)
+        monkeypatch.setattr(opening, "_busy", lambda: busy)
+        monkeypatch.setattr(select, "poll", new_poll)
+        opening.give_precedence(opened)
+    assert bool(polls) is waits
 
 
 def _blocking(zygote: spawner.ZygoteHandle) -> socket.socket:
