@@ -561,7 +561,7 @@ ON_CLUSTERS = {
     "launch_rejected",
 }
 """Scripted in `tests/slurm/test_service_losses.py`, `test_service_rows.py` and `test_service_faults.py`
-there, and in `tests/kubernetes/test_service.py`."""
+there; what becomes `pod_evicted` is in `tests/unit/test_kubernetes_look.py`."""
 
 
 def test_every_row_of_the_table_has_a_scripted_run() -> None:
