@@ -9,6 +9,13 @@ import tempfile, threading, traceback, warnings
 def inner():
     return traceback.format_stack()
 
+def change(path):
+    try:
+        os.chmod(path, os.stat(path).st_mode & 0o7777)
+    except OSError as error:
+        return error.strerror
+    return "it can be changed"
+
 def status():
     wanted = ("Name", "Umask", "Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp", "SigBlk", "SigCgt",
               "PPid", "Threads", "CoreDumping", "THP_enabled")
@@ -38,6 +45,7 @@ seen = {
     "cmdline": open("/proc/self/cmdline").read().split(chr(0)),
     "comm": open("/proc/self/comm").read(),
     "exe": os.path.basename(os.readlink("/proc/self/exe")),
+    "change of exe": change("/proc/self/exe"),
     "status": status(),
     "cwd": os.getcwd(),
     "session": [os.getpid() == os.getsid(0), os.getpid() == os.getpgid(0), os.getppid()],

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 
-from trainshed.replica.preloader import becoming
+from trainshed.replica.preloader import becoming, interpreter
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel
 
@@ -38,6 +38,11 @@ def serve(text: str) -> None:
     sys.path_importer_cache.pop(ours, None)
     sys.dont_write_bytecode, writes = True, sys.dont_write_bytecode
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, configuration["control"])
+    try:
+        interpreter.begin_read_only()
+    except OSError as error:
+        _tell(control, {"refused": "programs could change their interpreter: %s" % error})
+        os._exit(0)
     kernel.name_process("ts-preloader")
     kernel.adopt_orphans()
     known = {handle for handle in kernel.open_handles() if _target(handle)}
