@@ -6,6 +6,7 @@ import tarfile
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 
@@ -17,10 +18,12 @@ from tests.e2e.hostile.table import (
     HELD,
     ROWS,
     VARIES,
+    WARM_ROWS,
     Column,
     shown,
     strongest,
 )
+from tests.e2e.hostile.warm import SERVICE, WarmYard
 from tests.e2e.hostile.yard import MEMORY, OWN, Yard, opened
 from tests.e2e.running import ROOT
 
@@ -43,14 +46,30 @@ class Siege:
 @pytest.fixture(
     scope="module",
     params=[
-        column if column in strongest() else pytest.param(column, marks=pytest.mark.soak)
-        for column in COLUMNS
+        *(
+            pytest.param(
+                (column, False),
+                marks=[] if column in strongest() else [pytest.mark.soak],
+                id=column.name,
+            )
+            for column in COLUMNS
+        ),
+        # Without namespaces nothing begins warm.
+        *(
+            pytest.param((column, True), marks=pytest.mark.soak, id=f"{column.name}, begun warm")
+            for column in COLUMNS
+            if column.level != "session"
+        ),
     ],
-    ids=[column.name for column in COLUMNS],
 )
 def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
-    column: Column = request.param
-    with opened(column) as yard:
+    column, is_warm = cast("tuple[Column, bool]", request.param)
+    opening = opened(column, WarmYard, ("-c", SERVICE)) if is_warm else opened(column)
+    with opening as yard:
+        if isinstance(yard, WarmYard):
+            yard.open()
+            # A fork of the attacker's own preloader, of somebody else's job.
+            yard.service.finish(yard.submit(OWN, "victim", yard.secret(), "fail"), 60)
         engine = yard.service.call("GET", "/trainshed/v1/status")["engine"]
         assert engine["isolation"] == column.level
         # Those who take memory do so beside the attacker: who holds them has other things to do.
@@ -64,12 +83,24 @@ def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
     """spec/program#isolation: no access to the service's own files, other jobs' files, or other projects'
     buckets, enforced by the kernel at the isolation levels that can."""
     wrong: list[str] = []
-    for row in ROWS:
+    if isinstance(siege.yard, WarmYard):
+        assert {row.attempt for row in WARM_ROWS} <= siege.attack.verdicts.keys()
+    for row in (*ROWS, *WARM_ROWS):
         got = siege.attack.verdicts.get(row.attempt)
         expected = row.expected(siege.column)
         if got is not None and expected is not VARIES and (expected is HELD) == bool(got):
             wrong.append(f"{row.attempt}: should be {expected}, got {got!r} {siege.attack.why}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_program_of_a_warm_yard_began_warm(siege: Siege) -> None:
+    """spec/program#warm-starts: the attacker's second life as well, or the attempts prove nothing."""
+    if not isinstance(siege.yard, WarmYard):
+        return
+    began = {job: siege.yard.beginnings(job) for job in siege.yard.jobs}
+    assert len(began[siege.attack.job]) == 2
+    wrong = [text for texts in began.values() for text in texts if "started warm" not in text]
+    assert all(began.values()) and not wrong, began
 
 
 def test_what_is_its_own_is_open_to_it(siege: Siege) -> None:
@@ -144,7 +175,9 @@ def test_others_are_as_they_were(siege: Siege) -> None:
         job["name"]: job["state"]
         for job in service.call("GET", "/trainshed/v1/jobs?project=attacked-project")["jobs"]
     }
-    assert sorted(states.values()) == ["FAILED", "RUNNING"], states
+    # Those that succeeded had the preloaders made.
+    found = sorted(state for state in states.values() if state != "SUCCEEDED")
+    assert found == ["FAILED", "RUNNING"], states
     listed = service.call("GET", "/storage/v1/b/attacked/o")["items"]
     assert [item["name"] for item in listed] == ["secret"]
 

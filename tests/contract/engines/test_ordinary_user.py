@@ -16,7 +16,9 @@ _LEVELS = "isolation or roots or slots or not without-namespaces"
     "chosen",
     [
         pytest.param(("isolation", "slots", "stop"), id="what hides and limits"),
-        pytest.param(("exits", "roots", "terminals", "autopsies", "reducers"), id="all else"),
+        pytest.param(
+            ("exits", "roots", "terminals", "autopsies", "reducers", "warm_starts"), id="all else"
+        ),
     ],
 )
 def test_the_suite_as_an_ordinary_user(chosen: tuple[str, ...]) -> None:

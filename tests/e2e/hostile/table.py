@@ -164,6 +164,15 @@ ROWS = (
     Row("abstract sockets", "Unix sockets with names in no directory", _NOWHERE),
 )
 
+WARM_ROWS = (
+    Row("preloader", "the preloader that it was forked from, and those of others", _NAMESPACED),
+    Row(
+        "what it was forked with", "memory and handles of others that a fork has kept", _EVERYWHERE
+    ),
+    Row("interpreter", "to change the interpreter that others run in", _EVERYWHERE),
+)
+"""What only a program that began warm can try (docs/warm-starts.md)."""
+
 
 def shown() -> str:
     """The table as the page has it."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -213,8 +213,11 @@ def common_ground() -> Path:
 
 
 @contextlib.contextmanager
-def opened(column: Column) -> Generator[Yard]:
-    """A service as the column says, with both projects. Skips where the level cannot be had here."""
+def opened(
+    column: Column, kind: type[Yard] = Yard, program: Sequence[str] = ("-m", "trainshed")
+) -> Generator[Yard]:
+    """A service as the column says, with both projects. `kind`: of the yard; `program`: what the service's
+    interpreter is to run. Skips where the level cannot be had here."""
     level, user, python = column.level, os.geteuid(), sys.executable
     if column.as_root and user:
         pytest.skip("the suite does not run as root: this level is NOT tested")
@@ -230,12 +233,12 @@ def opened(column: Column) -> Generator[Yard]:
     for directory in (data, place):
         os.chown(directory, user, user)
     try:
-        service = _start(level, user, python, data, cache)
+        service = _start(level, user, [python, *program], data, cache)
         try:
-            yield furnished(Yard(level, user, place, service))
+            yield furnished(kind(level, user, place, service))
         finally:
             try:
-                _run(user, python, "down", "--data", str(data), cache=cache)
+                _run(user, [python, *program], "down", "--data", str(data), cache=cache)
             finally:
                 service.process.kill()
                 service.process.wait()
@@ -270,25 +273,25 @@ def _environment(cache: Path) -> dict[str, str]:
 
 
 def _popen(
-    user: int, python: str, *arguments: str, cache: Path, **options: Any
+    user: int, program: Sequence[str], *arguments: str, cache: Path, **options: Any
 ) -> "subprocess.Popen[Any]":
     if user != os.geteuid():
         options |= {"user": user, "group": user, "extra_groups": []}
-    command = [python, "-m", "trainshed", *arguments]
+    command = [*program, *arguments]
     return subprocess.Popen(command, env=_environment(cache), cwd="/", **options)
 
 
-def _run(user: int, python: str, *arguments: str, cache: Path) -> None:
-    _popen(user, python, *arguments, cache=cache, stdout=subprocess.DEVNULL).wait(timeout=60)
+def _run(user: int, program: Sequence[str], *arguments: str, cache: Path) -> None:
+    _popen(user, program, *arguments, cache=cache, stdout=subprocess.DEVNULL).wait(timeout=60)
 
 
-def _start(level: str, user: int, python: str, data: Path, cache: Path) -> Service:
+def _start(level: str, user: int, program: Sequence[str], data: Path, cache: Path) -> Service:
     reader, writer = os.pipe()
     said = data.parent / "service.log"
     with said.open("ab") as log:
         process = _popen(
             user,
-            python,
+            program,
             *("up", "--config", str(data.parent / "trainshed.toml"), "--data", str(data)),
             *("--isolation", level, "--ready-fd", str(writer)),
             cache=cache,

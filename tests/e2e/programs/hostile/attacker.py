@@ -35,6 +35,12 @@ KEPT = ("hypertune", "tmp", "var-tmp")
 ENDPOINT = os.environ["GCE_METADATA_HOST"]
 MAIN = os.getpid()
 NAMESPACED = TARGET["level"] != "session"
+HANDLES = [
+    f"{name}: {os.readlink('/proc/self/fd/' + name)}"
+    for name in os.listdir("/proc/self/fd")
+    if int(name) > 2 and os.path.lexists("/proc/self/fd/" + name)
+]
+"""What is open besides its streams when it begins."""
 libc = ctypes.CDLL(None, use_errno=True)
 
 NEWNS, NEWUSER = 0x20000, 0x10000000
@@ -352,6 +358,63 @@ def fork_bomb():
     return f"{len(made)} processes"
 
 
+# --- what it was forked from, if it began warm ---
+
+
+def reach_preloader():
+    """Its sockets, its processes: by the machine's numbers and by whatever is to be seen of it."""
+    seen = []
+    for pid in set(pids()) - {MAIN}:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as file:
+            if "preloader" in file.read() or read(f"/proc/{pid}/comm") == b"ts-preloader\n":
+                seen.append(pid)
+    if seen:
+        return f"processes {seen}"
+    strangers = [pid for pid in TARGET["preloaders"] if pid not in pids()]
+    return (
+        first(read, TARGET["sockets"])
+        or first(lambda pid: os.kill(pid, 0) is None and "signalled", strangers)
+        or first(lambda pid: os.listdir(f"/proc/{pid}/fd") and "its handles", strangers)
+        or first(lambda pid: read(f"/proc/{pid}/environ"), strangers)
+        or first(lambda pid: can_write(f"/proc/{pid}/mem"), strangers)
+        or in_child(
+            first,
+            lambda pid: not libc.ptrace(PTRACE_SEIZE, pid, None, None) and "traced",
+            strangers,
+        )
+    )
+
+
+def kept_by_fork():
+    """Handles but its own streams, memory that is written by others as well, secrets of others in its own."""
+    if HANDLES:
+        return f"handles {HANDLES}"
+    own = b"canary-" + b"0" * 32  # What is found is found where it lies.
+    seen = set()
+    with open("/proc/self/maps") as file:
+        areas = file.read().splitlines()
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    for line in areas:
+        place, rights, _, _, inode = line.split()[:5]
+        if rights[1] == "w" and rights[3] == "s":
+            return "shared memory: " + line
+        if rights[0] != "r" or (inode != "0" and rights[1] != "w") or "[v" in line:
+            continue
+        start, end = (int(number, 16) for number in place.split("-"))
+        seen.update(CANARY.findall(os.pread(memory, end - start, start)))
+    os.close(memory)
+    return "" if seen == {own} else f"memory: {sorted(seen)}"
+
+
+def change_interpreter():
+    path = "/proc/self/exe"
+    with contextlib.suppress(OSError):
+        os.chmod(path, os.stat(path).st_mode & 0o7777)
+        return "its mode"
+    # As long as it runs nobody can open it for writing; whether one could, otherwise, the kernel does say.
+    return os.access(path, os.W_OK) and "open to be written to"
+
+
 # --- storage ---
 
 IDENTITY = json.dumps(
@@ -659,6 +722,14 @@ ATTEMPTS = {
     "loopback": loopback,
     "addresses": others_address,
 }
+
+if "preloaders" in TARGET:
+    ATTEMPTS = {
+        "what it was forked with": kept_by_fork,
+        "preloader": reach_preloader,
+        "interpreter": change_interpreter,
+        **ATTEMPTS,
+    }
 
 
 def controls():

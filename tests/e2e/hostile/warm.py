@@ -1,0 +1,97 @@
+"""A yard whose programs begin warm (docs/warm-starts.md): forked from a preloader of their project's, which
+has imported NumPy."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.hostile.yard import OTHER, OWN, PROGRAMS, Yard, parent_of
+from tests.e2e.packages import package_job, source_package, upload
+from trainshed.core.launch import WARM_LABEL
+
+SERVICE = (
+    "from trainshed.runtimes import families;"
+    "object.__setattr__(families.SCIKIT_LEARN, 'preloads', ('numpy',));"
+    "from trainshed.serve.main import main; main()"
+)
+"""A service whose smallest runtime has something to import ahead, as PyTorch's do."""
+_READY_SECONDS = 60.0
+
+
+@dataclass
+class WarmYard(Yard):
+    """`uris`: the packages that programs were uploaded as, by program; `jobs`: all that were submitted."""
+
+    uris: dict[str, str] = field(default_factory=dict[str, str])
+    jobs: list[str] = field(default_factory=list[str])
+
+    def submit(self, project: str, program: str, *arguments: str, **environ: str) -> str:
+        """As a package, since only modules begin warm."""
+        return self._submit(
+            project, program, (PROGRAMS / f"{program}.py").read_text(), arguments, environ
+        )
+
+    def open(self) -> None:
+        """Have both projects' preloaders made, by programs that begin cold."""
+        until = time.monotonic() + _READY_SECONDS
+        for project in (OWN, OTHER):
+            while True:
+                job = self._submit(project, "opener", "", (), {})
+                self.service.finish(job, 60)
+                (beginning,) = self.beginnings(job)
+                if "started warm" in beginning:
+                    break
+                assert "being imported" in beginning and time.monotonic() < until, beginning
+                time.sleep(0.2)
+        self.jobs.clear()
+
+    def beginnings(self, job: str) -> list[str]:
+        """What its timeline says of how each of its programs began."""
+        entries = self.service.call("GET", f"/trainshed/v1/jobs/{job}/timeline")["entries"]
+        return [entry["message"] for entry in entries if entry["kind"] == "warm_start"]
+
+    def target(
+        self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
+    ) -> dict[str, Any]:
+        """With the preloaders: their processes, and their sockets."""
+        preloaders = [
+            int(place.parent.name)
+            for place in Path("/proc").glob("[0-9]*/cmdline")
+            if _is_preloader_of(place, self.service.pid)
+        ]
+        sockets = [str(path) for path in self.service.data.rglob("*") if path.is_socket()]
+        told = super().target(victim, other, endpoint, abstract, at_home)
+        assert len(preloaders) >= 2, "there is nothing to be attacked"
+        assert any("preloader" in path for path in sockets), sockets
+        told["preloaders"] = self.numbers(preloaders)
+        told["sockets"] = sockets
+        return told
+
+    def _submit(
+        self,
+        project: str,
+        program: str,
+        text: str,
+        arguments: tuple[str, ...],
+        environ: dict[str, str],
+    ) -> str:
+        if program not in self.uris:
+            uploaded = upload(self.service, f"{program}/pkg-1.0.tar.gz", source_package(text))
+            self.uris[program] = uploaded
+        body = package_job(self.uris[program])
+        package = body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
+        package["args"] = list(arguments)
+        package["env"] = [{"name": name, "value": value} for name, value in environ.items()]
+        body |= {"displayName": program, "labels": {WARM_LABEL: "on"}}
+        name: str = self.service.call("POST", parent_of(project), body)["name"]
+        self.jobs.append(name.rsplit("/", 1)[1])
+        return self.jobs[-1]
+
+
+def _is_preloader_of(cmdline: Path, service: int) -> bool:
+    try:
+        status = (cmdline.parent / "stat").read_text().rpartition(")")[2].split()
+        return int(status[1]) == service and b"preloader.program" in cmdline.read_bytes()
+    except OSError:
+        return False  # Ended since it was listed.
