@@ -23,6 +23,7 @@ from trainshed.engines.port import (
     MetricsWritten,
     Node,
     NodeChanged,
+    NodesChosen,
     NodeState,
     ReplicaReport,
     SlotRequest,
@@ -58,7 +59,7 @@ class Stage:
         self.world.attach(self._hear)
 
     def _hear(self, event: EngineEvent) -> None:
-        assert not isinstance(event, CapacityChanged | StartWaits)
+        assert not isinstance(event, CapacityChanged | StartWaits | NodesChosen)
         self.heard.append(event.event if isinstance(event, ReplicaReport) else event)
 
     def up(self, *replicas: ReplicaId, node: str = "node-0") -> None:

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.jobs import PRIMARY, REDUCER, WORKER, job
 from tests.unit.test_engine_local_documents import HOST, PLAN, document
 from trainshed.controller.launch_plans import reduction_part
-from trainshed.core.environment import REDUCTION_REPORT, REDUCTION_REPORT_FILE
+from trainshed.core.environment import REDUCTION_REPORT
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import ReductionPart
+from trainshed.core.launch import REDUCTION_REPORT_FILE, ReductionPart
 from trainshed.core.names import ReplicaId
 from trainshed.replica import protocol
 

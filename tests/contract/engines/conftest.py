@@ -28,6 +28,7 @@ from trainshed.engines.port import (
     LinesWritten,
     MetricsWritten,
     NodeChanged,
+    NodesChosen,
     NodeState,
     ReplicaReport,
     Slot,
@@ -156,7 +157,9 @@ class House:
 
     def seen(self, uid: JobUid) -> list[ReplicaEvent | LinesWritten | MetricsWritten | StartWaits]:
         """What was heard of a job, in order."""
-        of_jobs = (e for e in self.events if not isinstance(e, NodeChanged | CapacityChanged))
+        of_jobs = (
+            e for e in self.events if not isinstance(e, NodeChanged | CapacityChanged | NodesChosen)
+        )
         mine = [e for e in of_jobs if e.job_uid == uid]
         return [e.event if isinstance(e, ReplicaReport) else e for e in mine]
 
